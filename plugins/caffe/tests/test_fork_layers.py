@@ -261,6 +261,37 @@ def test_segnets_normalisation_is_by_the_batch_or_by_none(mode: str, run: Any) -
     np.testing.assert_allclose(made["y"], expected, rtol=1e-5, atol=1e-5)
 
 
+def test_segnets_normalisation_tells_the_batchs_mean_and_variance(tmp_path: Path) -> None:
+    """From them its script for tests makes the scale and the shift of INFERENCE; no gradient passes
+    through them."""
+    given = INPUT.format("x", "dim: 3 dim: 4 dim: 2 dim: 5")
+    text = (
+        "force_backward: true layer {{ name: 'l' type: 'BN' bottom: 'x' top: 'x' top: 'm' {} "
+        "bn_param {{ scale_filler {{ type: 'constant' value: 2 }} {} }} }} "
+        "layer {{ name: 's' type: 'Reduction' bottom: 'm' top: 's' loss_weight: 1 }}"
+    )
+    path, x = tmp_path / "net.prototxt", np.random.default_rng(0).normal(1, 4, (3, 4, 2, 5))
+    path.write_text(given + text.format("top: 'v'", ""))
+    with demitasse.compose(plugins=["-tuning"]) as runtime:
+        for phase in ("train", "test"):
+            net = runtime.net(path, phase=phase, retain="all", backward="every blob")
+            net.forward(x=x.astype("f4"))
+            net.walk.backward()
+            diff = net.walk.diff("x")
+            assert diff is not None and not diff.any()
+            found = {name: net.blobs[name].data for name in "xmv"}
+            mean, variance = x.mean((0, 2, 3), keepdims=True), x.var((0, 2, 3), keepdims=True)
+            np.testing.assert_allclose(found["m"], mean, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(found["v"], variance, rtol=1e-5)
+            np.testing.assert_allclose(found["x"], 2 * (x - mean) / np.sqrt(variance), atol=1e-4)
+            net.close()
+        path.write_text(given + text.format("", "bn_mode: INFERENCE"))
+        with pytest.raises(
+            demitasse.ModelError, match=r"has further tops, .* in SegNet's mode LEARN alone"
+        ):
+            runtime.net(path)
+
+
 AVERAGED = (
     "bn_param {{ slope_filler {{ type: 'gaussian' std: 1 }} bias_filler {{ type: 'gaussian' std: 1 }} "
     "momentum: 0.75 eps: 0.01 {} }}"

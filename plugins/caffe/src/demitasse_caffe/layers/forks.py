@@ -251,13 +251,15 @@ def _resized(interp: Any, inner: Sequence[int]) -> list[int]:
 class BN(CaffeLayer):
     """A learned scale and shift of each channel of a normalised blob. Ioffe and Szegedy 2015.
 
-    SegNet's, in mode LEARN, normalises by the batch (in tests, too); those of INFERENCE have the
-    training's statistics in them. Badrinarayanan et al. 2017, *SegNet*, section 3. The one of TSN's and
-    PSPNet's forks keeps moving averages, in two more blobs, for tests, and for training too where it is
-    ``frozen``. Wang et al. 2016, *Temporal Segment Networks*, section 3.2.
+    SegNet's, in mode LEARN, normalises by the batch (in tests, too), whose mean and variance are further
+    tops; those of INFERENCE have the training's statistics in them. Badrinarayanan et al. 2017,
+    *SegNet*, section 3. The one of TSN's and PSPNet's forks keeps moving averages, in two more blobs,
+    for tests, and for training too where it is ``frozen``. Wang et al. 2016, *Temporal Segment
+    Networks*, section 3.2.
     """
 
     name = "BN"
+    tops = (1, 3)
 
     def expand(
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
@@ -266,6 +268,11 @@ class BN(CaffeLayer):
         if len(x.shape) < 2:
             raise ValueError(f"normalises samples x channels x space; its bottom is {x!r}")
         given = {field.name for field, _ in norm.ListFields()}
+        further = len(layer.tops) - 1
+        if further and (given & _KEEPING or norm.bn_mode != norm.LEARN):
+            raise ValueError(
+                "has further tops, a batch's mean and variance, in SegNet's mode LEARN alone"
+            )
         if given & _KEEPING or (len(message.param) == 4 and not given & _SEGNETS):
             if mixed := sorted(given & _SEGNETS):
                 keeping = sorted(given & _KEEPING)
@@ -276,9 +283,10 @@ class BN(CaffeLayer):
             return [self._by_averages(message, x, graph)]
         w = filled(graph, message, 0, x.shape[1:2], norm, "scale_filler", 0.0)
         b = filled(graph, message, 1, x.shape[1:2], norm, "shift_filler", 0.0)
+        statistics: list[Tensor] = []
         if norm.bn_mode == norm.LEARN:
-            x = _by_the_batch(x, graph)
-        return [graph.apply("scale", x, w, b, axis=1)]
+            x, *statistics = _by_the_batch(x, further, graph)
+        return [graph.apply("scale", x, w, b, axis=1), *statistics]
 
     def _by_averages(self, message: Any, x: Tensor, graph: GraphBuilder) -> Tensor:
         """As PSPNet's and TSN's forks have it: blobs are scale, shift, average mean and variance."""
@@ -312,14 +320,23 @@ _KEEPING = {"slope_filler", "bias_filler", "momentum", "eps", "frozen"}
 """The fields of a BN that tell whose it is."""
 
 
-def _by_the_batch(x: Tensor, graph: GraphBuilder) -> Tensor:
-    """Each channel less its mean over the batch, over the root of its variance and 1e-9."""
-    swapped = (1, 0, *range(2, len(x.shape)))
-    rows = graph.apply("centre", rearranged(graph, "permute", x, order=swapped), axis=1)
+def _by_the_batch(x: Tensor, further: int, graph: GraphBuilder) -> list[Tensor]:
+    """Each channel less its mean over the batch, over the root of its variance and 1e-9; and ``further``
+    of mean and variance, 1 x channels x 1 x 1, through which no gradient passes."""
+    swapped, each = (1, 0, *range(2, len(x.shape))), x.shape[1] / math.prod(x.shape)
+    turned = rearranged(graph, "permute", x, order=swapped)
+    rows = graph.apply("centre", turned, axis=1)
     squares = graph.apply("square_total", rows, axis=1)
-    each = x.shape[1] / math.prod(x.shape)
     over = graph.apply("power", squares, power=-0.5, scale=each, shift=1e-9)
-    return rearranged(graph, "permute", graph.apply("scale", rows, over, None, axis=0), order=swapped)
+    y = rearranged(graph, "permute", graph.apply("scale", rows, over, None, axis=0), order=swapped)
+    statistics = []
+    if further > 0:
+        statistics.append(graph.apply("total", turned, axis=1, coefficient=each, normalization="full"))
+    if further > 1:
+        statistics.append(graph.apply("power", squares, power=1.0, scale=each, shift=0.0))
+    shape = (1, x.shape[1], *[1] * (len(x.shape) - 2))
+    stopped = [graph.apply("stop_gradient", statistic) for statistic in statistics]
+    return [y, *(graph.apply("reshape", statistic, shape=shape) for statistic in stopped)]
 
 
 class Upsample(CaffeLayer):
