@@ -36,7 +36,10 @@ def test_a_script_runs_as_it_is(tmp_path: Path) -> None:
 
     done = run("--python-layers", "script.py", "n.prototxt", "--gpu", "0")
     assert done.stdout == "[1. 1.] ['--gpu', '0']\n", done.stderr
-    assert "python_layer" in run("script.py", "n.prototxt").stderr, "no code of a net's file unasked"
+    told = run("script.py", "n.prototxt").stderr
+    assert "python_layer" in told, "no code of a net's file unasked"
+    assert told.count("File ") == 1, "the script's own lines alone"
+    assert 'script.py", line 3, in <module>' in told
     assert run("scrip.py").stderr.startswith("scrip.py: no such script\nusage: python -m")
     assert run().returncode == 1
 

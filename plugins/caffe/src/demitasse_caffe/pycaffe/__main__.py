@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import runpy
 import sys
+import traceback
 from pathlib import Path
 
 import numpy as np
 
+from demitasse import DemitasseError
 from demitasse_caffe.python2 import import_as_python_2, looks_like_python_2, run_as_python_2
 from demitasse_caffe.standing_in import stand_in
 
@@ -38,15 +40,32 @@ def main(arguments: list[str]) -> None:
     _name_as_older_numpy_did()
     sys.argv[:] = arguments
     sys.path[0] = str(script.resolve().parent)
-    if "--python2" in flags:
-        run_as_python_2(script)
-        return
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        if "--python2" in flags:
+            run_as_python_2(script)
+        else:
+            runpy.run_path(str(script), run_name="__main__")
+    except DemitasseError as error:
+        sys.exit(_in_the_script(error))
     except Exception as error:
-        if looks_like_python_2(error):
+        if "--python2" not in flags and looks_like_python_2(error):
             error.add_note("If the script is Python 2: python -m demitasse_caffe.pycaffe --python2 ...")
         raise
+
+
+def _in_the_script(error: DemitasseError) -> str:
+    """What Python writes of an error, less what is not the script's own: the message says the rest."""
+    told = traceback.TracebackException.from_exception(error)
+    modules = (frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__))
+    told.stack = traceback.StackSummary.from_list(
+        [
+            frame
+            for frame, module in zip(told.stack, modules, strict=True)
+            if frame.filename != __file__ and not str(module).startswith(("demitasse", "runpy"))
+        ]
+    )
+    told.__cause__ = told.__context__ = None
+    return "".join(told.format()).rstrip()
 
 
 def _name_as_older_numpy_did() -> None:
