@@ -38,6 +38,7 @@ def test_a_script_runs_as_it_is(tmp_path: Path) -> None:
     assert done.stdout == "[1. 1.] ['--gpu', '0']\n", done.stderr
     told = run("script.py", "n.prototxt").stderr
     assert "python_layer" in told, "no code of a net's file unasked"
+    assert told.endswith("--python-layers ... lets a script's nets have them\n")
     assert told.count("File ") == 1, "the script's own lines alone"
     assert 'script.py", line 3, in <module>' in told
     assert run("scrip.py").stderr.startswith("scrip.py: no such script\nusage: python -m")
@@ -98,6 +99,8 @@ def test_a_script_in_python_2_runs_with_its_own_modules(tmp_path: Path) -> None:
         "import sizes\nprint 'half', sizes.half(7)\n"
     )
     (tmp_path / "lib" / "tools" / "sizes.py").write_text("def half(n): return n / 2\n")
+    (tmp_path / "__init__.py").write_text("")  # which does not make the script part of a package
+    (tmp_path / "beside.py").write_text("name = 'beside'\n")
     (tmp_path / "installed" / "new-1.0.dist-info").mkdir(parents=True)
     (tmp_path / "installed" / "new.py").write_text("half = 7 / 2\n")
     (tmp_path / "old_layer.py").write_text(
@@ -112,7 +115,7 @@ def test_a_script_in_python_2_runs_with_its_own_modules(tmp_path: Path) -> None:
         'layer { name: "a" type: "Python" top: "a" python_param { module: "old_layer" layer: "Ones" } }'
     )
     (tmp_path / "script.py").write_text(
-        "import caffe, sys, tools, new\n"
+        "import caffe, sys, tools, new, beside\n"
         "print 'new', new.half, __name__, __file__, sys.argv[1:]\n"
         "print caffe.Net('n.prototxt', caffe.TEST).forward().values()[0].shape\n"
         "for k, v in {'x': 1}.iteritems(): raise KeyError, k\n"

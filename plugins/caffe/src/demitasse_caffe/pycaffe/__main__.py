@@ -55,6 +55,10 @@ def main(arguments: list[str]) -> None:
 
 def _in_the_script(error: DemitasseError) -> str:
     """What Python writes of an error, less what is not the script's own: the message says the rest."""
+    if "python_layer" in str(error):
+        error.add_note(
+            "python -m demitasse_caffe.pycaffe --python-layers ... lets a script's nets have them"
+        )
     told = traceback.TracebackException.from_exception(error)
     modules = (frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__))
     told.stack = traceback.StackSummary.from_list(

@@ -29,8 +29,9 @@ def run_as_python_2(script: Path) -> None:
     exec(_code(script.read_bytes(), str(script)), module.__dict__)
 
 
-def _code(data: bytes, path: str) -> CodeType:
-    made: CodeType = compile(translated(source_of(data), path), path, "exec", dont_inherit=True)
+def _code(data: bytes, path: str, packaged: bool = False) -> CodeType:
+    tree = translated(source_of(data), path, packaged=packaged)
+    made: CodeType = compile(tree, path, "exec", dont_inherit=True)
     return made
 
 
@@ -66,4 +67,5 @@ class _Loader(SourceFileLoader):
 
     def get_code(self, fullname: str) -> Any:
         """The module's code."""
-        return _code(self.get_data(self.path), self.path)
+        packaged = "." in fullname or self.is_package(fullname)
+        return _code(self.get_data(self.path), self.path, packaged)

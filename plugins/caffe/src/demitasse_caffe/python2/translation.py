@@ -28,12 +28,12 @@ def source_of(data: bytes) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def translated(source: str, path: str) -> ast.Module:
-    """The module in Python 3. Raises SyntaxError for what is neither, and ModelError where Python has
-    no 2to3 any longer."""
+def translated(source: str, path: str, *, packaged: bool = False) -> ast.Module:
+    """The module in Python 3; one that is ``packaged`` imports what lies beside it. Raises SyntaxError
+    for what is neither, and ModelError where Python has no 2to3 any longer."""
     division = not _TRUE_DIVISION.search(source)
     try:
-        text = _refactoring()(source if source.endswith("\n") else source + "\n", path)
+        text = _refactoring(packaged)(source if source.endswith("\n") else source + "\n", path)
     except _syntax_errors():
         text = source  # it may be Python 3 already
     try:
@@ -52,7 +52,7 @@ def translated(source: str, path: str) -> ast.Module:
 
 
 @cache
-def _refactoring() -> Callable[[str, str], str]:
+def _refactoring(packaged: bool) -> Callable[[str, str], str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of 2to3, which goes with Python 3.13
         try:
@@ -62,7 +62,9 @@ def _refactoring() -> Callable[[str, str], str]:
                 "Python 2 is read by lib2to3, which Python has up to 3.12: run the script with such a "
                 "Python, or rewrite it with 2to3 there"
             ) from error
-        tool = RefactoringTool(get_fixers_from_package("lib2to3.fixes"))
+        fixers = get_fixers_from_package("lib2to3.fixes")
+    # The fix of imports looks for what lies beside a file, also where that is a script or its like.
+    tool = RefactoringTool([each for each in fixers if packaged or not each.endswith(".fix_import")])
     return lambda source, path: str(tool.refactor_string(source, path))
 
 
