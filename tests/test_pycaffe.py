@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -457,6 +458,40 @@ def test_callbacks_surround_every_layer(make: Make, x: np.ndarray) -> None:
     told.clear()
     net.backward(start="left", end="hidden")
     assert told == [(when, i) for i in (3, 2, 1) for when in ("before back", "back")]
+
+
+# Threads.
+
+
+def test_threads_are_served_one_after_the_other(make: Make, x: np.ndarray) -> None:
+    """As Python's lock has it in Caffe: requests of a server may come at once. Kernels that ran in one
+    arena at once had ended the process."""
+    net = make(branching())
+    began, entered = threading.Event(), threading.Event()
+    told: list[tuple[str, int]] = []
+
+    def look(layer: int) -> None:
+        me = threading.current_thread().name
+        told.append((me, layer))
+        if me == "first":
+            began.set()
+            entered.wait(0.05)  # in vain, unless the second comes in between
+        else:
+            entered.set()
+
+    net.before_forward(look)
+    first = threading.Thread(target=lambda: net.forward(data=x), name="first")
+    second = threading.Thread(target=net.reshape, name="reshaping")
+    third = threading.Thread(target=net.forward, name="second")
+    first.start()
+    assert began.wait(10)
+    net.blobs["data"].reshape(2, 6)  # waits, too
+    second.start()
+    third.start()
+    for thread in (first, second, third):
+        thread.join()
+    assert told == [(name, layer) for name in ("first", "second") for layer in range(6)]
+    assert net.blobs["score"].shape == (2, 3)
 
 
 # Phases, levels and stages; mistakes.

@@ -26,13 +26,15 @@ from demitasse_caffe.pycaffe.runtime import (
     set_mode_cpu,
     set_mode_gpu,
 )
+from demitasse_caffe.pycaffe.turns import in_turn
 from demitasse_caffe.pycaffe.values import Values
 from demitasse_caffe.pycaffe.weights import copy_parameters, write_weights
 
 
 class Net(Callbacks):
     """``Net(file, phase)``, ``Net(file, weights, phase)`` or ``Net(file, phase, level=, stages=,
-    weights=)``. Blobs and parameters are live arrays.
+    weights=)``. Blobs and parameters are live arrays. Threads that call at once are served one after
+    the other.
 
     Raises ModelError that names file, line and layer for what cannot be a net.
     """
@@ -88,6 +90,7 @@ class Net(Callbacks):
         layers = self._definition.layers
         self._layer_names = [layer.name for layer in layers]
         self._values = values = Values(engine, len(layers))
+        self.turn = values.turn
         self._blob_names = list(engine.graph.blobs)
         self.bottom_names = OrderedDict((layer.name, list(layer.bottoms)) for layer in layers)
         self.top_names = OrderedDict((layer.name, list(layer.tops)) for layer in layers)
@@ -107,6 +110,7 @@ class Net(Callbacks):
 
     # What a script runs.
 
+    @in_turn
     def forward(
         self,
         blobs: Sequence[str] | None = None,
@@ -131,6 +135,7 @@ class Net(Callbacks):
         wanted = self.outputs if end is None else self.top_names[end]
         return {name: self.blobs[self._blob(name)].data for name in [*wanted, *(blobs or ())]}
 
+    @in_turn
     def backward(
         self,
         diffs: Sequence[str] | None = None,
@@ -156,6 +161,7 @@ class Net(Callbacks):
         wanted = self.inputs if end is None else self.bottom_names[end]
         return {name: self.blobs[self._blob(name)].diff for name in [*wanted, *(diffs or ())]}
 
+    @in_turn
     def forward_all(self, blobs: Sequence[str] | None = None, **inputs: Any) -> dict[str, np.ndarray]:
         """``forward`` over any number of samples, a batch of the net's at a time; of what is one number
         for all, as a loss, there is one a batch."""
@@ -168,6 +174,7 @@ class Net(Callbacks):
         count = len(next(iter(inputs.values())))
         return {name: np.asarray(values)[:count] for name, values in results.items()}
 
+    @in_turn
     def forward_backward_all(
         self, blobs: Sequence[str] | None = None, diffs: Sequence[str] | None = None, **arrays: Any
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -229,6 +236,7 @@ class Net(Callbacks):
         cannot take them; it is then as it was."""
         self._values.settle()
 
+    @in_turn
     def set_input_arrays(self, data: np.ndarray, labels: np.ndarray, index: int = 0) -> None:
         """Give a MemoryData layer (the net's ``index``-th) its samples, read a batch at a time, over and
         over. Raises ShapeError unless there are whole batches, of samples of the blobs' shapes."""
@@ -255,14 +263,17 @@ class Net(Callbacks):
 
     # Parameters in files.
 
+    @in_turn
     def save(self, path: str | Path) -> None:
         """Write all parameters as a caffemodel."""
         write_weights(Path(path), self._weights())
 
+    @in_turn
     def save_hdf5(self, path: str | Path) -> None:
         """Write all parameters as HDF5."""
         write_weights(Path(path), self._weights(), hdf5=True)
 
+    @in_turn
     def copy_from(self, path: str | Path) -> None:
         """Copy the parameters of layers of the same name. Layers that the net lacks are passed over, and
         so are those that the file lacks. Raises ShapeError that names layer and shapes."""
@@ -273,6 +284,7 @@ class Net(Callbacks):
         """Copy the parameters of layers of the same name from HDF5."""
         self.copy_from(path)
 
+    @in_turn
     def share_with(self, other: Net) -> None:
         """Have the other net's parameters in common with it: each must have a place there. Views of this
         net's blobs and parameters that were taken before are its own no longer."""
@@ -282,6 +294,7 @@ class Net(Callbacks):
         self._engine.adopt(theirs.step.plan.slots, theirs.flat)
         self._values.unused = {}
 
+    @in_turn
     def clear_param_diffs(self) -> None:
         """Set the gradients of all parameters to zero."""
         self._values.differentiate()
@@ -315,6 +328,7 @@ class Net(Callbacks):
     def _top_ids(self, number: int) -> list[int]:
         return [self._blob_names.index(n) for n in self.top_names[self._layer_names[number]]]
 
+    @in_turn
     def _forward(self, first: int, last: int) -> float:
         """Run layers by number, both included; what they make of the loss."""
         self.prepare(first, last)
@@ -323,6 +337,7 @@ class Net(Callbacks):
         weights = self.blob_loss_weights
         return sum(weights[name] * float(self.blobs[name].data.sum()) for name in made if weights[name])
 
+    @in_turn
     def _backward(self, first: int, last: int) -> None:
         """Run layers by number, down to ``last``, both included."""
         self._differentiate(first)
@@ -379,6 +394,7 @@ class Net(Callbacks):
         if any(changed):
             self._engine.plan_again()
 
+    @in_turn
     def _scores(self, iterations: int) -> dict[str, Any]:
         """The scores of the outputs over forward passes from the first sample on."""
         self._engine.rewind(0)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
 
 from demitasse import ModelError, ShapeError
 from demitasse_caffe.pycaffe.blob import ParameterBlob
+from demitasse_caffe.pycaffe.turns import in_turn
 
 
 class Values:
@@ -16,10 +18,12 @@ class Values:
 
     def __init__(self, engine: Any, layers: int) -> None:
         self._engine, self._layers = engine, layers
+        self.turn = threading.RLock()
         self._pending: dict[str, np.ndarray] = {}
         self._left: dict[str, np.ndarray] = {}
         self.unused: dict[Any, np.ndarray] = {}
 
+    @in_turn
     def blob_data(self, name: str) -> np.ndarray:
         """The live values of a blob; those of an input whose new shape does not fit yet by itself."""
         if self._pending:
@@ -35,12 +39,14 @@ class Values:
         values: np.ndarray = self._engine.walk.data(name)
         return values
 
+    @in_turn
     def blob_diff(self, name: str) -> np.ndarray:
         """The live gradient of a blob; zeros of its own where the net computes none."""
         self.differentiate()
         found: np.ndarray | None = None if name in self._left else self._engine.walk.diff(name)
         return self._zeros(name, self.blob_data(name).shape) if found is None else found
 
+    @in_turn
     def reshape_blob(self, name: str, shape: tuple[int, ...]) -> None:
         """Note an input's new shape."""
         inputs = self._engine.graph.inputs
@@ -68,6 +74,7 @@ class Values:
 
         return ParameterBlob(f"parameter {number} of layer {layer!r}", data, diff)
 
+    @in_turn
     def differentiate(self) -> None:
         """Plan gradients too, for a net that has only run forward until now. Arrays of its blobs that a
         script holds are its own no longer; the values are the same."""
@@ -80,6 +87,7 @@ class Values:
         for name, values in before.items():
             walk.data(name)[...] = values
 
+    @in_turn
     def settle(self, last: int | None = None) -> None:
         """Plan for the shapes that inputs were given. Where a layer behind ``last`` cannot take them the
         net ends before it, and the blobs behind keep what they are."""
