@@ -191,6 +191,28 @@ def test_windows_of_image_files_are_detected(make: Make, tmp_path: Path) -> None
     assert detector.detect_windows([(tmp_path / "halves.png", [])]) == []
 
 
+def test_a_window_with_its_surroundings_lies_in_the_crop_to_the_pixel(
+    make: Make, tmp_path: Path
+) -> None:
+    """Worked by hand as R-CNN's code counts: a window 2 .. 5 has four pixels, of which a border of 2 in
+    a crop of 8 makes 0 .. 8; what lies outside is the mean."""
+    n = caffe.NetSpec()
+    n.data = L.Input(shape={"dim": [1, 3, 8, 8]})
+    make(n)
+    mean = np.array([10.0, 20, 30], np.float32)
+    detector = caffe.Detector(tmp_path / "net.prototxt", None, mean=mean, raw_scale=255, context_pad=2)
+    image = np.random.default_rng(0).random((10, 12, 3)).astype(np.float32)
+    assert np.array_equal(detector.crop(image, (2, 3, 5, 6)), image[0:8, 1:9])
+    made = detector.crop(image, (0, 0, 3, 3))  # -2 .. 6
+    assert np.array_equal(made[2:, 2:], image[:6, :6])
+    made[2:, 2:] = mean / 255
+    assert np.allclose(made, mean / 255)
+    with pytest.raises(
+        ShapeError, match=r"window \(30, 30, 40, 40\) lies outside an image of \(10, 12\)"
+    ):
+        detector.crop(image, (30, 30, 40, 40))
+
+
 # Real files.
 
 

@@ -55,24 +55,29 @@ class Detector(ImageNet):
 
     def crop(self, im: np.ndarray, window: Sequence[int]) -> np.ndarray:
         """A window of an image, warped to the net's size; with ``context_pad``, the window grows so that
-        its border has that many pixels there, and what lies outside the image is the mean."""
+        its border has that many pixels there, and what lies outside the image is the mean. Girshick et
+        al. 2014, *Rich Feature Hierarchies*, appendix A; to the pixel as Caffe's detector has it."""
         top, left, bottom, right = (float(edge) for edge in window)
         size, pad = self.crop_size, self.context_pad
         if bottom <= top or right <= left or 2 * pad >= min(size):
             raise ShapeError(f"window {tuple(window)} with a border of {pad} is empty")
-        grow = np.array(size) / (np.array(size) - 2 * pad)
-        middle = np.array([top + bottom, left + right]) / 2
-        half = np.array([bottom - top, right - left]) / 2 * grow
-        (y0, x0), (y1, x1) = np.round(middle - half).astype(int), np.round(middle + half).astype(int)
-        inner = im[max(y0, 0) : max(y1, 0), max(x0, 0) : max(x1, 0)]
+        begin, end = np.array([top, left]), np.array([bottom, right])
+        if pad > 0:  # R-CNN counts both ends of a window as within it here
+            half = (end - begin + 1) / 2
+            grown = half * size / (size - 2 * pad)
+            begin, end = np.round(begin + half - grown), np.round(begin + half + grown)
+        first = np.clip(begin, 0, im.shape[:2]).astype(int)
+        last = np.clip(end, 0, im.shape[:2]).astype(int)
+        inner = im[first[0] : last[0], first[1] : last[1]]
         if not inner.size:
             raise ShapeError(f"window {tuple(window)} lies outside an image of {im.shape[:2]}")
         if pad == 0:
             return io.resize_image(inner, size)
-        scale = size / np.array([y1 - y0, x1 - x0])
-        at = np.round(np.array([max(-y0, 0), max(-x0, 0)]) * scale).astype(int)
-        within = np.maximum(1, np.round(np.array(inner.shape[:2]) * scale).astype(int))
-        within = np.minimum(within, size - at)
+        scale = size / (end - begin + 1)
+        at = np.round(np.maximum(-begin, 0) * scale).astype(int)
+        within = np.minimum(np.round((last - first + 1) * scale).astype(int), size - at)
+        if (within < 1).any():
+            raise ShapeError(f"window {tuple(window)} is less than a pixel of what the net takes")
         made = self._background(im.shape[2])
         made[at[0] : at[0] + within[0], at[1] : at[1] + within[1]] = io.resize_image(inner, within)
         return made
