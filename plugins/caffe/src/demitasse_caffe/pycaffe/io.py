@@ -17,6 +17,9 @@ from demitasse_caffe.weights import KEPT, numbers_of
 
 Dims = Sequence[int] | np.ndarray
 
+_OF_AREAS = (1, 3)
+"""Images of so many channels are resized by scikit-image in Caffe, others by SciPy."""
+
 _LUMINANCE = np.array([0.2125, 0.7154, 0.0721], np.float32)
 
 
@@ -40,8 +43,9 @@ def load_image(filename: str | Path | BinaryIO, color: bool = True) -> np.ndarra
 
 def resize_image(im: np.ndarray, new_dims: Dims, interp_order: int = 1) -> np.ndarray:
     """An image (height, width, channels) in another size, float32: ``interp_order`` 0 takes the nearest
-    pixel, 1 is linear, up to 5 are splines (which need SciPy). Pixels' areas are aligned; nothing is
-    smoothed before an image becomes smaller."""
+    pixel, 1 is linear, up to 5 are splines (which need SciPy). Of 1 or 3 channels pixels' areas are
+    aligned, of any other number the centres of the corner pixels, as scikit-image and SciPy do it, which
+    Caffe asks; nothing is smoothed before an image becomes smaller."""
     image = np.asarray(im, np.float32)
     height, width = (int(extent) for extent in new_dims)
     if image.ndim != 3 or min(image.shape) < 1 or min(height, width) < 1:
@@ -50,7 +54,10 @@ def resize_image(im: np.ndarray, new_dims: Dims, interp_order: int = 1) -> np.nd
         return _spline(image, (height, width), interp_order)
     for axis, extent in enumerate((height, width)):
         old = image.shape[axis]
-        place = (np.arange(extent) + 0.5) * (old / extent) - 0.5
+        if image.shape[2] in _OF_AREAS:
+            place = (np.arange(extent) + 0.5) * (old / extent) - 0.5
+        else:
+            place = np.arange(extent) * ((old - 1) / max(extent - 1, 1))
         if interp_order == 0:
             image = image.take(np.clip(np.floor(place + 0.5).astype(int), 0, old - 1), axis)
             continue
@@ -68,7 +75,9 @@ def _spline(image: np.ndarray, size: tuple[int, int], order: int) -> np.ndarray:
     except ImportError as error:
         raise DataError(f"interpolation of order {order} needs SciPy (pip install scipy)") from error
     factors = (size[0] / image.shape[0], size[1] / image.shape[1], 1)
-    made: np.ndarray = zoom(image, factors, order=order, mode="nearest", grid_mode=True)
+    areas = image.shape[2] in _OF_AREAS
+    how = {"mode": "nearest", "grid_mode": True} if areas else {}
+    made: np.ndarray = zoom(image, factors, order=order, **how)
     return made
 
 
