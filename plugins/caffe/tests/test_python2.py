@@ -100,6 +100,23 @@ def test_what_python_2_pickled_is_read(tmp_path: Path) -> None:
 
 
 @needs_2to3
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("division", 3.5),
+        ("print_function, division", 3.5),
+        ("(absolute_import,\n    division)", 3.5),
+        ("absolute_import, \\\n  division", 3.5),
+        ("print_function  # no division", 3),
+        ("print_function\n# division", 3),
+        ("print_function\ndivision = 1", 3),
+    ],
+)
+def test_division_is_true_where_the_source_asks_for_it(names: str, expected: float) -> None:
+    assert run(f"from __future__ import {names}\nx = 7 / 2\n")["x"] == expected
+
+
+@needs_2to3
 def test_what_the_source_says_of_itself_is_heard(capsys: pytest.CaptureFixture[str]) -> None:
     run(
         '"""A module."""\nfrom __future__ import print_function, division\n'

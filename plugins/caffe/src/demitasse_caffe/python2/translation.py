@@ -12,7 +12,9 @@ from functools import cache
 
 from demitasse import ModelError
 
-_TRUE_DIVISION = re.compile(r"^from __future__ import .*\bdivision\b", re.MULTILINE)
+_TRUE_DIVISION = re.compile(
+    r"^from[ \t]+__future__[ \t]+import\b(?:[^\n#]|\\\n|(?<=[(,])\s*\n)*\bdivision\b", re.MULTILINE
+)
 _MEANING = "demitasse_caffe.python2.meaning"
 _ORDERS: dict[type[ast.cmpop], str] = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 
