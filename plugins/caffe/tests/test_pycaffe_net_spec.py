@@ -133,6 +133,22 @@ def test_what_ssds_scripts_write(caplog: pytest.LogCaptureFixture) -> None:
         to_proto(L.Convolution(data, num_output=4, kernel_size=1, convolution_param={"coeff": 2}))
 
 
+def test_ssds_label_maps_and_annotated_samples() -> None:
+    """As ssd_detect.py reads the one, and scripts write the other to databases; bytes worked by hand."""
+    labels = caffe_pb2.LabelMap()
+    text_format.Merge("item { name: 'n1' label: 3 display_name: 'cat' }", labels)
+    assert [(item.label, item.display_name) for item in labels.item] == [(3, "cat")]
+    sample = caffe_pb2.AnnotatedDatum(type=caffe_pb2.AnnotatedDatum.BBOX)
+    sample.datum.label = 7
+    group = sample.annotation_group.add(group_label=3)
+    group.annotation.add(instance_id=1).bbox.xmax = 0.5
+    box = b"\x1d\x00\x00\x00\x3f"
+    annotation = b"\x08\x01\x12" + bytes([len(box)]) + box
+    inner = b"\x08\x03\x12" + bytes([len(annotation)]) + annotation
+    written = b"\x0a\x02\x28\x07\x10\x00\x1a" + bytes([len(inner)]) + inner
+    assert sample.SerializeToString() == written
+
+
 def test_a_device_is_one_number_as_scripts_set_it() -> None:
     solver = caffe_pb2.SolverParameter(device_id=3)
     solver.device_id = 2
