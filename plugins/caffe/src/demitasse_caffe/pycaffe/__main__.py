@@ -15,6 +15,8 @@ from demitasse_caffe.standing_in import stand_in
 
 USAGE = "usage: python -m demitasse_caffe.pycaffe [--python-layers] [--python2] SCRIPT [ARGUMENTS]"
 FLAGS = ("--python-layers", "--python2")
+_RUNNING = ("demitasse", "runpy", "importlib", "_frozen_importlib")
+"""What stands around a script's own lines when an error ends it."""
 
 
 def main(arguments: list[str]) -> None:
@@ -65,7 +67,7 @@ def _in_the_script(error: DemitasseError) -> str:
         [
             frame
             for frame, module in zip(told.stack, modules, strict=True)
-            if frame.filename != __file__ and not str(module).startswith(("demitasse", "runpy"))
+            if frame.filename != __file__ and not str(module).startswith(_RUNNING)
         ]
     )
     told.__cause__ = told.__context__ = None

@@ -26,7 +26,7 @@ def run_as_python_2(script: Path) -> None:
     module = ModuleType("__main__")
     module.__file__ = str(script)
     sys.modules["__main__"] = module
-    exec(_code(script.read_bytes(), str(script)), module.__dict__)
+    _Loader("__main__", str(script)).exec_module(module)
 
 
 def _code(data: bytes, path: str, packaged: bool = False) -> CodeType:
