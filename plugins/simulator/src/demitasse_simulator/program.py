@@ -316,7 +316,6 @@ def _bound(rates: Rates) -> tuple[str, ...]:
 
 
 def _measured(runtime: Runtime, made: Draft, tell: Callable[[str], None]) -> Measured:
-    place = made.worker.place
     held = made.memory["worker"]
     caches = [
         c.capacity.value * c.count
@@ -325,7 +324,7 @@ def _measured(runtime: Runtime, made: Draft, tell: Callable[[str], None]) -> Mea
         if c.capacity is not None
     ]
     evict = EVICT if held > max([*caches, 0.0]) else 0
-    bench = Bench(runtime.allocator(place.space), evict)
+    bench = Bench(runtime.allocator(made.worker.space), evict)
     return Measured(
         Table(table_file()),
         bench,
