@@ -287,4 +287,6 @@ def test_a_step_is_simulated_in_the_memory_of_the_device(
     with compose(machine(1), [Numbered(lacks=LACKS), *PLUGINS, "simulator"]) as runtime:
         (worker,) = arrange(runtime.machine, "float32")
         assert worker.space != worker.place.space
-        assert runtime.simulate(solver).seconds > 0
+        done = runtime.simulate(solver)
+    assert done.seconds > 0
+    assert done.memory["runtime"] == 0, "a process's own memory is the host's"

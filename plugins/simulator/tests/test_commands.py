@@ -69,7 +69,7 @@ def test_options_reach_the_plugins_as_they_do_in_a_training(
         seconds.append({row["layer"]: row["seconds"] for row in ours if row["phase"] == "forward"})
     assert seconds[0]["conv"] == pytest.approx(2 * seconds[1]["conv"])
     with pytest.raises(
-        CompositionError, match="options.null: unknown option 'paek'; did you mean 'peak'"
+        CompositionError, match=r"options\.null: unknown option 'paek'; did you mean 'peak'"
     ):
         run(*asked, "--option", "null.paek=1")
     done = CliRunner().invoke(simulate, [str(solver), "--option", "peak=1"])

@@ -160,7 +160,8 @@ def simulate(
     capacity = _capacity(_home(machine, place, sharing))
     memory, lost = {**made.memory, "runtime": 0}, ""
     if isinstance(rates, Measured):
-        memory["runtime"] = _process(rates)
+        if place.space == "host":  # what a process has besides is in no accelerator's memory
+            memory["runtime"] = _process(rates)
         lost = rates.table.save()
         capacity = None if capacity is None else capacity * made.workers
     need = memory["process"] + memory["runtime"] if rates is not None else memory["worker"]
