@@ -196,8 +196,7 @@ def _blaming(entry: Entry, doing: str, task: Callable[..., Any], *given: Any) ->
     try:
         return task(*given)
     except DataError as error:
-        if not hasattr(task, "named"):  # who is told the name says it himself
-            error.args = (f"layer {entry.layer!r}: {error}",)
+        error.args = (str(error) if hasattr(task, "named") else f"layer {entry.layer!r}: {error}",)
         raise
     except DemitasseError:
         raise
