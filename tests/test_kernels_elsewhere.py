@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -205,3 +205,88 @@ def test_a_net_of_ssds_trains_and_is_scored_on_a_device_that_knows_none_of_it(tm
         trainer = runtime.trainer(tmp_path / "solver.prototxt", overrides=overrides)
         with pytest.raises(DataError, match=r"layer 'loss' .* of image \d+ and class 7"):
             trainer.step()
+
+
+class ChannelsLast(Sparse):
+    """The device, whose convolutions take and give channels last, and which lacks ``reorder``."""
+
+    @hookimpl
+    def kernels(self, request: demitasse.Request) -> list[Candidate]:
+        found = super().kernels(request)
+        if request.operation.name != "convolution":
+            return found
+        last, offered = Layout("NHWC", (0, 2, 3, 1)), found[0].bind
+
+        def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Any:
+            (x, w, b), (y,) = inputs, outputs
+            turned, made = (
+                Remote(np.zeros(spec.shape, np.float64))
+                for spec in (request.inputs[0], request.outputs[0])
+                if spec is not None
+            )
+            inner = offered([turned, w, b], [made], workspace)
+
+            def work() -> None:
+                turned.inside[...] = x.inside.transpose(0, 3, 1, 2)
+                inner()
+                y.inside[...] = made.inside.transpose(0, 2, 3, 1)
+
+            return work
+
+        return [Candidate("channels last", bind, (last, PLAIN, PLAIN), (last,), in_place=False)]
+
+
+@pytest.mark.parametrize("channels", [5, 6], ids=["unlike", "a cube"])
+def test_values_move_from_layouts_of_the_device_to_plain_ones(channels: int, tmp_path: Path) -> None:
+    """On copies in these layouts; where all extents are alike, none that is wrong would be told."""
+    net = tmp_path / "net.prototxt"
+    net.write_text(f"""
+        layer {{ name: "x" type: "Input" top: "x"
+                 input_param {{ shape {{ dim: 2 dim: 8 dim: 8 dim: 8 }} }} }}
+        layer {{ name: "conv" type: "Convolution" bottom: "x" top: "conv"
+                 convolution_param {{ num_output: {channels} kernel_size: 3
+                                      weight_filler {{ type: "xavier" }} }} }}
+        layer {{ name: "scan" type: "Pooling" bottom: "conv" top: "pool"
+                 pooling_param {{ pool: AVE kernel_size: 2 }} }}
+    """)
+    x = np.random.default_rng(1).normal(size=(2, 8, 8, 8))
+    with compose(machine(1), [ChannelsLast(lacks=["reorder"]), *PLUGINS]) as runtime:
+        planned = runtime.net(net, precision="f64")
+        found = np.array(planned.forward(x=x)["pool"])
+        weights, bias = (np.array(each) for each in planned.params["conv"])
+        moved = [entry for entry in planned.plan.entries if entry.operation == "reorder"]
+        assert len(moved) == 2 and all(each.kernel.endswith("on copies in host") for each in moved)
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))
+    y = np.einsum("nchwij,kcij->nkhw", windows, weights) + bias[:, None, None]
+    expected = np.lib.stride_tricks.sliding_window_view(y, (2, 2), (2, 3)).mean((-2, -1))
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
+
+
+class Numbered(Sparse):
+    """The device, whose memory is asked for by number alone."""
+
+    @hookimpl
+    def allocator(self, space: str, options: Any) -> Any:
+        return super().allocator(space, options) if space == "device:0" else None
+
+
+def test_a_step_is_simulated_in_the_memory_of_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels are measured in what a description calls ``at``, which kernels know by another name."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "net.prototxt").write_text("""
+        layer { name: "d" type: "DummyData" top: "x" top: "t"
+                dummy_data_param { shape { dim: 2 dim: 3 } shape { dim: 2 dim: 1 } } }
+        layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y"
+                inner_product_param { num_output: 1 } }
+        layer { name: "loss" type: "EuclideanLoss" bottom: "y" bottom: "t" top: "loss" }
+    """)
+    solver = tmp_path / "solver.prototxt"
+    solver.write_text('net: "net.prototxt" base_lr: 0.1 lr_policy: "fixed" max_iter: 1')
+    with compose(machine(1), [Numbered(lacks=LACKS), *PLUGINS, "simulator"]) as runtime:
+        (worker,) = arrange(runtime.machine, "float32")
+        assert worker.space != worker.place.space
+        done = runtime.simulate(solver)
+    assert done.seconds > 0
+    assert done.memory["runtime"] == 0, "a process's own memory is the host's"

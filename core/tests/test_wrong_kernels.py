@@ -108,6 +108,31 @@ def test_an_error_about_samples_names_the_layer_alone(step: Callable[[Candidate]
         step(Candidate("mine", lambda *given: work))
 
 
+class Named:
+    """A work that is told its layer's name, for what it has to say of samples."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error, self._layer = error, ""
+
+    def named(self, layer: str) -> None:
+        self._layer = layer
+
+    def __call__(self) -> None:
+        if isinstance(self._error, DataError):
+            raise DataError(f"{self._layer}: {self._error}")
+        raise self._error
+
+
+def test_a_work_that_names_its_layer_does_so_once_and_its_faults_are_named_for_it(
+    step: Callable[[Candidate], None],
+) -> None:
+    with pytest.raises(DataError, match=r"^scores: label 7$"):
+        step(Candidate("mine", lambda *given: Named(DataError("label 7"))))
+    who = "layer 'scores': plugin 'stranger', kernel 'mine' of inner_product"
+    with pytest.raises(PluginError, match=f"^{who}: raised KeyError at work: 't'"):
+        step(Candidate("mine", lambda *given: Named(KeyError("t"))))
+
+
 def test_a_wrong_update_is_named_with_the_solver(toy: ModuleType, train: Callable[..., Any]) -> None:
     def kernels(request: Any) -> Any:
         updates = request.operation.family == "update"

@@ -196,7 +196,7 @@ def _blaming(entry: Entry, doing: str, task: Callable[..., Any], *given: Any) ->
     try:
         return task(*given)
     except DataError as error:
-        error.args = (f"layer {entry.layer!r}: {error}",)
+        error.args = (str(error) if hasattr(task, "named") else f"layer {entry.layer!r}: {error}",)
         raise
     except DemitasseError:
         raise
@@ -218,7 +218,7 @@ def bound(entry: Entry, bind: Callable[..., Work], *given: Any) -> Work:
         raise _fault(entry, f"bind gave {work!r:.99} (valid: a function without arguments)")
     if (tell := getattr(work, "named", None)) is not None:
         tell(entry.layer)
-    if tell or hasattr(work, "join"):
+    if hasattr(work, "join"):
         return work  # type: ignore[no-any-return]
     blaming: Work = partial(_blaming, entry, "at work", work)
     vars(blaming)["prepare"] = getattr(work, "prepare", None)

@@ -176,7 +176,8 @@ class GradientSync:
 
     def quiesce(self) -> None:
         """Finish all that is under way: before a test, a snapshot, and the exit. The first sibling then
-        has all parameters and all of the solver's state."""
+        has all parameters and all of the solver's state. Siblings of a process are asked in turn, so
+        none may wait for another at the barrier."""
 
     def spans(self) -> Iterable[tuple[str, float, float]]:
         """What it did beside the step in the last iteration: a name, from when, until when (seconds of

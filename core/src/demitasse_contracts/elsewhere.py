@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from demitasse import PLAIN, Candidate
 
 if TYPE_CHECKING:
-    from demitasse import Composition, Request, TensorSpec, Work
+    from demitasse import Composition, Layout, Request, TensorSpec, Work
 
 Hook = Callable[..., Iterable[Candidate]]
 Serving = Callable[..., Iterator[tuple[str, Hook]]]
@@ -41,20 +41,31 @@ def kernels_elsewhere(composition: Composition, serving: Serving, space: str) ->
 
 
 def _offers(plugin: str, hook: Hook, space: str, request: Request) -> list[Candidate]:
-    """The first candidate in plain layouts for a request in that space, on copies."""
+    """The first candidate for a request in that space, on copies: in plain layouts or, where values
+    move from one layout to another, in those that are asked for."""
+    moved = request.operation.name == "reorder"
     asked = replace(
         request,
-        inputs=_plainly(request.inputs),
-        outputs=_plainly(request.outputs),
+        inputs=request.inputs if moved else _plainly(request.inputs),
+        outputs=request.outputs if moved else _plainly(request.outputs),
         place=replace(request.place, space=space),
         precision="f32" if request.precision == "bf16" else request.precision,
     )
+    held = _layouts(asked.inputs), _layouts(asked.outputs)
+    if any((layout.stored or "").startswith("V") for layout in (*held[0], *held[1])):
+        return []  # bits that only the plugin whose layout it is can read
     for candidate in hook(request=asked):
-        layouts = (*candidate.input_layouts, *candidate.output_layouts)
-        if all(layout == PLAIN for layout in layouts):
+        pairs = zip((candidate.input_layouts, candidate.output_layouts), held, strict=True)
+        if all((given or (PLAIN,) * len(asked_for)) == asked_for for given, asked_for in pairs):
             bind = partial(_bind, candidate, asked, plugin, request.place.space)
-            return [Candidate(f"{candidate.kernel}, on copies in {space}", bind, in_place=False)]
+            name = f"{candidate.kernel}, on copies in {space}"
+            layouts = held if moved else ((), ())
+            return [Candidate(name, bind, *layouts, in_place=False)]
     return []
+
+
+def _layouts(specs: Sequence[TensorSpec | None]) -> tuple[Layout, ...]:
+    return tuple(PLAIN if spec is None else spec.layout for spec in specs)
 
 
 def _plainly(specs: Sequence[TensorSpec | None]) -> tuple[TensorSpec | None, ...]:
@@ -79,7 +90,7 @@ def _bind(
         told = "%s is computed on copies in %s, by plugin %r: no plugin computes it in %s"
         _log.warning(told, name, there, plugin, space)
     read, written = (
-        [spec and np.zeros(spec.shape, spec.array_type) for spec in specs]
+        [spec and np.zeros(spec.physical, spec.array_type) for spec in specs]
         for specs in (request.inputs, request.outputs)
     )
     workspace = np.empty(candidate.workspace, np.uint8) if candidate.workspace else None

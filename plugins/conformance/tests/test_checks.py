@@ -204,6 +204,11 @@ class Sum(GradientSync):
 
         return add
 
+    def quiesce(self) -> None:
+        """Nothing is under way; it may wait for siblings nevertheless."""
+        if self.fault == "waits":
+            self.team.barrier.wait()
+
 
 class Summing:
     manifest = {
@@ -238,6 +243,12 @@ def test_siblings_that_agree_on_something_else_are_found_unless_that_is_promised
         check_sync(PLUGINS, "summing", fault=fault)
     assert check_sync(PLUGINS, "summing", promise="agreeing", fault=fault) > 1e-3
     assert check_sync(PLUGINS, "summing", promise="learning", fault=fault) > 1e-3
+
+
+@pytest.mark.timeout(60, method="thread")
+def test_siblings_that_wait_for_each_other_when_they_are_quiesced_are_found() -> None:
+    with pytest.raises(demitasse.PluginError, match="in quiesce: siblings are quiesced one after the"):
+        check_sync(PLUGINS, "summing", workers=2, fault="waits")
 
 
 def test_siblings_that_do_not_learn_are_found() -> None:

@@ -56,6 +56,26 @@ def test_simulate_prints_a_table_and_writes_what_is_asked_for(
     assert svg.tag.endswith("svg") and len(svg) > 10
 
 
+def test_options_reach_the_plugins_as_they_do_in_a_training(
+    solver: Path, machine: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """The kernels of a machine that is only described cost what an option says."""
+    plugins = ["--plugins", "null,caffe,training,reference,simulator"]
+    asked = [simulate, solver, "--hw", machine(NODE), "--samples", "1x12x12", *plugins]
+    seconds = []
+    for rate in ("1 GFLOP/s", "2 GFLOP/s"):
+        run(*asked, "--option", f"null.peak={rate}", "--json", tmp_path / "told.json")
+        ours = json.loads((tmp_path / "told.json").read_text())["layers"]
+        seconds.append({row["layer"]: row["seconds"] for row in ours if row["phase"] == "forward"})
+    assert seconds[0]["conv"] == pytest.approx(2 * seconds[1]["conv"])
+    with pytest.raises(
+        CompositionError, match=r"options\.null: unknown option 'paek'; did you mean 'peak'"
+    ):
+        run(*asked, "--option", "null.paek=1")
+    done = CliRunner().invoke(simulate, [str(solver), "--option", "peak=1"])
+    assert done.exit_code == 2 and "'peak=1' is not PLUGIN.KEY=VALUE" in done.output
+
+
 def test_the_trace_is_what_chrome_reads(
     solver: Path, machine: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from demitasse import GradientSync, PlanError, PluginError, Span, compose
@@ -169,3 +171,50 @@ def test_threads_that_train_apart_are_told_of_once(
             "workers 0 and 1 train apart: after an iteration they have another parameter "
         )
         assert message.endswith(" (synchronised by stranger; see demitasse check stranger)")
+
+
+@pytest.mark.timeout(60, method="thread")
+def test_who_waits_for_siblings_in_quiesce_is_told_that_they_come_one_by_one(
+    toy: ModuleType, tmp_path: Path
+) -> None:
+    """It waited for ever. Threads may meet at work, and what was trained can still be had."""
+
+    def reduce(self: Any, bucket: Any, span: Any) -> Callable[[], None]:
+        team, part = self.group.team, slice(span.start, span.stop)
+
+        def work() -> None:
+            team.barrier.wait()
+            total = np.sum([memory.gradients[part] for memory in team.memory], 0)
+            team.barrier.wait()
+            team.memory[self.index].gradients[part] = total
+
+        return work
+
+    def quiesce(self: Any) -> None:
+        if self.waits:
+            self.group.team.barrier.wait()
+
+    class Meets(Strange):
+        waits = False
+
+        def __init__(self, group: Any) -> None:
+            super().__init__(group)
+            self.group = group
+
+    made = list[Any]()
+
+    def make(group: Any) -> GradientSync:
+        made.append(type("Meets", (Meets,), {"reduce": reduce, "quiesce": quiesce})(group))
+        return made[-1]
+
+    plugins = [serving(toy, make), "reference", "training", "snapshots", toy.toy()]
+    with compose(toy.machine(2, sync=("stranger",)), plugins) as runtime:
+        trainer = runtime.trainer(toy.solver(toy.classifier()), precision="f64")
+        trainer.step(2)
+        made[0].waits = True
+        with pytest.raises(PluginError) as caught:
+            trainer.snapshot(tmp_path / "toy")
+        made[0].waits = False
+        assert trainer.step(1).iteration == 3 and trainer.snapshot(tmp_path / "toy").is_file()
+    told = "plugin 'stranger', Meets: raised RuntimeError in quiesce: siblings are quiesced one after"
+    assert str(caught.value).startswith(told)

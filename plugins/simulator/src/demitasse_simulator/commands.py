@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -73,6 +74,18 @@ def _setting(text: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
+def _plugin_setting(text: str) -> tuple[str, str, Any]:
+    """``PLUGIN.KEY=VALUE``, the value a TOML number, truth value, list or quoted text, else the text."""
+    path, value = _setting(text)
+    plugin, _, key = path.partition(".")
+    if not plugin or not key:
+        raise click.BadParameter(f"{text!r} is not PLUGIN.KEY=VALUE")
+    try:
+        return plugin, key, tomllib.loads(f"value = {value}")["value"]
+    except (tomllib.TOMLDecodeError, ValueError, RecursionError):
+        return plugin, key, value
+
+
 def shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Fields with their shapes: ``3x227x227`` for an image with a label, or ``NAME=SHAPE`` each.
     Raises click's BadParameter."""
@@ -126,6 +139,14 @@ def node_counts(text: str) -> tuple[int, ...]:
     "--plugins", metavar="A,B", help="The plugins, preferred first; +A adds one, -A drops one."
 )
 @click.option(
+    "--option",
+    "options",
+    multiple=True,
+    type=_plugin_setting,
+    metavar="PLUGIN.KEY=VALUE",
+    help="An option of a plugin; may be repeated.",
+)
+@click.option(
     "--nodes",
     type=node_counts,
     metavar="N[,N...]",
@@ -173,6 +194,7 @@ def simulate(
     solver: Path,
     hw: tuple[str, ...],
     plugins: str | None,
+    options: tuple[tuple[str, str, Any], ...],
     nodes: tuple[int, ...] | None,
     stripes: int | None,
     scaling: str,
@@ -200,7 +222,7 @@ def simulate(
         "samples": shapes(samples),
     }
     machines = _machines(hw, nodes)
-    found = _predictions(solver, machines, plugins, nodes, asked)
+    found = _predictions(solver, machines, plugins, options, nodes, asked)
     if several:
         _compare(solver, [each.label for each in machines], found, json_path, picture)
     else:
@@ -243,6 +265,7 @@ def _predictions(
     solver: Path,
     machines: Sequence[_Described],
     plugins: str | None,
+    options: Sequence[tuple[str, str, Any]],
     nodes: Sequence[int] | None,
     asked: Mapping[str, Any],
 ) -> Iterator[Prediction]:
@@ -250,8 +273,11 @@ def _predictions(
     from demitasse import compose
 
     names = None if plugins is None else [each.strip() for each in plugins.split(",") if each.strip()]
+    given: dict[str, dict[str, Any]] = {}
+    for plugin, key, value in options:
+        given.setdefault(plugin, {})[key] = value
     for label, machine, notes in machines:
-        with compose(machine, names) as runtime:
+        with compose(machine, names, given) as runtime:
             composition = runtime.composition.to_dict()
             for count in nodes or (None,):
                 progress = _Progress()

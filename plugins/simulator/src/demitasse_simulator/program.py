@@ -160,7 +160,8 @@ def simulate(
     capacity = _capacity(_home(machine, place, sharing))
     memory, lost = {**made.memory, "runtime": 0}, ""
     if isinstance(rates, Measured):
-        memory["runtime"] = _process(rates)
+        if place.space == "host":  # what a process has besides is in no accelerator's memory
+            memory["runtime"] = _process(rates)
         lost = rates.table.save()
         capacity = None if capacity is None else capacity * made.workers
     need = memory["process"] + memory["runtime"] if rates is not None else memory["worker"]
@@ -316,7 +317,6 @@ def _bound(rates: Rates) -> tuple[str, ...]:
 
 
 def _measured(runtime: Runtime, made: Draft, tell: Callable[[str], None]) -> Measured:
-    place = made.worker.place
     held = made.memory["worker"]
     caches = [
         c.capacity.value * c.count
@@ -325,7 +325,7 @@ def _measured(runtime: Runtime, made: Draft, tell: Callable[[str], None]) -> Mea
         if c.capacity is not None
     ]
     evict = EVICT if held > max([*caches, 0.0]) else 0
-    bench = Bench(runtime.allocator(place.space), evict)
+    bench = Bench(runtime.allocator(made.worker.space), evict)
     return Measured(
         Table(table_file()),
         bench,

@@ -2,21 +2,58 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
-from demitasse import Bucket, FlatMemory, GradientSync, Group, PluginError, Span, Work, blamed, nearest
+from demitasse import (
+    Bucket,
+    FlatMemory,
+    GradientSync,
+    Group,
+    PluginError,
+    Span,
+    Team,
+    Work,
+    blamed,
+    nearest,
+)
 
 WORKS = ("reduce", "distribute", "begin", "before_forward", "schedule", "end", "update_memory")
 """The methods of which at least one changes what a worker computes from its own samples alone."""
 
 
-class Watched(GradientSync):
-    """Hands on to ``level``, which ``plugin`` made. Errors of its methods and works, and what they give
-    that is no work or no part of a span, become a PluginError that names both."""
+class Meeting(threading.Barrier):
+    """A team's barrier. Who quiesces siblings, one after the other, would wait there for ever: for
+    ``alone``, that thread, it is an error."""
 
-    def __init__(self, plugin: str, level: GradientSync) -> None:
+    alone: int | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The barrier's. Raises RuntimeError for who would be the only one to come."""
+        if self.alone == threading.get_ident() and self.parties > 1:
+            raise RuntimeError(
+                "siblings are quiesced one after the other, so that none can wait for another at the "
+                "barrier: the first one called can do for all, by team.memory"
+            )
+        return super().wait(timeout)
+
+    @classmethod
+    def of(cls, team: Team) -> Meeting:
+        """The team's barrier, which becomes one before anybody else has it."""
+        if not isinstance(team.barrier, cls):
+            team.barrier = cls(team.size)
+        return team.barrier
+
+
+class Watched(GradientSync):
+    """Hands on to ``level``, which ``plugin`` made for a worker of the team that meets at ``meeting``.
+    Errors of its methods and works, and what they give that is no work or no part of a span, become a
+    PluginError that names both."""
+
+    def __init__(self, plugin: str, level: GradientSync, meeting: Meeting | None = None) -> None:
         self.index, self.size = level.index, level.size
+        self._meeting = meeting
         self._level, self._who = level, f"plugin {plugin!r}, {type(level).__name__}"
 
     def bind(self, memory: FlatMemory) -> None:
@@ -73,8 +110,14 @@ class Watched(GradientSync):
 
     def quiesce(self) -> None:
         """The level's."""
-        with blamed(self._who, "in quiesce"):
-            self._level.quiesce()
+        if self._meeting is not None:
+            self._meeting.alone = threading.get_ident()
+        try:
+            with blamed(self._who, "in quiesce"):
+                self._level.quiesce()
+        finally:
+            if self._meeting is not None:
+                self._meeting.alone = None
 
     def close(self) -> None:
         """The level's."""

@@ -47,7 +47,7 @@ from demitasse_training.shared_parameters import SharedParameters
 from demitasse_training.shares import Share
 from demitasse_training.statistics import Statistics, changed_parameters
 from demitasse_training.update import Update, flat_work
-from demitasse_training.watched import Watched, check_level
+from demitasse_training.watched import Meeting, Watched, check_level
 
 
 class Worker:
@@ -145,11 +145,12 @@ class Worker:
         for plugin, group in self.place.groups:
             given = composition.offered("collectives") if group.remote else {}
             group = replace(group, engine=self.engine, collectives=given)
+            meeting = Meeting.of(group.team) if group.team is not None else None
             level = composition.modules[plugin].gradient_sync(group=group)
             check_level(plugin, level, group, self.place.place.simulated)
             if level.size > 1:
                 self.levels.append(level)
-                self.watched.append(Watched(plugin, level))
+                self.watched.append(Watched(plugin, level, meeting))
                 self._groups.append(group)
             else:
                 self.idle.append(level)
