@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import secrets
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 
 from demitasse import WorkerError
 from demitasse_allreduce.addresses import LOOPBACK, addresses, listen
-from demitasse_allreduce.channel import Channel, neighbours
+from demitasse_allreduce.channel import STRANGERS, Channel, neighbours
 from demitasse_allreduce.watch import News, Person, Watch
 
 PATIENCE = 30.0
@@ -223,5 +225,85 @@ def test_another_run_with_another_token_is_not_linked() -> None:
         assert caller.poll(0.01) == []
     assert not channel.links
     assert not caller.links
+    channel.close()
+    caller.close()
+
+
+def closed(connection: socket.socket) -> bool:
+    """Whether the other end has hung up."""
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def test_strangers_that_say_nothing_take_few_descriptors() -> None:
+    """Whoever reaches the port may connect as often as he likes: this process still can open files."""
+    listener = listen(everywhere=False)
+    address = listener.getsockname()
+    channel = Channel(0, b"ours", listener, {})
+    with ExitStack() as stack:
+        stack.callback(channel.close)
+        strangers = []
+        for _ in range(STRANGERS + 20):
+            strangers.append(stack.enter_context(socket.create_connection(address)))
+            assert channel.poll(PATIENCE) == []
+        assert [closed(stranger) for stranger in strangers] == [True] * 20 + [False] * STRANGERS
+        caller = Channel(1, b"ours", None, {0: [address]})
+        stack.callback(caller.close)
+        while not channel.links:
+            channel.poll(0.01)
+            caller.poll(0.01)
+        assert channel.links == {1}
+
+
+def test_nobody_can_connect_once_all_have() -> None:
+    listener = listen(everywhere=False)
+    address = listener.getsockname()
+    channel = Channel(1, b"ours", listener, {}, callers=[0])
+    caller = Channel(0, b"ours", None, {1: [address]})
+    socket.create_connection(address).close()
+    while not channel.links:
+        channel.poll(0.01)
+        caller.poll(0.01)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address)
+    channel.broadcast({"kind": "beat"})
+    while not (heard := [message for _, message in caller.poll(0.01) if message != {"kind": "linked"}]):
+        channel.poll(0.0)
+    assert heard == [{"kind": "beat"}]
+    channel.close()
+    caller.close()
+
+
+def test_a_process_without_descriptors_waits_quietly_for_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = listen(everywhere=False)
+    address = listener.getsockname()
+    channel = Channel(0, b"ours", listener, {})
+
+    class Full:
+        """The listener of a process that may open no more files."""
+
+        def accept(self) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        def fileno(self) -> int:
+            return listener.fileno()
+
+    with socket.create_connection(address):
+        monkeypatch.setattr(channel, "_listener", Full())
+        assert channel.poll(PATIENCE) == []
+        begun = time.monotonic()
+        channel.poll(0.1)
+        assert time.monotonic() - begun >= 0.09  # it had returned at once, again and again
+        monkeypatch.setattr(channel, "_listener", listener)
+        channel.drop(PATIENCE)
+        caller = Channel(1, b"ours", None, {0: [address]})
+        while not channel.links:
+            channel.poll(0.01)
+            caller.poll(0.01)
     channel.close()
     caller.close()

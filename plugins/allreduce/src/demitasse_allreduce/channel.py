@@ -4,12 +4,13 @@ to a few others, so many and so chosen that losing some parts nobody from the re
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
 import selectors
 import socket
 import struct
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -23,6 +24,10 @@ LONGEST = 1 << 16
 
 UNSENT = 1 << 20
 """Bytes kept for a peer that does not read, beyond which heartbeats to it are left out."""
+
+STRANGERS = 128
+"""Connections that may be open without having said the token: anybody can make some, and this process
+needs its descriptors. Those of the run say it at once."""
 
 _LENGTH = struct.Struct("!I")
 
@@ -51,7 +56,8 @@ class _Line:
 
 class Channel:
     """This process's connections to its neighbours, for one thread: ``contacts`` has the addresses of
-    those that it calls; the others call it at ``listener``. ``token`` is what only processes of this
+    those that it calls; the others, ``callers``, call it at ``listener``, which is closed when all of
+    them have (None: they are not known, and it stays open). ``token`` is what only processes of this
     run know. ``links`` are the ranks that it can talk to."""
 
     def __init__(
@@ -60,12 +66,13 @@ class Channel:
         token: bytes,
         listener: socket.socket | None,
         contacts: Mapping[int, Iterable[Address]],
+        callers: Collection[int] | None = None,
     ) -> None:
-        self.rank, self._token = rank, token
+        self.rank, self._token, self._callers = rank, token, callers
         self._selector = selectors.DefaultSelector()
         self._links: dict[int, _Line] = {}
         self._lines: set[_Line] = set()
-        self._listener = listener
+        self._listener, self._resting = listener, False
         self._bell, self._rope = socket.socketpair()
         for end in (self._bell, self._rope):
             end.setblocking(False)
@@ -73,6 +80,7 @@ class Channel:
         if listener is not None:
             listener.setblocking(False)
             self._selector.register(listener, selectors.EVENT_READ, "listener")
+        self._close_door()
         for other, places in contacts.items():
             for address in places:
                 self._call(other, address)
@@ -128,6 +136,9 @@ class Channel:
         now = time.monotonic()
         for line in [line for line in self._lines if not line.ready and now - line.since > older]:
             self._forget(line)
+        if self._resting and self._listener is not None:
+            self._selector.register(self._listener, selectors.EVENT_READ, "listener")
+        self._resting = False
 
     def finish(self, seconds: float) -> None:
         """Send what is left, and wait for the others to have read it: a connection that is closed with
@@ -176,10 +187,26 @@ class Channel:
             return
         try:
             end, _ = self._listener.accept()
-        except OSError:
-            return  # it hung up while waiting in line
+        except OSError as error:  # mostly, it hung up while waiting in line
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                # It goes on waiting there, and ``poll`` would return at once until it is let in.
+                self._selector.unregister(self._listener)
+                self._resting = True
+            return
         end.setblocking(False)
+        strangers = [line for line in self._lines if line.rank is None]
+        if len(strangers) >= STRANGERS:
+            self._forget(min(strangers, key=lambda line: line.since))
         self._add(_Line(end))
+
+    def _close_door(self) -> None:
+        """Listen no more once all have called who will."""
+        if self._callers is None or self._listener is None or not self._links.keys() >= {*self._callers}:
+            return
+        if not self._resting:
+            self._selector.unregister(self._listener)
+        self._listener.close()
+        self._listener, self._resting = None, False
 
     def _add(self, line: _Line) -> None:
         with contextlib.suppress(OSError):
@@ -245,6 +272,7 @@ class Channel:
             return False
         line.ready = True
         self._links[line.rank] = line
+        self._close_door()
         if line.mine:
             self._put(line, {"kind": "chosen"})
         events.append((line.rank, {"kind": "linked"}))

@@ -352,7 +352,8 @@ class MpiProcesses(Processes):
                 places = [*near, *(facts[other]["addresses"] if everywhere else ())]
                 contacts[other] = [(place, ports[other]) for place in places]
         people = [Person(h, fact["process"]) for h, fact in zip(self.hosts, facts, strict=True)]
-        channel = Channel(self.rank, facts[0]["token"], listener, contacts)
+        callers = [other for other in partners if other < self.rank]
+        channel = Channel(self.rank, facts[0]["token"], listener, contacts, callers)
         limits = facts[0]["timeouts"]
         self._watch = Watch(self.rank, people, channel, limits["peer_timeout"], limits["stall_timeout"])
         possible = sum(ports[max(other, self.rank)] > 0 for other in partners)
