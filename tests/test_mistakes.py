@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -210,3 +211,29 @@ def test_a_solver_without_a_last_iteration_trains_nothing(
         f"N (0 to test alone)"
     )
     assert main(["train", str(solver), "--iterations", "0", "--quiet"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "old", "new", "shown"),
+    [
+        ("explain", '"ip1"', r'"ip\033]0;mine\007"', r"ip\x1b]0;mine\x07  forward"),
+        ("explain", '"ip1"', r'"ip\n0  other"', r"ip\n0  other  forward"),
+        ("explain", '"ip1"', '"\u202eabc"', r"\u202eabc  forward"),
+        ("explain", '"InnerProduct"', r'"Inner\033]0;mine\007"', r"(Inner\x1b]0;mine\x07): unknown"),
+        ("time", '"ip1"', r'"ip\rok"', r"ip\rok"),
+    ],
+)
+def test_a_terminal_does_not_obey_a_strangers_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, old: str, new: str, shown: str
+) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text(
+        'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }\n'
+        'layer { name: "ip1" type: "InnerProduct" bottom: "x" top: "y" '
+        "inner_product_param { num_output: 2 } }".replace(old, new)
+    )
+    main([command, str(path), *(["--iterations", "1"] if command == "time" else [])])
+    captured = capsys.readouterr()
+    told = captured.out + captured.err
+    assert shown in told
+    assert not re.search("[\\x00-\\x08\\x0b-\\x1f\\x7f\u202e]", told)

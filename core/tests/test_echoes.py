@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from demitasse import shortened
+from demitasse import printable, shortened
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,20 @@ def test_quoted_it_is_as_python_writes_it() -> None:
 
 def test_as_much_is_shown_as_is_asked() -> None:
     assert shortened("abcdef", 3) == "abc... (6 characters)"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("conv1 \u00fc \u4e2d\n\tx\r\n", "conv1 \u00fc \u4e2d\n\tx\r\n"),
+        ("\r50 of 100\r", "\r50 of 100\r"),
+        ("\x1b[2J\x1b]0;mine\a", r"\x1b[2J\x1b]0;mine\x07"),
+        ("bad\rgood", r"bad\rgood"),
+        ("\x9b31m\0\x7f", r"\x9b31m\x00\x7f"),
+        ("\u202egpj.exe\u2066", r"\u202egpj.exe\u2066"),
+    ],
+    ids=["text", "progress", "escapes", "return", "controls", "directions"],
+)
+def test_what_a_terminal_would_obey_is_shown(text: str, told: str) -> None:
+    assert printable(text) == told
+    assert printable(told) == told

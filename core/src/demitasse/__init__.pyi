@@ -61,6 +61,7 @@ from demitasse_host.compiler import (
     load_numba as load_numba,
 )
 from demitasse_host.echoes import (
+    printable as printable,
     shortened as shortened,
 )
 from demitasse_host.files import (

@@ -1,7 +1,19 @@
 """What a file says, as errors say it."""
 
+import re
+
 MOST = 100
 """Characters of it in a line."""
+
+_OBEYED = re.compile(r"[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|(?<!^)\r(?!\n|\Z)")
+"""Control characters but tabs and the ends of lines, and what turns the direction of writing. (A
+carriage return before or behind all else is a line of progress that is written over.)"""
+
+
+def printable(text: str) -> str:
+    """Text with an escape for each character that a terminal would obey and not show: a name in a
+    stranger's file may else clear the screen, or hide what stands before it."""
+    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def shortened(value: object, most: int = MOST, *, quoted: bool = False) -> str:

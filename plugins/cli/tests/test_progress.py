@@ -15,7 +15,7 @@ import pytest
 
 from demitasse import Event
 from demitasse_cli import progress
-from demitasse_cli.outlets import Named
+from demitasse_cli.outlets import Drawing, Named, Shown
 from demitasse_cli.progress import WINDOW, Lines, Live, Meter, Quiet, batches, fit, said_if_long, shown
 
 
@@ -284,3 +284,18 @@ def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     text = on_a_terminal()
     assert "10/10" in text
     assert "\x1b[3" not in text
+
+
+def test_a_live_line_draws_and_obeys_no_name() -> None:
+    stream = io.StringIO()
+    console = Shown(stream)
+    Drawing(console).write("\r\x1b[2K\x1b[1mscore \x1b]0;mine\a\x1b[0m\n")
+    print("\x1b[1m", file=console)
+    assert stream.getvalue() == "\r\x1b[2K\x1b[1mscore \\x1b]0;mine\\x07\x1b[0m\n\\x1b[1m\n"
+
+
+def test_what_a_terminal_cannot_write_is_an_escape() -> None:
+    raw = io.BytesIO()
+    stream = Shown(io.TextIOWrapper(raw, "ascii", write_through=True))
+    print("net \u00fc\udcff", file=stream)
+    assert raw.getvalue() == b"net \\xfc\\udcff\n"

@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import nullcontext, redirect_stdout, suppress
+from contextlib import nullcontext, redirect_stderr, redirect_stdout, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +20,13 @@ from demitasse import (
     __version__,
     discover,
     nearest_path,
+    printable,
     unknown,
 )
 from demitasse_cli import garbage, interrupts, launch, strangers, usage
 from demitasse_cli.flags import command_first
 from demitasse_cli.main import BROKEN_PIPE, INTERRUPTED
-from demitasse_cli.outlets import Named
+from demitasse_cli.outlets import Named, Shown
 
 if TYPE_CHECKING:
     from demitasse import Manifest
@@ -171,7 +172,8 @@ def run(given: list[str]) -> int:
         apart = given[:1] == ["train"] or launch.processes() > 1
         ending = nullcontext() if apart else interrupts.ended_as_interrupted()
         with (
-            redirect_stdout(Named(sys.stdout)),
+            redirect_stdout(Named(Shown(sys.stdout))),
+            redirect_stderr(Shown(sys.stderr)),
             ending,
             launch.told_once(),
             group.make_context("demitasse", [*given]) as context,
@@ -224,7 +226,7 @@ def _words(error: BaseException) -> str:
 
 def _say(message: Any, status: int, once: bool = True) -> int:
     """Tell of an error in a line: one for all processes where they have met the same, if ``once``."""
-    words = " ".join(str(message).split())
+    words = printable(" ".join(str(message).split()))
     with launch.said_once(words) if once else nullcontext(launch.name()) as who:
         if who is not None:
             with suppress(OSError):  # where that is full or gone too, the status alone tells

@@ -8,8 +8,10 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
+from demitasse import printable
+from demitasse_cli.outlets import Drawing
 from demitasse_cli.report import human_time, pace, scores_text
 
 if TYPE_CHECKING:
@@ -223,7 +225,7 @@ class Live(Lines):
             self._place,
             self._bar,
             self._status,
-            console=Console(file=stream, highlight=False),
+            console=Console(file=cast("IO[str]", Drawing(stream)), highlight=False),
             refresh_per_second=4,
         )
         self._task = self._progress.add_task(
@@ -260,7 +262,7 @@ class Live(Lines):
         self._progress.update(self._task, completed=iteration, place=place, status=shown)
 
     def say(self, text: str) -> None:
-        self._progress.console.print(text, markup=False, soft_wrap=True)
+        self._progress.console.print(printable(text), markup=False, soft_wrap=True)
 
     def close(self) -> None:
         """Leave the terminal as it was, the last state standing."""
@@ -320,7 +322,7 @@ def batches(count: int, stream: IO[str], quiet: bool = False) -> Iterator[Batche
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(file=stream, highlight=False)
+    console = Console(file=cast("IO[str]", Drawing(stream)), highlight=False)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=BAR),

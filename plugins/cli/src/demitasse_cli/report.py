@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from demitasse import replacing, write_text
+from demitasse import printable, replacing, write_text
 
 
 def write_json(path: str, value: Any) -> None:
@@ -84,8 +84,10 @@ def _plain(value: Any) -> Any:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]], right: str = "") -> str:
-    """Aligned columns under their names, to the right where ``right`` has a ``>``."""
-    cells = [tuple(head), *(tuple(str(cell) for cell in row) for row in rows)]
+    """Aligned columns under their names, to the right where ``right`` has a ``>``. A row is a line,
+    whatever ends of lines a name has."""
+    told = (tuple(printable(str(cell)).replace("\n", "\\n") for cell in row) for row in rows)
+    cells = [tuple(head), *told]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
     signs = right.ljust(len(head), "<")
     return "\n".join(
