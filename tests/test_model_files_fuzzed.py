@@ -14,7 +14,7 @@ import pytest
 from google.protobuf import text_format
 
 import demitasse
-from demitasse import DemitasseError, Runtime, Weights
+from demitasse import DemitasseError, ModelError, Runtime, Weights
 
 QUICK, WHOLE = 400, 10_000
 ROOM = 1 << 30
@@ -211,6 +211,8 @@ def whole() -> Any:
         ("num_output: 5", "num_output: 2000000000", ASKED),
         ("dim: 2 dim: 3", "dim: 2000000000000 dim: 3", ASKED),
         ("dim: 3 dim: 6", "dim: 4000000000 dim: 4000000000", ASKED),
+        ("dim: 2 dim: 3", "dim: -2 dim: 3", r"has the shape \(-2, 3, 6, 6\); write input_param"),
+        ("dim: 2 dim: 3", "dim: 2 " * 5000, r"layer 'data' .* would have 5,002 axes; at most 32"),
         ("kernel_size: 3", "kernel_size: 4000000000", r"conv"),
         ("num_output: 4", "num_output: 99999999999", r":\d+:\d+: num_output"),
         ("num_output: 4", "num_output: true", r":\d+:\d+: num_output"),
@@ -226,6 +228,37 @@ def test_absurd_sizes_and_wrong_fields_end_before_memory_is_taken(
     with pytest.raises(DemitasseError, match=message):
         whole.net(path).forward()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 18, "KiB"
+
+
+def test_a_stride_beyond_32_bits_is_computed(whole: Runtime, tmp_path: Path) -> None:
+    """oneDNN has none: a loop does it."""
+    path = tmp_path / "n.prototxt"
+    path.write_text(
+        """
+        layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 2 dim: 6 dim: 6 } } }
+        layer { name: "y" type: "Convolution" bottom: "x" top: "y" convolution_param {
+            num_output: 3 kernel_size: 2 stride: 4294967295 weight_filler { type: "xavier" } } }
+        """
+    )
+    net = whole.net(path)
+    x = np.random.default_rng(0).normal(size=(1, 2, 6, 6)).astype(np.float32)
+    w, b = (np.asarray(each, np.float64) for each in net.params["y"])
+    expected = np.einsum("nchw,kchw->nk", x[:, :, :2, :2].astype(np.float64), w) + b
+    assert net.forward(x=x)["y"][:, :, 0, 0] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("many", ["order: 7 " * 9000, "order: 0 order: 1 order: 2 order: 3"])
+def test_an_error_is_no_longer_than_can_be_read(whole: Runtime, tmp_path: Path, many: str) -> None:
+    path = tmp_path / "n.prototxt"
+    kind = "Permute" if "7" in many else "Permute" + "x" * 9000
+    path.write_text(
+        'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 2 } } }\n'
+        f'layer {{ name: "{"y" * 9000}" type: "{kind}" bottom: "x" top: "y" '
+        f"permute_param {{ {many} }} }}"
+    )
+    with pytest.raises(ModelError, match=r"n\.prototxt:2: layer 'yyy") as caught:
+        whole.net(path)
+    assert len(str(caught.value)) < 5000
 
 
 def test_a_net_parses_as_text_that_protobuf_made(tmp_path: Path, runtime: Runtime) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections.abc import Iterator
@@ -198,6 +199,38 @@ def test_a_size_that_no_machine_holds_is_refused_before_memory_is_taken(
         read(
             runtime, model([*doubled, helper.make_node("Add", ["x", "c60"], ["y"])], {"c0": X}), tmp_path
         )
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "attributes", "dims", "told"),
+    [
+        ("Add", ["x", "w"], {}, [1] * 100, "initializer 'w': its shape has 100 axes, more than 32"),
+        ("Add", ["x", "w"], {}, [0, 2**62, 2**62], "initializer 'w': .* is empty and endless"),
+        ("Reshape", ["x", "whole"], {}, [], "operator Reshape: makes a blob of 40 axes, more than 32"),
+        ("Expand", ["x", "ones"], {}, [], "operator Expand: makes a blob of 40 axes, more than 32"),
+        ("LSTM", ["s", "r", "r"], {"hidden_size": 2**40}, [], "hidden_size 1099511627776 is not the 1"),
+    ],
+)
+def test_a_shape_that_no_array_can_have_is_refused(
+    runtime: Runtime,
+    operator: str,
+    inputs: list[str],
+    attributes: dict[str, Any],
+    dims: list[int],
+    told: str,
+    tmp_path: Path,
+) -> None:
+    size = math.prod(dims) * 4
+    w = onnx.TensorProto(name="w", dims=dims, data_type=TensorProto.FLOAT, raw_data=bytes(size))
+    constants = {"ones": np.ones(40, np.int64), "r": np.ones((1, 4, 1), np.float32)}
+    constants["whole"] = np.array([-1] + [1] * 39)
+    shaped = helper.make_node("Reshape", ["x", "three"], ["s"])
+    nodes = [shaped] if "s" in inputs else []
+    nodes.append(helper.make_node(operator, inputs, ["y"], **attributes))
+    made = model(nodes, constants | {"three": np.array([-1, 1, 1])})
+    made.graph.initializer.append(w)
+    with pytest.raises(ModelError, match=told):
+        read(runtime, made, tmp_path)
 
 
 @pytest.mark.parametrize(

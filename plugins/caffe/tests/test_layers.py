@@ -291,13 +291,25 @@ def test_eltwise_sums_with_coefficients(build: Any) -> None:
         ("InnerProduct", "inner_product_param { num_output: 2000000000 }"),
         ("Embed", "embed_param { input_dim: 4000000000 num_output: 8 }"),
         ("Tile", "tile_param { tiles: 2000000000 }"),
+        ("Interp", "interp_param { height: 2000000000 width: 2000000000 }"),
+        ("Upsample", "upsample_param { scale: 4000000000 }"),
+        ("ContinuationIndicator", "continuation_indicator_param { time_step: 99999 batch_size: 99999 }"),
     ],
 )
 def test_an_absurd_size_is_refused_before_memory_is_taken(
     build: Any, kind: str, parameters: str
 ) -> None:
     with pytest.raises(ValueError, match=r"elements; at most 2,147,483,647"):
-        build(f'type: "{kind}" bottom: "x" top: "y" {parameters}', x=(2, 60))
+        bottom = "" if kind == "ContinuationIndicator" else 'bottom: "x"'
+        build(f'type: "{kind}" {bottom} top: "y" {parameters}', x=(2, 60, 1, 1))
+
+
+def test_more_axes_than_a_blob_of_caffes_has_are_refused(build: Any) -> None:
+    ones = "dim: 1 " * 33
+    with pytest.raises(ValueError, match="top 'y' would have 33 axes; at most 32"):
+        build(f'type: "Input" top: "y" input_param {{ shape {{ {ones} }} }}')
+    with pytest.raises(ValueError, match="top 'y' would have 33 axes; at most 32"):
+        build(f'type: "Reshape" bottom: "x" top: "y" reshape_param {{ shape {{ {ones} }} }}', x=(1,))
 
 
 @pytest.mark.parametrize("kind", ["Flatten", "Reshape"])

@@ -272,6 +272,19 @@ def test_a_shape_that_the_numbers_do_not_fill_is_refused(tmp_path: Path, shape: 
         read_message(tmp_path, net)
 
 
+@pytest.mark.parametrize(
+    ("shape", "told"),
+    [
+        ("dim: 1 " * 100, "its shape has 100 axes; at most 32"),
+        ("dim: 0 dim: 4611686018427387904 dim: 4611686018427387904", "which is empty and endless"),
+    ],
+)
+def test_a_shape_that_no_array_can_have_is_refused(tmp_path: Path, shape: str, told: str) -> None:
+    net = net_of(f"layer {{ name: 'x' blobs {{ shape {{ {shape} }} data: {[1] * ('1' in told)} }} }}")
+    with pytest.raises(ModelError, match=rf"layer 'x', parameter 0: .*{told}"):
+        read_message(tmp_path, net)
+
+
 def test_what_a_damaged_file_says_is_told_in_a_line_that_can_be_read(tmp_path: Path) -> None:
     text = b"\xff\xfe" * 9000
     length = bytes([len(text) & 0x7F | 0x80, len(text) >> 7 & 0x7F | 0x80, len(text) >> 14])
@@ -284,7 +297,7 @@ def test_what_a_damaged_file_says_is_told_in_a_line_that_can_be_read(tmp_path: P
         weights_of(path)
     assert len(str(caught.value)) < 400
 
-    net = net_of(f"layer {{ name: 'x' blobs {{ shape {{ {'dim: 97 ' * 500} }} data: [1, 2] }} }}")
+    net = net_of(f"layer {{ name: 'x' blobs {{ shape {{ {'dim: 9700000000 ' * 32} }} data: [1, 2] }} }}")
     with pytest.raises(ModelError, match=r"8 bytes of f4 numbers do not make the shape \(97") as caught:
         read_message(tmp_path, net)
     assert len(str(caught.value)) < 400

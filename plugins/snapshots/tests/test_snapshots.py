@@ -324,6 +324,7 @@ def test_the_tree_that_the_next_test_spoils_is_right(tmp_path):
         msgpack.packb(tree(entry={"shape": [3]})),
         msgpack.packb(tree(entry={"shape": [-2]})),
         msgpack.packb(tree(entry={"shape": [1 << 62, 1 << 62]})),
+        msgpack.packb(tree(entry={"shape": [0, 1 << 62, 1 << 62], "data": b""})),
         msgpack.packb(tree(entry={"shape": [1] * 33 + [2]})),
         msgpack.packb(tree(entry={"shape": 2})),
         msgpack.packb(tree(entry={"data": "text"})),

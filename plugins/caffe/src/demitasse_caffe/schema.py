@@ -20,6 +20,9 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from demitasse import LayerType, PluginError
 
 FIRST_OWN_NUMBER, _OWN_NUMBERS = 100_000_000, 400_000_000
+LARGEST_BLOB, MOST_AXES = 2**31 - 1, 32
+"""Elements and axes of a blob, as in Caffe, whose counts are 32 bits wide."""
+
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _KINDS = {
     bool: _FIELD.TYPE_BOOL,

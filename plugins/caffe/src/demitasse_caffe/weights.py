@@ -15,7 +15,7 @@ import numpy as np
 from google.protobuf.message import DecodeError, EncodeError
 
 from demitasse import ModelError, Weights, shortened
-from demitasse_caffe.schema import schema, video_width, wire_classes
+from demitasse_caffe.schema import LARGEST_BLOB, MOST_AXES, schema, video_width, wire_classes
 from demitasse_caffe.unknown_fields import told, unknown_fields
 from demitasse_caffe.upgrade import v1_type
 from demitasse_caffe.whole_file import read_whole, write_whole
@@ -129,6 +129,7 @@ def array_of(blob: Any, path: Path, what: str) -> np.ndarray:
     data, kind = numbers_of(blob, "data", f"{path}: {what}")
     if not data:
         data, kind = _unpacked(blob, f"{path}: {what}")
+    check_believable(shape, f"{path}: {what}")
     count = math.prod(shape)
     if any(extent < 0 for extent in shape) or len(data) != count * np.dtype(kind).itemsize:
         raise ModelError(
@@ -136,6 +137,15 @@ def array_of(blob: Any, path: Path, what: str) -> np.ndarray:
             f"{shortened(shape)}"
         )
     return np.frombuffer(data, dtype=kind).reshape(shape).astype(KEPT.get(kind, "f4"))
+
+
+def check_believable(shape: Shape, where: str) -> None:
+    """Raise ModelError that begins with ``where`` for a shape that no array, not even an empty one,
+    can have."""
+    if len(shape) > MOST_AXES:
+        raise ModelError(f"{where}: its shape has {len(shape):,} axes; at most {MOST_AXES}")
+    if 0 in shape and math.prod(max(extent, 1) for extent in shape) > LARGEST_BLOB:
+        raise ModelError(f"{where}: its shape is {shortened(shape)}, which is empty and endless")
 
 
 def numbers_of(blob: Any, part: str, where: str) -> tuple[bytes, str]:

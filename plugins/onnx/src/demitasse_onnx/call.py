@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from demitasse import GraphBuilder, Layer, RandomStream, Tensor, shortened, unknown
+from demitasse_onnx.values import LARGEST, MOST_AXES
 
 Shape = tuple[int, ...]
 Made = Tensor | np.ndarray
@@ -18,9 +19,6 @@ Value = Tensor | np.ndarray | None
 
 _OF_MEMORY = "consumed_inputs"
 """An attribute of versions before 6: whose memory a node may take, and nothing of what it computes."""
-
-LARGEST = 2**31
-"""Elements of a blob: more is a damaged file, not a net."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +83,8 @@ class Operands:
         for tensor in made if isinstance(made, tuple) else (made,):
             if math.prod(tensor.shape) > LARGEST:
                 raise ValueError(f"makes a blob of shape {tensor.shape}, more than {LARGEST} elements")
+            if len(tensor.shape) > MOST_AXES:
+                raise ValueError(f"makes a blob of {len(tensor.shape)} axes, more than {MOST_AXES}")
         return made
 
     def fixed(self, name: str, value: Any) -> Tensor:

@@ -11,10 +11,10 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from demitasse import Layer, Location, ModelError, NetDefinition, Solver, Weights, unknown
-from demitasse_onnx.call import LARGEST, Call, Shape
+from demitasse_onnx.call import Call, Shape
 from demitasse_onnx.nodes import Nodes
 from demitasse_onnx.operators import OPERATORS
-from demitasse_onnx.values import check_texts, type_name
+from demitasse_onnx.values import LARGEST, MOST_AXES, check_texts, type_name
 
 _TYPES = onnx.TensorProto
 NUMBERS = (
@@ -118,6 +118,8 @@ class OnnxReader:
             shape = self._shape(shapes[name], where) if name in shapes else _declared(tensor.shape)
             if any(extent < 1 for extent in shape) or math.prod(shape) > LARGEST:
                 raise ModelError(f"{where}: its shape {shape} is not of 1 to {LARGEST} elements")
+            if len(shape) > MOST_AXES:
+                raise ModelError(f"{where}: its shape has {len(shape)} axes, more than {MOST_AXES}")
             first = tensor.shape.dim[0] if name not in shapes and shape else None
             said = first is None or first.HasField("dim_value")
             batch = "" if first is None or said else first.dim_param or "N"

@@ -11,6 +11,9 @@ import onnx
 
 from demitasse import ModelError
 
+LARGEST, MOST_AXES = 2**31, 32
+"""Elements and axes of a blob: more is a damaged file, not a net."""
+
 _TYPES: dict[int, tuple[str, str]] = {
     onnx.TensorProto.FLOAT: ("<f4", "float_data"),
     onnx.TensorProto.DOUBLE: ("<f8", "double_data"),
@@ -62,6 +65,10 @@ def array(tensor: onnx.TensorProto, path: Path, what: str) -> np.ndarray:
     shape = tuple(tensor.dims)
     if any(extent < 0 for extent in shape):
         raise ModelError(f"{where}: its shape {shape} has an extent below 0")
+    if len(shape) > MOST_AXES:
+        raise ModelError(f"{where}: its shape has {len(shape)} axes, more than {MOST_AXES}")
+    if 0 in shape and math.prod(max(extent, 1) for extent in shape) > LARGEST:
+        raise ModelError(f"{where}: its shape is {shape}, which is empty and endless")
     count, dtype = math.prod(shape), np.dtype(kind)
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         data = _external(tensor, path, where, count * dtype.itemsize)

@@ -58,7 +58,7 @@ class Body:
         if type(dtype) is not str or dtype not in TYPES:
             self._refuse(f"{where}.dtype", dtype, "a number's type")
         if not _is_shape(shape):
-            self._refuse(f"{where}.shape", shape, f"at most {LARGEST_RANK} lengths")
+            self._refuse(f"{where}.shape", shape, f"at most {LARGEST_RANK} lengths of an array")
         if type(data) is not bytes or len(data) != math.prod(shape) * np.dtype(dtype).itemsize:
             valid = f"the bytes of a {dtype} array of shape {tuple(shape)}"
             self._refuse(f"{where}.data", data, valid)
@@ -97,7 +97,10 @@ class Body:
 def _is_shape(value: Any) -> bool:
     if type(value) is not list or len(value) > LARGEST_RANK:
         return False
-    return all(type(length) is int and length >= 0 for length in value)
+    if not all(type(length) is int and length >= 0 for length in value):
+        return False
+    largest: int = math.prod(max(length, 1) for length in value)
+    return largest < 1 << 59  # of what is empty, too, NumPy has a limit
 
 
 def entries(tree: Any) -> Iterator[tuple[str, Any]]:

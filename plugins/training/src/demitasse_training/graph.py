@@ -28,12 +28,13 @@ from demitasse import (
     Tensor,
     blamed,
     shapes_by_operand,
+    shortened,
     unknown,
 )
 from demitasse.operations import REQUIRED, Operation, Shape, count
 from demitasse_training.differentiation import Differentiation
 from demitasse_training.fusion import fuse_normalisations, pool_before_rectifying
-from demitasse_training.known_types import check_types
+from demitasse_training.known_types import MOST_TOLD, check_types
 from demitasse_training.own_shapes import SampleShapes
 from demitasse_training.samples import check_fields
 from demitasse_training.shape_rules import (
@@ -256,7 +257,7 @@ class NetGraph(Graph):
             with blamed(kind, "in build", self._where(), known):
                 tops = kind.build(layer, bottoms, self)
         except ValueError as error:
-            raise ModelError(f"{self._where()}: {error}") from error
+            raise ModelError(f"{self._where()}: {shortened(error, MOST_TOLD)}") from error
         if not isinstance(tops, list | tuple) or not all(isinstance(top, Tensor) for top in tops):
             raise PluginError(
                 f"{self._where()}: the layer type's build returned {tops!r}, not a list of tensors"
@@ -330,7 +331,8 @@ class NetGraph(Graph):
                 made = operation.shapes(shapes_by_operand(node), complete)
         except ValueError as error:
             blobs = "; ".join(repr(t) for t in inputs if t is not None)
-            raise ShapeError(f"{self._where()}: {name}: {error} [{blobs}]") from error
+            told = shortened(f"{name}: {error} [{blobs}]", MOST_TOLD)
+            raise ShapeError(f"{self._where()}: {told}") from error
         first = next((t.dtype for t in inputs if t is not None), self.dtype)
         kinds = list(operation.outputs)
         check_shapes(operation, made, self._where())
@@ -354,7 +356,8 @@ class NetGraph(Graph):
     def _where(self) -> str:
         if self._layer is None:
             return "net"
-        return f"{self._layer.location}: layer {self._layer.name!r} ({self._layer.type})"
+        named = shortened(self._layer.name, quoted=True)
+        return f"{self._layer.location}: layer {named} ({self._layer.type})"
 
 
 def _scored(kind: Any, layer: Layer, where: str, batches: Sequence[np.ndarray]) -> Mapping[str, Any]:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from demitasse import Layer, ModelError, NetDefinition, discover, unknown
+from demitasse import Layer, ModelError, NetDefinition, discover, shortened, unknown
 
 _LISTED = "the READMEs of plugins with layer types list"
+
+
+MOST_TOLD = 4000
+"""Characters of what is told of a layer: what a file says may be as long as the file."""
 
 
 def check_types(net: NetDefinition, known: Collection[str]) -> None:
@@ -46,4 +50,6 @@ def check_types(net: NetDefinition, known: Collection[str]) -> None:
     broken = [f"{m.name} ({m.problem})" for m in manifests if m.problem and not m.roles]
     if broken and kind not in installed:
         help_with += f"; installed plugins that cannot be used, whatever they have: {', '.join(broken)}"
-    raise ModelError(f"{layer.location}: layer {layer.name!r} ({kind}): {told}{help_with}{also}")
+    who = f"layer {shortened(layer.name, quoted=True)} ({shortened(kind)})"
+    rest = shortened(f"{told}{help_with}{also}", MOST_TOLD)
+    raise ModelError(f"{layer.location}: {who}: {rest}")

@@ -10,7 +10,7 @@ import numpy as np
 
 from demitasse import DataError, DataSpec, GraphBuilder, Layer, RandomStream, Tensor
 from demitasse_caffe.fillers import Constant, filler
-from demitasse_caffe.layers.base import CaffeLayer
+from demitasse_caffe.layers.base import CaffeLayer, check_size
 from demitasse_caffe.layers.transformation import check_served, transform
 
 _LEGACY = ("num", "channels", "height", "width")
@@ -35,14 +35,22 @@ class Input(CaffeLayer):
             raise ValueError(f"input_param has {len(shapes)} shapes for {len(layer.tops)} tops")
         if len(shapes) < 2:
             shapes = (shapes or [()]) * len(layer.tops)
+        for name, shape in zip(layer.tops, shapes, strict=True):
+            check_size(f"top {name!r}", shape)
+            if any(extent < 0 for extent in shape):
+                raise ValueError(_without_extents(name, shape))
         tensors = [graph.input(name, shape) for name, shape in zip(layer.tops, shapes, strict=True)]
         for tensor in tensors:
             if not tensor.shape or min(tensor.shape) < 1:
-                raise ValueError(
-                    f"top {tensor.name!r} has the shape {tensor.shape}; write "
-                    f"input_param {{ shape {{ dim: ... }} }} with positive extents"
-                )
+                raise ValueError(_without_extents(tensor.name, tensor.shape))
         return tensors
+
+
+def _without_extents(name: str, shape: tuple[int, ...]) -> str:
+    return (
+        f"top {name!r} has the shape {shape}; write input_param {{ shape {{ dim: ... }} }} with "
+        f"positive extents"
+    )
 
 
 class MemoryData(CaffeLayer):

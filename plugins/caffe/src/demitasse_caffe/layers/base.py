@@ -11,10 +11,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from demitasse import GraphBuilder, Layer, Tensor
 from demitasse_caffe.fillers import filler
-from demitasse_caffe.schema import is_repeated, number
-
-LARGEST_BLOB = 2**31 - 1
-"""Elements: Caffe's counts are 32 bits wide."""
+from demitasse_caffe.schema import LARGEST_BLOB, MOST_AXES, is_repeated, number
 
 _FLOATS = (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE)
 _BOUNDED = ("clip_param", "threshold_param")
@@ -103,7 +100,10 @@ def learned(graph: GraphBuilder, message: Any, index: int, shape: Shape, fill: A
 
 
 def check_size(what: str, shape: Shape) -> None:
-    """Raise ValueError for more elements than a blob may have, in Caffe and here: nobody means that."""
+    """Raise ValueError for more elements or axes than a blob may have, in Caffe and here: nobody means
+    that."""
+    if len(shape) > MOST_AXES:
+        raise ValueError(f"{what} would have {len(shape):,} axes; at most {MOST_AXES}")
     count = math.prod(shape)
     if count > LARGEST_BLOB:
         extents = " x ".join(map(str, shape))

@@ -13,7 +13,7 @@ import numpy as np
 from demitasse import GraphBuilder, Layer, Tensor
 from demitasse_caffe.fillers import Constant, filler
 from demitasse_caffe.layers.activation import dropped, drops_now
-from demitasse_caffe.layers.base import CaffeLayer, in_training
+from demitasse_caffe.layers.base import CaffeLayer, check_size, in_training
 from demitasse_caffe.layers.convolution import Convolution
 from demitasse_caffe.layers.indexing import place_of
 from demitasse_caffe.layers.normalization import LEAST_EPSILON, filled, untrained
@@ -226,7 +226,9 @@ class Interp(CaffeLayer):
             raise ValueError(f"pad_beg {-cut[0]} and pad_end {-cut[1]} do not leave a part of {x!r}")
         if any(cut):
             x = graph.apply("crop", x, offset=(0, 0, cut[0], cut[0]), extent=(*x.shape[:2], *inner))
-        for axis, size in enumerate(_resized(interp, inner), 2):
+        sizes = _resized(interp, inner)
+        check_size(f"top {layer.tops[0]!r}", (*x.shape[:2], *sizes))
+        for axis, size in enumerate(sizes, 2):
             if size != x.shape[axis]:
                 x = _along_lines(layer, graph, x, axis, size)
         return [x]
@@ -358,6 +360,7 @@ class Upsample(CaffeLayer):
                 "layer's maxima"
             )
         size = _enlarged(about, x)
+        check_size(f"top {layer.tops[0]!r}", (*x.shape[:2], *size))
         if len(bottoms) == 2:
             return [graph.apply("unpooling", *bottoms, size=size, source=place_of(layer))]
         for axis, extent in enumerate(size, 2):

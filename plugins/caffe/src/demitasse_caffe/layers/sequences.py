@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from demitasse import GraphBuilder, Layer, Tensor
-from demitasse_caffe.layers.base import CaffeLayer
+from demitasse_caffe.layers.base import CaffeLayer, check_size
 from demitasse_caffe.layers.loss import Loss
 
 
@@ -31,6 +31,7 @@ class ContinuationIndicator(CaffeLayer):
                 f"continuation_indicator_param {{ time_step: {given.time_step} batch_size: "
                 f"{given.batch_size} }}: both are 1 or more"
             )
+        check_size(f"top {layer.tops[0]!r}", (given.time_step, given.batch_size))
         steps = np.ones((given.time_step, given.batch_size), np.float32)
         steps[0] = 0
         made = graph.constant(f"{layer.name}.steps", steps)

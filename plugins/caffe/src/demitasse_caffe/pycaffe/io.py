@@ -13,7 +13,7 @@ from demitasse import DataError, ModelError, ShapeError, unknown
 from demitasse_caffe.opencv import decoded, decoded_bytes
 from demitasse_caffe.pycaffe.proto import caffe_pb2
 from demitasse_caffe.schema import wire_classes
-from demitasse_caffe.weights import KEPT, numbers_of
+from demitasse_caffe.weights import KEPT, check_believable, numbers_of
 
 Dims = Sequence[int] | np.ndarray
 
@@ -207,6 +207,7 @@ def blobproto_to_array(blob: Any, return_diff: bool = False) -> np.ndarray:
     data, kind = numbers_of(wire, "diff" if return_diff else "data", "a blob")
     old = any(blob.HasField(name) for name in ("num", "channels", "height", "width"))
     shape = (blob.num, blob.channels, blob.height, blob.width) if old else tuple(blob.shape.dim)
+    check_believable(shape, "a blob")
     if len(data) != math.prod(shape) * np.dtype(kind).itemsize:
         count = len(data) // np.dtype(kind).itemsize
         raise ShapeError(f"a blob's {count} numbers do not make its shape {shape}")

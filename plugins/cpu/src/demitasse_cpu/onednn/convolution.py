@@ -48,6 +48,7 @@ _NEAR_BYTES = 2**21  # of results that are in the caches still when they are rea
 _FEW_CHANNELS = 4
 _VECTOR = 16  # as many numbers as any processor's vectors have
 _MOST = 2**36
+_LONGEST = 2**31 - 1  # a stride of oneDNN's
 _MANY_WEIGHTS = 2**22  # beyond the caches
 
 
@@ -328,6 +329,8 @@ def _convolution(
         return None
     if max(map(prod, (x, w, y))) > _MOST:
         return None  # beyond what memory holds, which the plan will say; oneDNN would only refuse
+    if max(*given["stride"], *given["dilation"]) > _LONGEST:
+        return None
     pads = []
     for d in range(len(x) - 2):  # what is left over behind the last window counts as negative padding
         reach = given["dilation"][d] * (w[2 + d] - 1) + 1

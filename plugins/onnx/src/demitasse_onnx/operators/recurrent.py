@@ -78,6 +78,9 @@ def _check(given: Operands, ways: int) -> None:
     default = _DEFAULT[operator] * ways
     if given["activations"] not in ((), default):
         raise ValueError(f"activations {given['activations']}: only {default} are supported")
+    units = given.learned[1].shape[-1]
+    if given["hidden_size"] not in (0, units):
+        raise ValueError(f"hidden_size {given['hidden_size']} is not the {units} of its weights")
     if given["clip"] or given.attributes.get("input_forget"):
         raise ValueError("clip and input_forget are not supported")
     if given.has(7):

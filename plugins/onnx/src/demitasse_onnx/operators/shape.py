@@ -10,6 +10,7 @@ import numpy as np
 from demitasse import DataSpec, Tensor, shortened
 from demitasse_onnx.call import Operands, Operator, Shape
 from demitasse_onnx.constants import CASTS
+from demitasse_onnx.values import MOST_AXES
 
 
 def _input(given: Operands) -> Sequence[Tensor]:
@@ -155,6 +156,8 @@ def repeated(given: Operands, x: Tensor, shape: Shape) -> Tensor:
 
 def _expand(given: Operands) -> Sequence[Tensor]:
     x, wanted = given.tensor(), _integers(given, 1, "shape")
+    if len(wanted) > MOST_AXES:
+        raise ValueError(f"makes a blob of {len(wanted)} axes, more than {MOST_AXES}")
     try:
         shape = np.broadcast_shapes(x.shape, wanted)
     except ValueError as error:
