@@ -6,6 +6,8 @@ import h5py
 import numpy as np
 import pytest
 
+from demitasse import DataError
+
 TYPES = {
     "uint8": [1, 255],
     "int8": [-128, 127],
@@ -25,3 +27,44 @@ def test_files_of_different_element_types_keep_all_their_numbers(tmp_path, opene
     read = everything(opened(str(tmp_path / "list.txt"), "hdf5"))
     assert read["label"].tolist() == [number for name in types for number in TYPES[name]]
     assert read["label"].dtype == np.result_type(*types)
+
+
+def raw(file, folder):
+    file.create_dataset("data", (4, 2), "u1", external=[(str(folder / "secret.txt"), 0, 8)])
+
+
+def external(file, folder):
+    file["data"] = h5py.ExternalLink(str(folder / "other.h5"), "rows")
+
+
+def behind(file, folder):
+    file["group"] = h5py.ExternalLink(str(folder / "other.h5"), "/")
+    file["data"] = h5py.SoftLink("/group/rows")
+
+
+def virtual(file, folder):
+    layout = h5py.VirtualLayout((4, 2), "f4")
+    layout[:] = h5py.VirtualSource(str(folder / "other.h5"), "rows", (4, 2))
+    file.create_virtual_dataset("data", layout)
+
+
+@pytest.mark.parametrize("place", [raw, external, behind, virtual])
+def test_what_lies_in_another_file_is_not_opened(tmp_path, opened, place):
+    """A stranger's HDF5 file may name any file that its reader can read, as samples."""
+    (tmp_path / "secret.txt").write_bytes(b"password")
+    with h5py.File(tmp_path / "other.h5", "w") as other:
+        other["rows"] = np.zeros((4, 2), "f4")
+    path = tmp_path / "samples.h5"
+    with h5py.File(path, "w") as file:
+        place(file, tmp_path)
+    with pytest.raises(DataError, match=r"samples\.h5: dataset 'data' is not in this file but .*list"):
+        opened(str(path), "hdf5", options={"fields": ("data",)})
+
+
+def test_a_link_within_the_file_is_followed(tmp_path, opened, everything):
+    path = tmp_path / "samples.h5"
+    with h5py.File(path, "w") as file:
+        file["group/rows"] = np.arange(8, dtype="f4").reshape(4, 2)
+        file["data"] = h5py.SoftLink("/group/rows")
+    read = everything(opened(str(path), "hdf5", options={"fields": ("data",)}))
+    assert read["data"].tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]

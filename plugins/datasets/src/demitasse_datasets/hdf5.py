@@ -137,12 +137,22 @@ def _outline(file: Path, names: Sequence[str]) -> dict[str, tuple[int, tuple[int
 
 
 def _dataset(opened: Any, name: str) -> Any:
-    """A dataset of real numbers whose size is believable."""
-    if name not in opened:
+    """A dataset of real numbers that is in this file and whose size is believable. What a stranger's
+    file says of others, any file of this machine's may be among them, is not opened."""
+    link = opened.get(name, getlink=True)
+    if link is None:
         raise DataError(unknown("dataset", name, map(str, opened)))
+    if isinstance(link, h5py().ExternalLink):
+        raise DataError(_elsewhere(name, f"a link to {link.filename!r}"))
     dataset = opened[name]
     if not isinstance(dataset, h5py().Dataset):
         raise DataError(f"{name!r} is no dataset but a group")
+    if h5py().h5o.get_info(dataset.id).fileno != h5py().h5o.get_info(opened.id).fileno:
+        raise DataError(_elsewhere(name, "behind a link"))
+    if dataset.external or dataset.is_virtual:
+        others = [each[0] for each in dataset.external or ()]
+        others += [each.file_name for each in dataset.virtual_sources()] if dataset.is_virtual else []
+        raise DataError(_elsewhere(name, f"in {', '.join(map(repr, others[:3]))}"))
     if dataset.dtype.kind not in "iuf":
         raise DataError(f"dataset {name!r} has {dataset.dtype} elements; valid are real numbers")
     if dataset.shape is None or not dataset.shape:
@@ -151,6 +161,13 @@ def _dataset(opened: Any, name: str) -> Any:
     if size > max(ALWAYS, LARGEST_RATIO * stored) or size > physical_memory():
         raise DataError(f"dataset {name!r} claims {dataset.shape} ({size:,} bytes) in {stored:,} bytes")
     return dataset
+
+
+def _elsewhere(name: str, where: str) -> str:
+    return (
+        f"dataset {name!r} is not in this file but {where}, which is not opened; list the file that has "
+        f"it, or copy it (h5repack, h5copy)"
+    )
 
 
 def _read(file: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
