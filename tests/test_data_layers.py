@@ -435,6 +435,10 @@ def test_hdf5_output_writes_the_blobs_of_the_last_forward(runtime: Any, tmp_path
             np.testing.assert_array_equal(file["data"], np.maximum(x, 0))
             np.testing.assert_array_equal(file["label"], sign * np.arange(3))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["net.prototxt", "out.h5"]
+    path.write_text("notes")
+    with pytest.raises(DataError, match=r"out\.h5: is there and is no HDF5 file"):
+        made.forward(x=x, y=np.arange(3))
+    assert path.read_text() == "notes"
 
 
 # What the caller gives, and what fillers make.

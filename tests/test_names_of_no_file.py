@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sample_files import packed, photo
 
 import demitasse
 from demitasse import DataError, DemitasseError, PluginError, Runtime, Weights
@@ -108,3 +109,38 @@ def test_a_list_of_many_names_may_be_longer_than_a_name(runtime: Runtime) -> Non
         demitasse.DataSpec(",".join(f"data_batch_{number}.bin" for number in range(20)))
     )
     assert source.size == 20
+
+
+@pytest.mark.parametrize("kind", ["Data", "ImageData", "HDF5Data", "WindowData"])
+def test_a_device_is_not_read_as_samples(runtime: Runtime, kind: str) -> None:
+    """It may have no end: a stranger's net would take all memory, or wait at a pipe for ever."""
+    field = {"HDF5Data": "hdf5_data_param"}.get(kind) or f"{kind[:-4].lower()}_data_param".lstrip("_")
+    more = "transform_param { crop_size: 2 }" if kind == "WindowData" else ""
+    Path("net.prototxt").write_text(NET.format(kind=kind, field=field, source="/dev/null", more=more))
+    told = "^net.prototxt:2: layer 'd' .*/dev/null is a pipe or a device"
+    refused(told, lambda: runtime.net("net.prototxt"))
+
+
+@pytest.mark.parametrize("suffix", ["binaryproto", "npy"])
+def test_a_device_is_no_mean(runtime: Runtime, suffix: str) -> None:
+    Path(f"mean.{suffix}").symlink_to("/dev/null")
+    Path("list.txt").write_text("a.png 0\n")
+    more = f'transform_param {{ mean_file: "mean.{suffix}" }}'
+    text = NET.format(kind="ImageData", field="image_data_param", source="list.txt", more=more)
+    Path("net.prototxt").write_text(text)
+    Path("a.png").write_bytes(packed(photo(4, 4)))
+    refused(rf"mean\.{suffix}: is a pipe or a device", lambda: runtime.net("net.prototxt").forward())
+
+
+def test_a_device_among_listed_images_is_not_read(runtime: Runtime) -> None:
+    Path("a.png").symlink_to("/dev/null")
+    Path("list.txt").write_text("a.png 0\na.png 0\n")
+    text = NET.format(kind="ImageData", field="image_data_param", source="list.txt", more="")
+    Path("net.prototxt").write_text(text)
+    refused(r"list.txt:1: a.png: is a pipe or a device", lambda: runtime.net("net.prototxt").forward())
+
+
+def test_a_net_does_not_have_all_disks_searched(runtime: Runtime) -> None:
+    source = "/*/*/*/*/*/nothing"
+    Path("net.prototxt").write_text(NET.format(kind="Data", field="data_param", source=source, more=""))
+    refused("at most 2 parts of a path are patterns", lambda: runtime.net("net.prototxt"))

@@ -70,6 +70,7 @@ from demitasse_host.files import (
     folder_beside as folder_beside,
     is_file as is_file,
     is_folder as is_folder,
+    is_special as is_special,
     is_there as is_there,
     locked as locked,
     replacing as replacing,

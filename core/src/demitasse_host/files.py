@@ -43,6 +43,13 @@ def is_folder(path: str | Path) -> bool:
     return stat.S_ISDIR(_mode(path))
 
 
+def is_special(path: str | Path) -> bool:
+    """Whether a name that somebody gave is a pipe's or a device's, which may be read, or waited for,
+    without an end; see ``is_there``."""
+    mode = _mode(path)
+    return mode != 0 and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
 def _mode(path: str | Path) -> int:
     """What the system has of a path, 0 for nothing."""
     try:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from demitasse import PLAIN, Candidate, DataError, Request, Work, replacing
+from demitasse import PLAIN, Candidate, DataError, Request, Work, is_file, is_there, replacing
+from demitasse_caffe.hdf5_file import is_hdf5
 
 
 def candidates(request: Request) -> Iterable[Candidate]:
@@ -24,12 +25,14 @@ def candidates(request: Request) -> Iterable[Candidate]:
 
 def write_arrays(path: Path, arrays: dict[str, Any]) -> None:
     """Write arrays as the datasets of an HDF5 file, which is there whole or as it was. Raises DataError
-    with the system's reason."""
+    with the system's reason, and for a file of another kind: a stranger's net is not to overwrite it."""
     try:
         import h5py
     except ImportError as error:
         raise DataError(f"{path}: writing HDF5 needs h5py ({error}); pip install h5py") from error
     try:
+        if is_there(path) and not (is_file(path) and (path.stat().st_size == 0 or is_hdf5(path))):
+            raise DataError(f"{path}: is there and is no HDF5 file, whose place alone HDF5Output takes")
         with replacing(path) as temporary, h5py.File(temporary, "w") as file:
             for key, array in arrays.items():
                 file.create_dataset(key, data=array)

@@ -11,6 +11,9 @@ from demitasse import ModelError, nearest, nearest_path
 FILES = ("mean_file", "root_folder", "source")
 """The fields of a layer's parameters that name files."""
 
+MOST_PATTERNS = 2
+"""Parts of a path that may be patterns: a net's file is not to have all disks searched."""
+
 _WINDOWS = re.compile(r"[A-Za-z]:/")
 """How an absolute path of Windows begins."""
 
@@ -164,6 +167,8 @@ def _folder(file: Path) -> Path:
 def _exists(path: Path) -> bool:
     try:
         if any(character in str(path) for character in "*?["):
+            if sum(any(c in part for c in "*?[") for part in path.parts) > MOST_PATTERNS:
+                return False
             anchor = Path(path.anchor) if path.is_absolute() else Path()
             return any(anchor.glob(str(path.relative_to(path.anchor))))
         return path.exists()

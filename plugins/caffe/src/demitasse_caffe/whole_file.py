@@ -5,11 +5,18 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from demitasse import ModelError, replacing
+from demitasse import ModelError, is_special, replacing
+
+
+def check_plain(path: Path) -> None:
+    """Raise ModelError for what may be read without an end."""
+    if is_special(path):
+        raise ModelError(f"{path}: is a pipe or a device; a file is needed here: copy it to one")
 
 
 def read_whole(path: Path) -> bytes:
     """What is in a file. Raises ModelError with the system's reason, and for a pointer of Git LFS."""
+    check_plain(path)
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from demitasse import DataError, nearest_path
+from demitasse import DataError, is_special, nearest_path
 
 COMPRESSIONS: dict[bytes, tuple[str, Callable[..., IO[Any]]]] = {
     b"\x1f\x8b": ("gzip", gzip.open),
@@ -28,6 +28,12 @@ SUFFIXES = ("", ".gz", ".xz", ".bz2")
 CHUNK = 1 << 20
 
 
+def check_plain(path: Path) -> None:
+    """Raise DataError for what may be read without an end."""
+    if is_special(path):
+        raise DataError(f"{path} is a pipe or a device; a file is needed here: copy it to one")
+
+
 class SampleFile:
     """A file's bytes, unpacked while they are read. The compression is told by the content.
 
@@ -38,6 +44,7 @@ class SampleFile:
         self.path = path
         self.compression: str | None = None
         self._plain: IO[Any] | None = None
+        check_plain(path)
         with self._named():
             self._file: IO[Any] = path.open("rb")
         try:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, Field, is_file, nearest_path, shortened, unknown
+from demitasse import DataError, Field, is_file, is_special, nearest_path, shortened, unknown
 from demitasse_datasets.files import physical_memory
 from demitasse_datasets.image_list import beside, lines
 from demitasse_datasets.samples import naming
@@ -38,6 +38,8 @@ def h5py() -> Any:
 
 def is_hdf5(path: Path) -> bool:
     """Whether a file begins as HDF5 files do."""
+    if is_special(path):
+        return False
     try:
         with path.open("rb") as file:
             return file.read(8) == SIGNATURE

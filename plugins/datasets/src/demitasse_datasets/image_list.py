@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import FileIO
@@ -13,6 +15,7 @@ from demitasse import DataError, Field, is_there
 from demitasse_datasets import images
 from demitasse_datasets.crops import Crop, fit
 from demitasse_datasets.decoders import decoders, for_each
+from demitasse_datasets.files import check_plain
 from demitasse_datasets.samples import naming
 
 LONGEST_LIST = 1 << 31
@@ -31,6 +34,7 @@ def text_of(path: Path, strict: bool = False) -> str:
     """A list's text, without the mark of a byte order. Names of files need not be UTF-8: other bytes are
     kept as they are, unless ``strict``. Raises DataError for what cannot be read, is too long, or is no
     text."""
+    check_plain(path)
     try:
         if path.stat().st_size > LONGEST_LIST:
             raise DataError(f"{path}: is longer than any list ({path.stat().st_size:,} bytes)")
@@ -68,17 +72,29 @@ def read_list(path: Path) -> list[Listed]:
     return listed
 
 
+def _whole(name: str | Path) -> bytes:
+    # A third of what a path's own read_bytes takes.
+    with FileIO(name, opener=_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise DataError("is a pipe or a device; a file is needed here: copy it to one")
+        return file.readall()
+
+
+def _at_once(name: str, flags: int) -> int:
+    """Open without waiting at a pipe for who writes to it."""
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+
+
 def read_bytes(name: str | Path, listed_in: Path | None = None) -> bytes:
     """A file's bytes: as the working directory has it, else as the folder of the list has it. Raises
     DataError without the file's name."""
     try:
         try:
-            with FileIO(name) as file:  # a third of what a path's own read_bytes takes
-                return file.readall()
+            return _whole(name)
         except (FileNotFoundError, NotADirectoryError):
             if listed_in is None or not is_there(other := listed_in.parent / name):
                 raise
-            return other.read_bytes()
+            return _whole(other)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"cannot be read: {reason}") from error

@@ -22,6 +22,7 @@ from demitasse_datasets.stand_ins import PREFIX, StandIns
 
 KINDS = ("arrays", "idx", "cifar10", "cifar100", "digits", "random", *OPTIONS)
 SPLITS = ("train", "test")
+MOST_PATTERNS = 2
 BEHIND = {"split": "train, test", "labels": "a file, true, false"}
 """Options that may stand behind a source's name, and what is valid."""
 
@@ -182,6 +183,11 @@ def _paths(text: str) -> list[Path]:
                 raise missing(path, UNDERSTOOD)
             paths.append(path)
             continue
+        if sum(map(glob.has_magic, path.parts)) > MOST_PATTERNS:
+            raise DataError(
+                f"{str(path)!r}: at most {MOST_PATTERNS} parts of a path are patterns: whoever reads a "
+                f"net is not to search all disks"
+            )
         # Path.glob refuses absolute patterns and some others.
         names = glob.glob(str(path))  # noqa: PTH207
         found = sorted(map(Path, names), key=natural)
