@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from small_nets import WORKERS
 
 import demitasse
 from demitasse import CompositionError
-from demitasse_caffe.training_log import TrainingLog, listener
+from demitasse_caffe.training_log import Lines, TrainingLog, listener
 from demitasse_cli.main import main
 
 NET = """
@@ -166,3 +167,32 @@ def test_a_user_without_a_name_has_a_log(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("getpass.getuser", nobody)
     listener(str(tmp_path))
     assert len([*tmp_path.glob("caffe.*.invalid-user.log.INFO.*")]) == 1
+
+
+def test_a_log_does_not_go_where_a_foreseen_name_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder of all users' the name may be a link that somebody has made."""
+
+    class Noon(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Noon:
+            return cls(2026, 1, 1, 12)
+
+    monkeypatch.setattr("demitasse_caffe.training_log.datetime", Noon)
+    folder, notes = tmp_path / "logs", tmp_path / "notes.txt"
+    folder.mkdir()
+    notes.write_text("notes")
+    listener(str(folder))
+    (first,) = folder.glob("caffe.*.20260101-120000.*")
+    first.unlink()
+    first.symlink_to(notes)
+    listener(str(folder))
+    assert notes.read_text() == "notes"
+    assert (folder / "caffe.INFO").resolve().name == f"{first.name}.1"
+
+
+def test_a_log_shows_a_strangers_names(tmp_path: Path) -> None:
+    lines = Lines([str(tmp_path / "train.log")])
+    lines.say("solver.cpp:1", "\x1b]0;mine\a = 1")
+    assert (tmp_path / "train.log").read_text().endswith("] \\x1b]0;mine\\x07 = 1\n")

@@ -323,3 +323,12 @@ assert (loops.double(2), loops.double(2.5)) == (4, 5)
     out, err = python(tmp_path, program).communicate(timeout=60)
     folder = tmp_path / "__pycache__"
     assert (out, err) == ("", f"compiled loops cannot be kept in {folder}: No space left on device\n")
+
+
+def test_where_numba_is_told_not_to_compile_that_is_said() -> None:
+    program = (
+        "import os; os.environ['NUMBA_DISABLE_JIT'] = '1'\n"
+        "from demitasse import compiled_loop\n"
+        "try:\n    compiled_loop(print)\nexcept ImportError as error:\n    print(error)\n"
+    )
+    assert run(program) == "NUMBA_DISABLE_JIT is set, and these kernels are compiled loops; unset it"

@@ -3,6 +3,7 @@ from."""
 
 from __future__ import annotations
 
+import errno
 import getpass
 import os
 import socket
@@ -10,13 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from demitasse import CompositionError, Event, is_folder
+from demitasse import CompositionError, Event, is_folder, printable
 
 Say = Callable[[str, str], None]
 """Takes a line: the place that Caffe's has in its sources, and the text."""
@@ -131,7 +133,7 @@ class Lines:
 
     def say(self, place: str, text: str) -> None:
         """A line, seen at once by who follows the log."""
-        line = glog(place, text)
+        line = printable(glog(place, text))
         for path in self._files:
             with path.open("a") as file:
                 print(line, file=file)
@@ -187,21 +189,30 @@ def _begun(place: Path) -> Path:
         "Log line format: [IWEF]mmdd hh:mm:ss.uuuuuu threadid file:line] msg",
     ]
     try:
-        path = _named(place) if is_folder(place) else place
-        path.write_text("\n".join([*head, ""]))
+        if is_folder(place):
+            return _named(place, "\n".join([*head, ""]))
+        place.write_text("\n".join([*head, ""]))
     except OSError as error:
         raise CompositionError(f"option caffe.log: {place}: {error.strerror or error}") from error
-    return path
+    return place
 
 
-def _named(folder: Path) -> Path:
-    """A new log's file in a folder, which caffe.INFO then leads to."""
+def _named(folder: Path, head: str) -> Path:
+    """A new log's file in a folder, which caffe.INFO then leads to. What is there by its name is left:
+    in a folder of all users' it may be somebody's link to another file."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's number, which has no name
         user = "invalid-user"
     who = f"{socket.gethostname()}.{user}"
     name = f"caffe.{who}.log.INFO.{datetime.now():%Y%m%d-%H%M%S}.{os.getpid()}"
+    for each in (name, *(f"{name}.{number}" for number in range(1, 100))):
+        with suppress(FileExistsError), (folder / each).open("x") as file:
+            file.write(head)
+            name = each
+            break
+    else:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
     link = folder / LINK
     link.unlink(missing_ok=True)
     link.symlink_to(name)
