@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from demitasse import GraphBuilder, Layer, RandomStream, Tensor, shortened, unknown
-from demitasse_onnx.values import LARGEST, MOST_AXES
 
 Shape = tuple[int, ...]
 Made = Tensor | np.ndarray
@@ -19,6 +18,9 @@ Value = Tensor | np.ndarray | None
 
 _OF_MEMORY = "consumed_inputs"
 """An attribute of versions before 6: whose memory a node may take, and nothing of what it computes."""
+
+LARGEST, MOST_AXES = 2**31, 32
+"""Elements and axes of a blob: more is a damaged file, not a net."""
 
 
 @dataclass(frozen=True)

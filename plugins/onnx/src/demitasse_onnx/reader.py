@@ -11,10 +11,10 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from demitasse import Layer, Location, ModelError, NetDefinition, Solver, Weights, unknown
-from demitasse_onnx.call import Call, Shape
+from demitasse_onnx.call import LARGEST, MOST_AXES, Call, Shape
 from demitasse_onnx.nodes import Nodes
 from demitasse_onnx.operators import OPERATORS
-from demitasse_onnx.values import LARGEST, MOST_AXES, check_texts, type_name
+from demitasse_onnx.values import check_texts, type_name
 
 _TYPES = onnx.TensorProto
 NUMBERS = (

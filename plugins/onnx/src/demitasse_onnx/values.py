@@ -10,9 +10,7 @@ import numpy as np
 import onnx
 
 from demitasse import ModelError
-
-LARGEST, MOST_AXES = 2**31, 32
-"""Elements and axes of a blob: more is a damaged file, not a net."""
+from demitasse_onnx.call import LARGEST, MOST_AXES
 
 _TYPES: dict[int, tuple[str, str]] = {
     onnx.TensorProto.FLOAT: ("<f4", "float_data"),

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from demitasse import DataSpec, Tensor, shortened
-from demitasse_onnx.call import Operands, Operator, Shape
+from demitasse_onnx.call import MOST_AXES, Operands, Operator, Shape
 from demitasse_onnx.constants import CASTS
-from demitasse_onnx.values import MOST_AXES
 
 
 def _input(given: Operands) -> Sequence[Tensor]:
