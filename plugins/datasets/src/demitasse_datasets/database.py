@@ -72,7 +72,7 @@ class DatumSamples:
             record = parse(get(0))
             pixels = self._pixels(record)
             shape = crop.shape(pixels.shape)
-        self._decodes = record.encoded
+            self._apart = record.encoded and not images.is_quick(record.data)  # decoded by threads
         self.fields: Mapping[str, Field] = {
             "data": Field(shape, pixels.dtype.name),
             "label": Field((), "int32"),
@@ -93,7 +93,7 @@ class DatumSamples:
             with self._reader.session() as get:
                 one(i, get)
 
-        if self._decodes:
+        if self._apart:
             for_each(self._pool, len(numbers), alone)
         else:
             with self._reader.session() as get:

