@@ -52,6 +52,8 @@ def main(arguments: list[str]) -> None:
     except Exception as error:
         if "--python2" not in flags and looks_like_python_2(error):
             error.add_note("If the script is Python 2: python -m demitasse_caffe.pycaffe --python2 ...")
+            traceback.print_exception(error)  # Python before 3.11.4 leaves out a SyntaxError's notes
+            sys.exit(1)
         raise
 
 
