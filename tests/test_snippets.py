@@ -179,8 +179,9 @@ def test_onnx_goes_out_and_in_and_trains(here: Path) -> None:
         text = deploy((2, 1, 8, 8)).replace('"data"', '"x"')
         Path("deploy.prototxt").write_text(text.partition(' layer { name: "prob"')[0])
         runtime.program("export_onnx", "deploy.prototxt", "net.onnx", weights="net.caffemodel")
-        made = run(training, runtime=runtime, images=images, labels=labels)
-        assert made["trainer"].iteration == 1000
+        shorter = training.replace("1000", "200")
+        made = run(shorter, runtime=runtime, images=images, labels=labels)
+        assert made["trainer"].iteration == 200
         found = made["net"].forward(x=images)["ip"].argmax(1)
         assert (found == labels).mean() > 0.5
 
