@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -325,3 +326,32 @@ def test_progressive_jpegs_and_lossless_webps_tell_their_size_too() -> None:
         (".webp", [cv2.IMWRITE_WEBP_QUALITY, 101]),
     ):
         assert images.size(bytes(cv2.imencode(ending, photo(37, 53), options)[1])) == (53, 37)
+
+
+@pytest.mark.parametrize("form", ["database", "list"])
+@pytest.mark.parametrize(("edge", "shared"), [(8, False), (64, True)])
+def test_threads_share_images_unless_all_are_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, edge: int, shared: bool
+) -> None:
+    """The first may be a small one among others."""
+    encoded = [packed(photo(n, n)) for n in (8, edge, edge)]
+    if form == "list":
+        for number, data in enumerate(encoded):
+            (tmp_path / f"{number}.png").write_bytes(data)
+        source = tmp_path / "list.txt"
+        source.write_text("".join(f"{number}.png 0\n" for number in range(3)))
+    else:
+        every = {b"%d" % n: proto(encoded=True, data=data) for n, data in enumerate(encoded)}
+        source = files.database(tmp_path / "db", every)
+    names, decode = set[str](), images.decode
+
+    def noted(data: bytes, mode: str) -> np.ndarray:
+        names.add(threading.current_thread().name.partition("_")[0])
+        return decode(data, mode)
+
+    monkeypatch.setattr("demitasse_datasets.decoders.threads", lambda: 2)
+    monkeypatch.setattr(images, "decode", noted)
+    with files.opened(str(source), {"list": "images"}.get(form), crop=8) as opened:
+        names.clear()
+        files.read(opened, 3)
+    assert (names == {"decode"}) is shared

@@ -3,6 +3,7 @@ is not there. Each is told as a file that is missing, or that cannot be written.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 from sample_files import packed, photo
 
 import demitasse
-from demitasse import DataError, DemitasseError, PluginError, Runtime, Weights
+from demitasse import DataError, DataSpec, DemitasseError, PluginError, Runtime, Weights
+from demitasse_caffe.mean import read_mean
 
 NAMES = {"long": "a" * 5000, "long part": "a" * 300, "zero": "a\0b"}
 NET = """
@@ -144,3 +146,42 @@ def test_a_net_does_not_have_all_disks_searched(runtime: Runtime) -> None:
     source = "/*/*/*/*/*/nothing"
     Path("net.prototxt").write_text(NET.format(kind="Data", field="data_param", source=source, more=""))
     refused("at most 2 parts of a path are patterns", lambda: runtime.net("net.prototxt"))
+
+
+def test_a_folder_among_listed_images_is_told_as_one(runtime: Runtime) -> None:
+    Path("photos").mkdir()
+    Path("list.txt").write_text("photos 0\n")
+    told = r"list.txt:1: photos: cannot be read: Is a directory"
+    refused(told, lambda: runtime.open_source(DataSpec("list.txt", "images")))
+
+
+def test_a_pipe_that_a_shell_made_for_a_list_is_told_as_one(runtime: Runtime) -> None:
+    """As of convert_imageset root/ <(shuf list.txt) out."""
+    os.mkfifo("63")
+    refused("^63 is a pipe or a device", lambda: runtime.program("convert_samples", "63", "out"))
+
+
+@pytest.fixture
+def closed() -> Iterator[Path]:
+    """A folder into which nobody may look, root neither."""
+    folder, me = Path("closed"), os.geteuid()
+    folder.mkdir()
+    (folder / "list.txt").write_text("a.png 0")
+    folder.chmod(0)
+    if me == 0:
+        os.seteuid(65534)
+    yield folder
+    os.seteuid(me)
+    folder.chmod(0o700)
+
+
+@pytest.mark.parametrize("kind", ["images", "hdf5", "windows", "cifar10"])
+def test_a_folder_that_nobody_may_look_into_is_told_as_one(
+    runtime: Runtime, closed: Path, kind: str
+) -> None:
+    refused("Permission denied", lambda: runtime.open_source(DataSpec(str(closed / "list.txt"), kind)))
+
+
+@pytest.mark.parametrize("name", ["mean.npy", "mean.binaryproto"])
+def test_nor_is_a_mean_looked_for_in_it(closed: Path, name: str) -> None:
+    refused(rf"closed/{name}: cannot be read: Permission denied", lambda: read_mean(closed / name))

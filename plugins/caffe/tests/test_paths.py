@@ -193,6 +193,22 @@ def test_a_pattern_is_found_where_it_matches(tree: Path) -> None:
     assert located("batch_*.bin", str(solver(tree))) == str(solver(tree).with_name("batch_*.bin"))
 
 
+def test_a_pattern_is_of_a_folders_names_and_not_of_all_below_it(tree: Path) -> None:
+    """A stranger's /**/x would have every disk searched."""
+    (tree / "caffe/examples/mnist/nowhere_else").touch()
+    other = str(tree / "other.prototxt")
+    assert find(f"{tree}/**/nowhere_else", other)[0] is None
+    assert find(f"{tree}/caffe/*/**/nowhere_else", other)[0] is not None
+
+
+def test_a_name_may_have_what_patterns_have(tree: Path) -> None:
+    folder = tree / "net [v2]*?"
+    folder.mkdir()
+    (folder / "mean.binaryproto").touch()
+    found, _ = find("mean.binaryproto", str(folder / "net.prototxt"))
+    assert found == str(folder / "mean.binaryproto")
+
+
 @pytest.mark.parametrize("word", ["digits:train", "no/such_lmdb", "a.bin,b.bin"])
 def test_a_source_that_is_no_file_stays_as_it_is(tree: Path, word: str) -> None:
     assert located(word, str(solver(tree))) == word

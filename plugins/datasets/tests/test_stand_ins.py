@@ -50,6 +50,7 @@ def test_large_samples_are_as_many_as_memory_has_room_for(opened) -> None:
     ("name", "message"),
     [
         ("random:", "'' is no shape; write random:3x227x227"),
+        ("random:=3x4", "'=3x4' is no shape"),
         ("random:3xx4", "'3xx4' is no shape"),
         ("random:3x0x4", "'3x0x4' is no shape"),
         ("random:3x-2", "'3x-2' is no shape"),

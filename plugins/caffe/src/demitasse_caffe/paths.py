@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,11 +167,11 @@ def _folder(file: Path) -> Path:
 
 def _exists(path: Path) -> bool:
     try:
-        if any(character in str(path) for character in "*?["):
-            if sum(any(c in part for c in "*?[") for part in path.parts) > MOST_PATTERNS:
-                return False
-            anchor = Path(path.anchor) if path.is_absolute() else Path()
-            return any(anchor.glob(str(path.relative_to(path.anchor))))
-        return path.exists()
+        if path.exists():  # whatever is in its name
+            return True
+        if not 0 < sum(map(glob.has_magic, path.parts)) <= MOST_PATTERNS:
+            return False
+        # Not Path.glob, for which ** is a whole tree.
+        return any(glob.iglob(str(path)))  # noqa: PTH207
     except (OSError, ValueError):
         return False

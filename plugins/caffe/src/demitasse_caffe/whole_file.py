@@ -9,8 +9,12 @@ from demitasse import ModelError, is_special, replacing
 
 
 def check_plain(path: Path) -> None:
-    """Raise ModelError for what may be read without an end."""
-    if is_special(path):
+    """Raise ModelError for what may be read without an end, or where nobody may look."""
+    try:
+        special = is_special(path)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+    if special:
         raise ModelError(f"{path}: is a pipe or a device; a file is needed here: copy it to one")
 
 

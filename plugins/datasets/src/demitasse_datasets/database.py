@@ -72,7 +72,8 @@ class DatumSamples:
             record = parse(get(0))
             pixels = self._pixels(record)
             shape = crop.shape(pixels.shape)
-            self._apart = record.encoded and not images.is_quick(record.data)  # decoded by threads
+            quick = record.encoded and images.are_quick(lambda i: parse(get(i)).data, self.size)
+            self._apart = record.encoded and not quick  # decoded by threads
         self.fields: Mapping[str, Field] = {
             "data": Field(shape, pixels.dtype.name),
             "label": Field((), "int32"),

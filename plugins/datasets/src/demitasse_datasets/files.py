@@ -29,8 +29,12 @@ CHUNK = 1 << 20
 
 
 def check_plain(path: Path) -> None:
-    """Raise DataError for what may be read without an end."""
-    if is_special(path):
+    """Raise DataError for what may be read without an end, or where nobody may look."""
+    try:
+        special = is_special(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    if special:
         raise DataError(f"{path} is a pipe or a device; a file is needed here: copy it to one")
 
 

@@ -38,9 +38,9 @@ def h5py() -> Any:
 
 def is_hdf5(path: Path) -> bool:
     """Whether a file begins as HDF5 files do."""
-    if is_special(path):
-        return False
     try:
+        if is_special(path):
+            return False
         with path.open("rb") as file:
             return file.read(8) == SIGNATURE
     except (OSError, ValueError):  # a zero byte is in no file's name

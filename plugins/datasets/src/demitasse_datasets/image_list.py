@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -74,9 +75,11 @@ def read_list(path: Path) -> list[Listed]:
 def _whole(name: str | Path) -> bytes:
     # By as few calls of the system as can be: in each, threads that decode pass the interpreter's lock
     # on. Opened without waiting at a pipe for who writes to it.
-    file = os.open(name, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+    file = os.open(name, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
     try:
         about = os.fstat(file)
+        if stat.S_ISDIR(about.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if not stat.S_ISREG(about.st_mode):
             raise DataError("is a pipe or a device; a file is needed here: copy it to one")
         data = os.read(file, about.st_size + 1)
@@ -136,7 +139,9 @@ class ImageSamples:
         self.varies = resized is None and crop.whole
         with naming(self.where(0)):
             shape = crop.shape(self._pixels(0).shape)
-            self._quick = images.is_quick(read_bytes(root + self._listed[0].path, path))
+        self._quick = images.are_quick(
+            lambda number: read_bytes(root + self._listed[number].path, path), self.size
+        )
         self.fields: Mapping[str, Field] = {"data": Field(shape, "uint8"), "label": Field((), "int32")}
 
     def gather(self, numbers: np.ndarray, out: Mapping[str, np.ndarray], first: int) -> None:

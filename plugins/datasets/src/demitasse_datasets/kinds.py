@@ -12,7 +12,7 @@ from demitasse import DataError, DataSpec, expanded, is_folder, is_there, neares
 from demitasse_datasets.cifar import FORMATS, is_cifar, open_cifar
 from demitasse_datasets.database import kind_of
 from demitasse_datasets.digits import open_digits
-from demitasse_datasets.files import SUFFIXES, SampleFile, bare_name, missing, natural
+from demitasse_datasets.files import SUFFIXES, SampleFile, bare_name, check_plain, missing, natural
 from demitasse_datasets.hdf5 import is_hdf5
 from demitasse_datasets.idx import is_idx, labels_beside, open_idx
 from demitasse_datasets.opening import OPTIONS, open_file, open_filler
@@ -181,6 +181,7 @@ def _paths(text: str) -> list[Path]:
         if is_there(path) or not glob.has_magic(str(path)):
             if not is_there(path):
                 raise missing(path, UNDERSTOOD)
+            check_plain(path)
             paths.append(path)
             continue
         if sum(map(glob.has_magic, path.parts)) > MOST_PATTERNS:

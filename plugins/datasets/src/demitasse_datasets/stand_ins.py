@@ -51,9 +51,9 @@ def _shapes(name: str) -> dict[str, tuple[int, ...]]:
     for part in name.removeprefix(PREFIX).split(","):
         field, sign, extents = part.strip().rpartition("=")
         words = extents.split("x") if extents else []
-        if not all(re.fullmatch("[0-9]{1,7}", word) and 0 < int(word) < LONGEST for word in words) or (
-            not sign and not words
-        ):
+        if not all(
+            re.fullmatch("[0-9]{1,7}", word) and 0 < int(word) < LONGEST for word in words
+        ) or not (field if sign else words):
             raise DataError(f"{name!r}: {part!r} is no shape; write {FORM}")
         shape = tuple(map(int, words))
         found |= {field: shape} if sign else {"data": shape, "label": ()}
