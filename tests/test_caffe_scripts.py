@@ -145,7 +145,8 @@ def test_a_script_in_python_2_runs_with_its_own_modules(tmp_path: Path) -> None:
 def test_names_that_numpy_had_until_1_24_are_there_for_a_script(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(
         "import caffe, numpy as np\nprint(np.zeros(2, np.float).dtype, np.int is int)\n"
+        "print(np.complex is complex, np.str is str, np.unicode(4), np.long(3))\n"
     )
     command = [sys.executable, "-m", "demitasse_caffe.pycaffe", "script.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.stdout == "float64 True\n", done.stderr
+    assert done.stdout == "float64 True\nTrue True 4 3\n", done.stderr

@@ -132,6 +132,8 @@ def test_what_the_source_says_of_itself_is_heard(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == "told bad\n"
     run("print(f'{7 * 6}')\ny = (z := 3)")  # what is Python 3 already
     assert capsys.readouterr().out == "42\n"
+    run("'A.'\nfrom __future__ import annotations\nprint(1 < 2, sep='')")
+    assert capsys.readouterr().out == "True\n"
     with pytest.raises(SyntaxError) as error:
         translated("a = 1\nb = ]\n", "old.py")
     assert (error.value.filename, error.value.lineno) == ("old.py", 2)
@@ -147,7 +149,9 @@ def test_sources_are_read_in_the_encoding_that_they_name() -> None:
 
 def test_a_python_without_2to3_says_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     translation._refactoring.cache_clear()
-    monkeypatch.setitem(sys.modules, "lib2to3.refactor", None)
+    for name in {"lib2to3", *sys.modules}:
+        if name.split(".")[0] == "lib2to3":
+            monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ModelError, match=r"lib2to3, which Python has up to 3\.12"):
         translated("print 1", "old.py")
     monkeypatch.undo()

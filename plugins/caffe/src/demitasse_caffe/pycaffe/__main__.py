@@ -78,7 +78,9 @@ def _in_the_script(error: DemitasseError) -> str:
 
 def _name_as_older_numpy_did() -> None:
     """Give Python's own types the names that they had in NumPy before 1.24, for the script."""
-    for name, kind in {"bool": bool, "int": int, "float": float, "object": object}.items():
+    kinds: tuple[type, ...] = (bool, int, float, complex, object, str)
+    names = {kind.__name__: kind for kind in kinds} | {"long": int, "unicode": str}
+    for name, kind in names.items():
         if name not in vars(np):
             setattr(np, name, kind)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -333,7 +334,8 @@ class Net(Callbacks):
         """Run layers by number, both included; what they make of the loss."""
         self.prepare(first, last)
         self._run(range(first, last + 1), "forward")
-        made = {top for name in self._layer_names[first : last + 1] for top in self.top_names[name]}
+        tops = (self.top_names[name] for name in self._layer_names[first : last + 1])
+        made = dict.fromkeys(itertools.chain.from_iterable(tops))  # in an order, which a sum has
         weights = self.blob_loss_weights
         return sum(weights[name] * float(self.blobs[name].data.sum()) for name in made if weights[name])
 

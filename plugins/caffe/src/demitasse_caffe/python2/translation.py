@@ -33,9 +33,9 @@ def source_of(data: bytes) -> str:
 def translated(source: str, path: str, *, packaged: bool = False) -> ast.Module:
     """The module in Python 3; one that is ``packaged`` imports what lies beside it. Raises SyntaxError
     for what is neither, and ModelError where Python has no 2to3 any longer."""
-    division = not _TRUE_DIVISION.search(source)
+    division, refactored = not _TRUE_DIVISION.search(source), _refactoring(packaged)
     try:
-        text = _refactoring(packaged)(source if source.endswith("\n") else source + "\n", path)
+        text = refactored(source if source.endswith("\n") else source + "\n", path)
     except _syntax_errors():
         text = source  # it may be Python 3 already
     try:
@@ -49,6 +49,10 @@ def translated(source: str, path: str, *, packaged: bool = False) -> ast.Module:
         names = [ast.alias(name, _own(name)) for name in sorted(meaning.used)]
         header = ast.ImportFrom(_MEANING, names, 0)
         first = int(ast.get_docstring(tree, clean=False) is not None)
+        for node in tree.body[first:]:  # nothing may stand before these
+            if not (isinstance(node, ast.ImportFrom) and node.module == "__future__"):
+                break
+            first += 1
         tree.body.insert(first, ast.fix_missing_locations(header))
     return tree
 
