@@ -1,6 +1,7 @@
 """HDF5 files of one list whose datasets have different element types."""
 
 import itertools
+import os
 
 import h5py
 import numpy as np
@@ -48,7 +49,13 @@ def virtual(file, folder):
     file.create_virtual_dataset("data", layout)
 
 
-@pytest.mark.parametrize("place", [raw, external, behind, virtual])
+def pipe(file, folder):
+    os.mkfifo(folder / "pipe.h5")
+    file["group"] = h5py.ExternalLink(str(folder / "pipe.h5"), "/")
+    file["data"] = h5py.SoftLink("/group/rows")
+
+
+@pytest.mark.parametrize("place", [raw, external, behind, virtual, pipe])
 def test_what_lies_in_another_file_is_not_opened(tmp_path, opened, place):
     """A stranger's HDF5 file may name any file that its reader can read, as samples."""
     (tmp_path / "secret.txt").write_bytes(b"password")
@@ -57,14 +64,30 @@ def test_what_lies_in_another_file_is_not_opened(tmp_path, opened, place):
     path = tmp_path / "samples.h5"
     with h5py.File(path, "w") as file:
         place(file, tmp_path)
-    with pytest.raises(DataError, match=r"samples\.h5: dataset 'data' is not in this file but .*list"):
-        opened(str(path), "hdf5", options={"fields": ("data",)})
+    # A pipe that somebody holds open makes nobody wait, should this fail.
+    held = os.open(tmp_path / "pipe.h5", os.O_RDWR) if place is pipe else None
+    for names in ("data",), ():
+        with pytest.raises(DataError, match=r"samples\.h5: dataset '\w+' is not in this file .*list"):
+            opened(str(path), "hdf5", options={"fields": names})
+    if held is not None:
+        os.close(held)
 
 
 def test_a_link_within_the_file_is_followed(tmp_path, opened, everything):
     path = tmp_path / "samples.h5"
     with h5py.File(path, "w") as file:
         file["group/rows"] = np.arange(8, dtype="f4").reshape(4, 2)
-        file["data"] = h5py.SoftLink("/group/rows")
-    read = everything(opened(str(path), "hdf5", options={"fields": ("data",)}))
-    assert read["data"].tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+        file["group/here"] = h5py.SoftLink("./rows")
+        file["data"] = h5py.SoftLink("/group/here")
+        file["nothing"] = h5py.SoftLink("/group/none")
+        file["round"] = h5py.SoftLink("/round")
+    for name in ("data", "group/here", "/group/rows"):
+        read = everything(opened(str(path), "hdf5", options={"fields": (name,)}))
+        assert read[name].tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    for name, told in (
+        ("nothing", "unknown dataset"),
+        ("round", "lead to each other"),
+        ("group", "group"),
+    ):
+        with pytest.raises(DataError, match=told):
+            opened(str(path), "hdf5", options={"fields": (name,)})

@@ -20,6 +20,8 @@ from demitasse_datasets.samples import naming
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 KEPT = 1 << 30
 """Bytes of arrays (1 GiB) that stay in memory; of one file, and the one before, always all."""
+MOST_LINKS = 16
+"""Links that are followed to a dataset: as many as HDF5 follows."""
 ALWAYS = 1 << 26
 LARGEST_RATIO = 2000
 """How much smaller a dataset of more than ``ALWAYS`` bytes (64 MiB) may be in its file: deflate makes at
@@ -123,7 +125,7 @@ def _outline(file: Path, names: Sequence[str]) -> dict[str, tuple[int, tuple[int
     """Of each dataset: rows, shape of a row, element type."""
     with naming(str(file)), _opened(file) as opened:
         try:
-            names = names or [n for n, item in opened.items() if isinstance(item, h5py().Dataset)]
+            names = names or [n for n in opened if isinstance(_member(opened, n), h5py().Dataset)]
             found = {}
             for name in names:
                 dataset = _dataset(opened, name)
@@ -141,16 +143,11 @@ def _outline(file: Path, names: Sequence[str]) -> dict[str, tuple[int, tuple[int
 def _dataset(opened: Any, name: str) -> Any:
     """A dataset of real numbers that is in this file and whose size is believable. What a stranger's
     file says of others, any file of this machine's may be among them, is not opened."""
-    link = opened.get(name, getlink=True)
-    if link is None:
+    dataset = _member(opened, name)
+    if dataset is None:
         raise DataError(unknown("dataset", name, map(str, opened)))
-    if isinstance(link, h5py().ExternalLink):
-        raise DataError(_elsewhere(name, f"a link to {link.filename!r}"))
-    dataset = opened[name]
     if not isinstance(dataset, h5py().Dataset):
         raise DataError(f"{name!r} is no dataset but a group")
-    if h5py().h5o.get_info(dataset.id).fileno != h5py().h5o.get_info(opened.id).fileno:
-        raise DataError(_elsewhere(name, "behind a link"))
     if dataset.external or dataset.is_virtual:
         others = [each[0] for each in dataset.external or ()]
         others += [each.file_name for each in dataset.virtual_sources()] if dataset.is_virtual else []
@@ -163,6 +160,29 @@ def _dataset(opened: Any, name: str) -> Any:
     if size > max(ALWAYS, LARGEST_RATIO * stored) or size > physical_memory():
         raise DataError(f"dataset {name!r} claims {dataset.shape} ({size:,} bytes) in {stored:,} bytes")
     return dataset
+
+
+def _member(opened: Any, name: str) -> Any:
+    """What has a name in a file, by links within the file: HDF5 itself would open others, and wait where
+    one is a pipe. None for nothing. Raises DataError."""
+    place, parts, links = opened, name.split("/"), 0
+    while parts:
+        part, *parts = parts
+        if part in ("", "."):
+            continue
+        link = place.get(part, getlink=True) if isinstance(place, h5py().Group) else None
+        if link is None:
+            return None
+        if isinstance(link, h5py().ExternalLink):
+            raise DataError(_elsewhere(name, f"behind a link to {link.filename!r}"))
+        if isinstance(link, h5py().SoftLink):
+            links += 1
+            if links > MOST_LINKS:
+                raise DataError(f"dataset {name!r} is behind links that lead to each other")
+            place, parts = opened if link.path[:1] == "/" else place, [*link.path.split("/"), *parts]
+        else:
+            place = place[part]
+    return place
 
 
 def _elsewhere(name: str, where: str) -> str:
