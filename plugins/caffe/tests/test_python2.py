@@ -67,6 +67,12 @@ def test_an_expression_is_what_it_was(expression: str, expected: Any) -> None:
 
 
 @needs_2to3
+def test_an_error_of_a_comparison_of_the_scripts_own_is_told() -> None:
+    with pytest.raises(TypeError, match="mine"):
+        run("class A:\n  def __lt__(self, other): raise TypeError('mine')\nx = A() < 3")
+
+
+@needs_2to3
 def test_a_quotient_in_place() -> None:
     made = run(
         "import numpy as np\n"

@@ -107,7 +107,8 @@ def standing_in(samples: tuple[str, ...], *phases: str) -> Iterator[dict[str, An
     from demitasse import DataError, DataSpec
 
     try:
-        spec = DataSpec(f"random:{','.join(samples)}", "random")
+        shapes = ",".join(each.removeprefix("random:") for each in samples)  # as a net's file has it
+        spec = DataSpec(f"random:{shapes}", "random")
         yield dict.fromkeys(phases, spec) if samples else None
     except DataError as error:
         if samples:

@@ -46,7 +46,9 @@ def ordered(order: str, a: Any, b: Any) -> Any:
     """``a < b`` and its kin: what cannot be compared is ordered by kind, None first, numbers next."""
     try:
         return _ORDERS[order](a, b)
-    except TypeError:
+    except TypeError as error:
+        if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+            raise  # from within a comparison that a class defines
         return _ORDERS[order](_kind(a), _kind(b))
 
 
