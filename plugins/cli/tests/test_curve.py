@@ -157,10 +157,11 @@ def test_records_of_jobs_that_came_to_nothing_are_no_hindrance(
         losses = [[i, 1.0 / (i + 1)] for i in range(first, last)]
         record(Path(f"{name}.json"), history=losses, tests=[], resumed=resumed)
     record(Path("run-4.json"), history=[], tests=[])
-    runs = [Path(f"run-{number}.json") for number in range(5)]
+    record(Path("run-5.json"), history=[[0, 1.0], [1, 0.5]], tests=[], error="DataError: gone")
+    runs = [Path(f"run-{number}.json") for number in range(6)]
     assert main(["curve", *map(str, runs)]) == 0
     assert "run-4.json: the training has no iteration; left out" in capsys.readouterr().err
-    joined = Run.joined([Run.read(path) for path in runs[:4]])
+    joined = Run.joined([Run.read(path) for path in (*runs[:4], runs[5])])
     assert [iteration for iteration, _ in joined.history] == [*range(40)]
 
 

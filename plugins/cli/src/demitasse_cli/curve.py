@@ -65,7 +65,7 @@ def command(
 @dataclass(frozen=True)
 class Run:
     """A training: its solver's name and its file's, (iteration, loss) of each iteration (NaN: it was not
-    told), (iteration, scores) of each test, and the snapshot that it went on from."""
+    told), (iteration, scores) of each test, the snapshot that it went on from, and whether it failed."""
 
     solver: str
     file: str
@@ -73,6 +73,7 @@ class Run:
     tests: Sequence[tuple[int, Mapping[str, float]]]
     seconds: float
     resumed: str = ""
+    failed: bool = False
 
     @classmethod
     def read(cls, path: Path) -> Run:
@@ -96,22 +97,24 @@ class Run:
             name, seconds = Path(record["solver"]).stem, _number(record["seconds"])
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise DataError(f"{path}: is no training's record, as train --json writes it") from error
-        return cls(name, path.stem, history, tests, seconds, str(record.get("resumed") or ""))
+        resumed, failed = str(record.get("resumed") or ""), "error" in record
+        return cls(name, path.stem, history, tests, seconds, resumed, failed)
 
     @classmethod
     def joined(cls, runs: Sequence[Run]) -> Run:
         """Runs that continue each other as one, with the last one's names, in whatever order they are
         given. Of one that went on from before its predecessor's end the iterations are those that
-        count; of two that went on from one snapshot, since the first failed before it wrote another,
-        those of the one that came further. Raises DataError for two others that begin at one
-        iteration."""
+        count; of two that went on from one snapshot, or from nothing, since the first failed before it
+        wrote another, those of the one that came further. Raises DataError for two others that begin at
+        one iteration."""
         from demitasse import DataError
 
         *before, last = sorted(runs, key=lambda run: (run.history[0][0], run.history[-1][0]))
         history, tests, later = [*last.history], [*last.tests], last
         for run in reversed(before):
             if (start := later.history[0][0]) == run.history[0][0]:
-                if run.resumed and run.resumed == later.resumed:
+                again = (run.failed or later.failed) and run.solver == later.solver
+                if run.resumed == later.resumed and (run.resumed or again):
                     continue
                 raise DataError(
                     f"{run.file} and {later.file} both begin at iteration {start}, and do not continue "
