@@ -108,8 +108,12 @@ class _Watch:
 
 
 def _where(frame: FrameType | None) -> str:
-    """The place in a program that a thread is at, above what that calls of Python's library."""
-    while frame is not None and Path(frame.f_code.co_filename).parent == _LIBRARY:
+    """The place in a program that a thread is at, above what that calls of Python's library, or of a
+    barrier that is made of its."""
+    while frame is not None and (
+        Path(frame.f_code.co_filename).parent == _LIBRARY
+        or isinstance(frame.f_locals.get("self"), threading.Barrier)
+    ):
         frame = frame.f_back
     if frame is None:
         return "is in Python's library"
