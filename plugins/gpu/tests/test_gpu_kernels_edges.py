@@ -319,6 +319,16 @@ def test_pieces_are_joined_and_cut_eight_to_a_launch(dtype: str, order: tuple[in
     assert driver.launches == {"copy_pieces": 3}
 
 
+def test_pieces_without_elements_take_no_launch() -> None:
+    driver: Any = EmulatedDriver()
+    for rows in ((0, 0), (2, 0, 3)):
+        pieces = [real(n, 3, 4, 5) for n in rows]
+        check(Device(driver), "concat", pieces, {"axis": 0}, "float32", ())
+        given = {"axis": 0, "shapes": tuple(piece.shape for piece in pieces)}
+        check(Device(driver), "concat_backward", [np.concatenate(pieces)], given, "float32", ())
+    assert driver.launches == {"copy_pieces": 2}
+
+
 def check_reorder(device: Device, x: Any, source: Layout, target: Layout) -> None:
     spec = TensorSpec(x.shape, x.dtype.name)
     ends = (replace(spec, layout=source),), (replace(spec, layout=target),)

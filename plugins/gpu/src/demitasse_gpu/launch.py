@@ -166,10 +166,10 @@ def _united(works: Sequence[Launch | Call]) -> list[Launch | Call]:
 
 
 def in_order(works: Sequence[Work]) -> Work:
-    """Work that does ``works`` one after the other."""
+    """Work that does ``works``, of which there may be none, one after the other."""
     if len(works) == 1:
         return works[0]
-    if all(isinstance(work, Launch | Call | Row) for work in works):
+    if works and all(isinstance(work, Launch | Call | Row) for work in works):
         return _join(works)  # type: ignore[arg-type]
 
     def run() -> None:
