@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -50,17 +49,17 @@ def test_a_part_that_there_is_not_is_named_with_those_there_are(tmp_path: Path) 
 def test_a_run_that_is_asked_to_end_leaves_what_it_has_and_nobody_at_the_device(
     part: str, waits: str, tmp_path: Path
 ) -> None:
-    target, before = tmp_path / "check.json", set(running(part))
+    target = tmp_path / "check.json"
     command = [sys.executable, str(ROOT / "tools" / "gpu_check"), "--stand-in", "--json", str(target)]
     with subprocess.Popen([*command, "--parts", f"{part},{waits}"], stdout=subprocess.PIPE) as run:
-        while not set(running(part)) - before:
+        while not (started := parts_of(run.pid)):
             assert run.poll() is None
         run.terminate()
         assert run.wait(30) == 128 + signal.SIGTERM
     found = json.loads(target.read_text())
     assert found["parts"] == {part: "failed", waits: "waits"}
     assert "cut off with the whole run" in found[part]["error"]
-    assert set(running(part)) <= before
+    assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
 
 
 def test_kernels_are_skipped_where_nothing_compares_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,9 +72,12 @@ def test_kernels_are_skipped_where_nothing_compares_them(monkeypatch: pytest.Mon
     assert said == {"skipped": ["kernels are compared by pytest, which is not here"]}
 
 
-def running(part: str) -> Iterator[int]:
-    """Processes that run a part of the check."""
-    for place in Path("/proc").glob("[0-9]*/cmdline"):
+def parts_of(run: int) -> list[int]:
+    """The processes that a run has started for its parts."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
-            if f"\0--part\0{part}\0".encode() in place.read_bytes():
-                yield int(place.parent.name)
+            parent = (place / "stat").read_text().rpartition(")")[2].split()[1]
+            if int(parent) == run and b"\0--part\0" in (place / "cmdline").read_bytes():
+                found.append(int(place.name))
+    return found
