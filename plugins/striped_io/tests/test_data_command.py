@@ -87,14 +87,18 @@ def test_convert_and_measure(tmp_path: Path) -> None:
         run("measure", target, "--batch", 2, "--workers", 3)
 
 
+@pytest.mark.parametrize(
+    "told", [{"PMI_SIZE": "3"}, {"PMIX_RANK": "0", "SLURM_STEP_NUM_TASKS": "3"}], ids=["PMI", "PMIx"]
+)
 def test_several_processes_do_not_convert_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    told: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that found the set being written ended, and --mpi waited for them for ever."""
     (tmp_path / "data_batch_1.bin").write_bytes(bytes(3073))
-    monkeypatch.setenv("PMI_SIZE", "3")
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(DataError, match=r"one process writes a set.* 3 were started"):
-        run("convert", tmp_path / "data_batch_1.bin", tmp_path / "set", "--mpi")
+        run("convert", tmp_path / "data_batch_1.bin", tmp_path / "set")
     assert not (tmp_path / "set").exists()
 
 

@@ -20,7 +20,8 @@ from demitasse_striped_io.order import ORDERS
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 LAUNCHED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_WORLD_SIZE")
-"""What launchers tell a process of how many they have started."""
+"""What launchers tell a process of how many they have started; srun tells those that meet by PMIx
+only ``SLURM_STEP_NUM_TASKS``."""
 
 PATIENCE = 2.0
 """Seconds between two lines about the progress."""
@@ -251,8 +252,9 @@ def convert(source: str, target: Path, order: str | None, json_path: str | None,
     """Compose, convert, say what was written. Raises DataError where a launcher has started several."""
     from demitasse import DataError, compose
 
-    sizes = (os.environ.get(name, "") for name in LAUNCHED)
-    if (started := max((int(size) for size in sizes if size.isdigit()), default=1)) > 1:
+    named = (*LAUNCHED, *["SLURM_STEP_NUM_TASKS"] * ("PMIX_RANK" in os.environ))
+    sizes = (os.environ.get(name, "") for name in named)
+    if (started := max((int(size) for size in sizes if size.isdecimal()), default=1)) > 1:
         # The others would end as they find the set being written, and MPI wait for them for ever.
         raise DataError(
             f"{target}: one process writes a set, with as many threads as are given (--threads), and "
