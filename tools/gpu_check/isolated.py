@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -31,18 +30,19 @@ WORTH = 20.0
 """Seconds that must be left to begin a part anew."""
 KEPT = 6000
 """Characters of a traceback that are kept."""
-_OVER = threading.Event()
-"""That the whole run is over: no part goes on."""
+_OVER: list[bool] = []
+"""Filled when the whole run is over: no part goes on. (No Event, for whose lock a second signal's
+handler would wait for ever within the first one's.)"""
 
 
 def end_all() -> None:
     """Have all parts that run cut off, each by who watches it, and none begun any more."""
-    _OVER.set()
+    _OVER.append(True)
 
 
 def is_over() -> bool:
     """Whether no part is to be begun any more."""
-    return _OVER.is_set()
+    return bool(_OVER)
 
 
 def part(
@@ -65,7 +65,7 @@ def part(
         begun = found.get("begun", [])
         if not problem or len(begun) == before or limit - (time.monotonic() - start) < WORTH:
             break
-        if _OVER.is_set():
+        if _OVER:
             break
     found["seconds"] = time.monotonic() - start
     if failures := found.get("failures"):
@@ -117,8 +117,8 @@ def _watch(
                 merge(found, rest)
             return ""
         now = time.monotonic()
-        if _OVER.is_set() or now - start > limit or now - began > patience:
-            when = "with the whole run" if _OVER.is_set() else f"after {min(limit, patience):.0f} s"
+        if _OVER or now - start > limit or now - began > patience:
+            when = "with the whole run" if _OVER else f"after {min(limit, patience):.0f} s"
             return f"cut off {when}" + ("" if _end(process) else ", and not to be ended")
 
 
