@@ -141,15 +141,16 @@ def solver(tmp_path: Path) -> Path:
     return path
 
 
+SAMPLES = {
+    "data": np.random.default_rng(0).normal(size=(24, 40)).astype(np.float32),
+    "label": np.random.default_rng(1).integers(0, 4, 24).astype(np.float32),
+}
+
+
 def trained(solver: Path, machine: Machine, **about: Any) -> tuple[list[float], Any, set[str | None]]:
     """Losses of ten iterations, parameters, and the spaces that the workers' arrays lie in."""
-    random = np.random.default_rng(0)
-    data = {
-        "data": random.normal(size=(24, 40)).astype(np.float32),
-        "label": random.integers(0, 4, 24).astype(np.float32),
-    }
     with demitasse.compose(machine) as runtime:
-        trainer = runtime.trainer(solver, data={"train": data}, precision="f64", **about)
+        trainer = runtime.trainer(solver, data={"train": SAMPLES}, precision="f64", **about)
         losses = [trainer.step(1).loss for _ in range(10)]
         spaces = {REGISTRY.space(np.asarray(array)) for _, _, array in trainer.arrays()}
         return losses, trainer.net.params["ip1"][0].copy(), spaces
@@ -164,6 +165,23 @@ def test_stand_ins_train_as_one_worker_does(solver: Path, count: int) -> None:
     np.testing.assert_allclose(several, losses, rtol=1e-10)
     np.testing.assert_allclose(theirs, weights, rtol=0, atol=1e-10)
     assert {f"accelerator:{number}" for number in range(count)} <= spaces
+
+
+@pytest.mark.usefixtures("no_threads_left")
+def test_one_alone_updates_neighbouring_layers_at_once(solver: Path) -> None:
+    """A launch takes a device longer than a small layer's update; the numbers are the same."""
+    found = []
+    for machine in (Machine("here", (Level("node", cores=2),)), stand_ins(1)):
+        machine = replace(machine, plugins=tuple(NAMES), fingerprint="any")
+        with demitasse.compose(machine) as runtime:
+            plan = runtime.trainer(solver, data={"train": SAMPLES}, precision="f64").plan
+            found.append([bucket.layers for bucket in plan.buckets])
+        found.append(trained(solver, machine)[:2])
+    by_layer, (losses, weights), together, (theirs, their_weights) = found
+    assert len(by_layer) > 1
+    assert together == [tuple(name for layers in by_layer for name in layers)]
+    assert theirs == losses
+    assert np.array_equal(their_weights, weights)
 
 
 def shipped(sync: str) -> Machine:

@@ -49,6 +49,11 @@ from demitasse_training.statistics import Statistics, changed_parameters
 from demitasse_training.update import Update, flat_work
 from demitasse_training.watched import Meeting, Watched, check_level
 
+WORTH_A_LAUNCH = 1 << 22
+"""Bytes of neighbouring layers' gradients that a worker alone in streams has before it updates these at
+once. A kernel takes some microseconds to begin; meanwhile a device reads and writes 20 MB, as momentum
+does for so many."""
+
 
 class Worker:
     """Plans a solver's training net at a place, with memory from the place's allocator; ``others``
@@ -187,6 +192,7 @@ class Worker:
         # With nobody to agree with, an update follows as soon as its gradients are final.
         adding = any(node.operation.name == "accumulate" for node in self.graph.nodes)
         kept = self._measures or self.solver.snapshot_gradients or self.follows
+        alone = WORTH_A_LAUNCH if self.engine is not None else 0
         return make_plan(
             self.graph,
             self.kernels,
@@ -194,7 +200,7 @@ class Worker:
             name=self.solver.train.name,
             retain=retain,
             precision=precision,
-            bucket_bytes=max((level.bucket_bytes for level in self.levels), default=0),
+            bucket_bytes=max((level.bucket_bytes for level in self.levels), default=alone),
             brief_gradients=not (self.levels or adding or kept) and retain is None,
             like=like,
         )
