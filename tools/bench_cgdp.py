@@ -2,7 +2,7 @@
 accelerators that threads stand in for:
 
     python tools/bench_cgdp.py hidden alexnet --replicas 2
-    python tools/bench_cgdp.py chunks resnet152 --replicas 2 --largest 100
+    python tools/bench_cgdp.py chunks resnet152 --largest 60 --steps 1
 
 Kernels compute nothing and take the time of a device whose step takes ``--step`` seconds (plugin null);
 copies are made, at a bandwidth (host_streams) at which the typical scheme's overhead is ``--overhead``
@@ -202,10 +202,16 @@ def chunks(args: argparse.Namespace) -> dict[str, Any]:
     exchange: Any = made.trainer._workers[0].levels[0].exchange
     layers, sizes = len(made.trainer.plan.buckets), range(1, args.largest + 1)
     times: dict[int, list[float]] = {size: [] for size in sizes}
-    for _ in range(args.rounds):
-        for size in sizes:
+    whole = args.rounds * len(sizes) * args.steps * args.step / 60
+    print(f"sizes 1 to {args.largest} take {whole:.0f} minutes or more", flush=True)
+    for turn in range(1, args.rounds + 1):
+        # In another order each time: every twentieth iteration looks at the parameters besides.
+        for size in map(int, np.random.default_rng(turn).permutation(sizes)):
             exchange.options = replace(exchange.options, chunk=size)
             times[size].append(made.steps(args.steps))
+        first = min(sizes, key=lambda size: times[size][-1])
+        taken = times[first][-1] * 1e3
+        print(f"round {turn} of {args.rounds}: {first} was the best, {taken:.2f} ms", flush=True)
     search = ChunkSearch(args.search_step, args.range, args.interval)
     exchange.search, exchange.options = search, replace(exchange.options, chunk=None)
     while not search.done:
