@@ -21,6 +21,7 @@ from demitasse_contracts import (
     gathered_layer_types as gathered_layer_types,
     gathered_words as gathered_words,
     kernels_elsewhere as kernels_elsewhere,
+    nearest_path as nearest_path,
     no_package as no_package,
     raised as raised,
     unfit as unfit,
@@ -48,7 +49,6 @@ from demitasse.errors import (
     SnapshotError as SnapshotError,
     WorkerError as WorkerError,
     nearest as nearest,
-    nearest_path as nearest_path,
     unknown as unknown,
 )
 from demitasse.hookspecs import (

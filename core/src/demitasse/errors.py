@@ -1,10 +1,8 @@
 """The one family of errors, and the words that every message needs: what is valid, what is nearest."""
 
-import contextlib
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 MANY, FEW = 24, 8
 """From more names than MANY a message lists the FEW nearest."""
@@ -84,23 +82,6 @@ def _close(name: str, valid: Iterable[str], most: int, likeness: float) -> list[
     folded = {candidate.casefold().lstrip("-"): candidate for candidate in reversed(list(valid))}
     asked = name.casefold().lstrip("-")
     return [folded[n] for n in difflib.get_close_matches(asked, folded, most, likeness)]
-
-
-def nearest_path(path: str | Path) -> str:
-    """The end of a sentence about a path that is not there: the first part of it that is missing, if
-    that is a folder, and the nearest name in the folder before it; to end alike is no likeness."""
-    part, others = Path(path), list[str]()
-    with contextlib.suppress(OSError):  # a folder that nobody may look into tells nothing
-        while part.parent != part and not part.parent.is_dir():
-            part = part.parent
-        others = [other.name for other in part.parent.iterdir() if other.name != part.name]
-        # Hidden ones are meant only where a hidden one is asked for.
-        others = [o for o in others if o[:1] != "." or part.name[:1] == "."]
-    kin, missing = {o.removesuffix(part.suffix): o for o in others}, part != Path(path)
-    close = kin.get(nearest(part.stem, kin) or "") or nearest(part.name, sorted({*kin} & {*others}))
-    told = [f"there is no folder {str(part)!r}"] if missing else []
-    told += [f"did you mean {str(part.parent / close)!r}?"] if close else []
-    return f"; {', '.join(told)}" if told else ""
 
 
 def unknown(kind: str, name: str, valid: Iterable[str], where: object = None, rest: str = "") -> str:

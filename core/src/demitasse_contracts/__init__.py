@@ -16,6 +16,7 @@ from demitasse_contracts.given import unreadable as unreadable
 from demitasse_contracts.levels import check_levels as check_levels
 from demitasse_contracts.model_files import by_suffix as by_suffix
 from demitasse_contracts.model_files import check_file as check_file
+from demitasse_contracts.model_files import nearest_path as nearest_path
 from demitasse_contracts.owners import blamed as blamed
 from demitasse_contracts.owners import blamed_inside as blamed_inside
 from demitasse_contracts.owners import closed as closed

@@ -1,11 +1,12 @@
-"""Files of nets, solvers and weights that users name, and who reads and writes them."""
+"""Files that users name, and who reads and writes those of nets, solvers and weights."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from demitasse import ModelError, is_file, is_folder, is_there, nearest_path
+from demitasse import ModelError, is_file, is_folder, is_there, nearest
 
 if TYPE_CHECKING:
     from demitasse import Composition
@@ -30,3 +31,20 @@ def by_suffix(composition: Composition, role: str, path: Path) -> tuple[list[Any
     named = [hook for name, hook in serving if path.name.endswith(suffixes[name])]
     known = ", ".join(sorted({suffix for each in suffixes.values() for suffix in each}))
     return named, [hook for _, hook in serving], known or "none"
+
+
+def nearest_path(path: str | Path) -> str:
+    """The end of a sentence about a path that is not there: the first part of it that is missing, if
+    that is a folder, and the nearest name in the folder before it; to end alike is no likeness."""
+    part, others = Path(path), list[str]()
+    with contextlib.suppress(OSError):  # a folder that nobody may look into tells nothing
+        while part.parent != part and not part.parent.is_dir():
+            part = part.parent
+        others = [other.name for other in part.parent.iterdir() if other.name != part.name]
+        # Hidden ones are meant only where a hidden one is asked for.
+        others = [o for o in others if o[:1] != "." or part.name[:1] == "."]
+    kin, missing = {o.removesuffix(part.suffix): o for o in others}, part != Path(path)
+    close = kin.get(nearest(part.stem, kin) or "") or nearest(part.name, sorted({*kin} & {*others}))
+    told = [f"there is no folder {str(part)!r}"] if missing else []
+    told += [f"did you mean {str(part.parent / close)!r}?"] if close else []
+    return f"; {', '.join(told)}" if told else ""

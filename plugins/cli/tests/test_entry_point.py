@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import subprocess
+import sys
 
 import click
 
@@ -26,3 +28,10 @@ def test_the_entry_point_loads_what_the_manifest_declares() -> None:
 def test_the_script_is_the_plugin_s() -> None:
     (script,) = importlib.metadata.entry_points(group="console_scripts", name="demitasse")
     assert script.value == "demitasse_cli.main:main"
+
+
+def test_the_core_as_a_program_is_the_script() -> None:
+    asked = [sys.executable, "-m", "demitasse", "trian"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr.startswith("demitasse: unknown command 'trian'; did you mean 'train'?")
