@@ -118,10 +118,11 @@ class GradientSync:
     """One level's synchronisation, for one worker: its ``index`` among ``size`` siblings, whether they
     may read and write one copy of the parameters, in which ``space`` flat memory must lie (None: the
     worker's own), from how many bytes on gradients are a bucket (neighbouring layers' are joined), and
-    whether siblings may be at different iterations (``asynchronous``), and whether a process's must be
-    joined after each (``joined``) or wait for each other by themselves; ``notes`` tell a user what was
-    chosen and why. Every method may be left as it is; the work that one returns is done each iteration
-    at its point."""
+    whether siblings may be at different iterations (``asynchronous``), whether they are meant to differ
+    after one (``apart``, as where they agree every few), and whether a process's must be joined after
+    each (``joined``) or wait for each other by themselves; ``notes`` tell a user what was chosen and
+    why. Every method may be left as it is; the work that one returns is done each iteration at its
+    point."""
 
     index: int = 0
     size: int = 1
@@ -129,6 +130,7 @@ class GradientSync:
     space: str | None = None
     bucket_bytes: int = 0
     asynchronous: bool = False
+    apart: bool = False
     joined: bool = True
     notes: Sequence[str] = ()
 
@@ -178,6 +180,13 @@ class GradientSync:
         """Finish all that is under way: before a test, a snapshot, and the exit. The first sibling then
         has all parameters and all of the solver's state. Siblings of a process are asked in turn, so
         none may wait for another at the barrier."""
+
+    def saved(self) -> Any:
+        """What it keeps from one iteration to the next, for a snapshot, as plain data (numbers, text,
+        bytes, lists, mappings); None for nothing. All siblings are asked, with nothing under way."""
+
+    def restore(self, saved: Any) -> None:
+        """Keep again what ``saved`` gave in as many workers: after ``bind``, before any work."""
 
     def spans(self) -> Iterable[tuple[str, float, float]]:
         """What it did beside the step in the last iteration: a name, from when, until when (seconds of

@@ -170,12 +170,13 @@ class Pace:
 
     def _compare(self) -> None:
         """Warn, after the first iteration, where siblings train apart: a synchronisation that is to have
-        them agree and does so in part is seen in nothing else."""
+        them agree and does so in part is seen in nothing else. Not where that is how one works."""
         alone = len(self._crew.workers) == self._processes.size == 1
-        if self._compared or alone or self._crew.asynchronous:
+        levels = self._crew.workers[0].levels
+        if self._compared or alone or any(level.asynchronous or level.apart for level in levels):
             return
         self._compared = True
-        if any(may_go_on(level) for level in self._crew.workers[0].levels):
+        if any(map(may_go_on, levels)):
             self._crew.quiesce()
         if told := parted(self._crew.workers, self._processes):
             log.warning(told)

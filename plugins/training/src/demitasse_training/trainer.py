@@ -42,6 +42,7 @@ from demitasse_training.arguments import (
 )
 from demitasse_training.beginning import begun, in_common
 from demitasse_training.crew import Crew, one_at_a_time
+from demitasse_training.kept_by_levels import KEY, gathered_levels, restore_levels
 from demitasse_training.listeners import listener_of, tell, tell_failure
 from demitasse_training.net import Net
 from demitasse_training.own_shapes import varying
@@ -150,6 +151,7 @@ class Trainer(Rooted):
                 setting=self._setting,
             )
             if saved is not None:
+                restore_levels(self._workers, self.processes, saved, resume)
                 self._pace.iteration = self._written = saved.iteration or 0
             if self.processes.size > 1:
                 mine = in_common(self._workers[0], self.batch, self.iteration)
@@ -248,9 +250,11 @@ class Trainer(Rooted):
         the reason, NumericsError where the last update has left no numbers to keep."""
         self._crew.quiesce()
         first, paths = self.processes.rank == 0, paths_of(self.solver, self.iteration, prefix)
+        kept = gathered_levels(self._workers, self.processes)
         if first:
             self.processes.report(self.iteration, "a snapshot")
-            weights = gathered(self._workers[0], self.iteration, {"seed": self.seed, **self._setting})
+            facts = {"seed": self.seed, **self._setting, **({} if kept is None else {KEY: kept})}
+            weights = gathered(self._workers[0], self.iteration, facts)
             check_numbers(weights, self._kept())
             for path in paths:
                 write(self.runtime, path, weights)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import NoneType
 from typing import Any
 
 from demitasse import (
@@ -55,6 +56,7 @@ class Watched(GradientSync):
         self.index, self.size = level.index, level.size
         self._meeting = meeting
         self._level, self._who = level, f"plugin {plugin!r}, {type(level).__name__}"
+        self.plugin, self.keeps = plugin, has_own(level, "saved")
 
     def bind(self, memory: FlatMemory) -> None:
         """The level's, once all siblings have their memory."""
@@ -119,6 +121,20 @@ class Watched(GradientSync):
             if self._meeting is not None:
                 self._meeting.alone = None
 
+    def saved(self) -> Any:
+        """The level's. Raises PluginError for what no snapshot can hold."""
+        with blamed(self._who, "in saved"):
+            state = self._level.saved()
+        if strange := strange_in(state):
+            valid = "valid: None, numbers, text, bytes, lists of these, and mappings by text or number"
+            raise PluginError(f"{self._who}: saved gave a {strange} ({valid})")
+        return state
+
+    def restore(self, saved: Any) -> None:
+        """The level's."""
+        with blamed(self._who, "in restore"):
+            self._level.restore(saved)
+
     def close(self) -> None:
         """The level's."""
         with blamed(self._who, "in close"):
@@ -175,6 +191,16 @@ def check_level(plugin: str, level: object, group: Group, simulated: bool = Fals
             f"{who} has size {level.size} and nothing to do, so that siblings would train apart{meant} "
             f"(valid: some of {', '.join(WORKS)})"
         )
+
+
+def strange_in(value: Any) -> str:
+    """The type of the first part of a value that is no plain data; "" where all is."""
+    if type(value) is dict:
+        keys = [type(key).__name__ for key in value if type(key) not in (int, str)]
+        return next(iter(keys), "") or strange_in([*value.values()])
+    if type(value) is list:
+        return next(filter(None, map(strange_in, value)), "")
+    return "" if type(value) in (NoneType, bool, int, float, str, bytes) else type(value).__name__
 
 
 def has_own(level: GradientSync, method: str) -> bool:
