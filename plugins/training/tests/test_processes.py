@@ -368,7 +368,8 @@ def test_any_process_may_be_asked_to_stop_within_a_test(
 
     batches = 16 // (2 * threads)
     assert together(2, job, threads=threads) == [(4, True, batches), (4, True, 3)]
-    assert [each for each in told if each[0] != "iteration"] == [
+    now_and_then = "iteration", "testing"  # of tests that take half a second
+    assert [each for each in told if each[0] not in now_and_then] == [
         ("start", 0),
         ("test", 2),
         ("snapshot", 4),

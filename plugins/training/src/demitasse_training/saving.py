@@ -45,7 +45,7 @@ def check_writable(runtime: Runtime, solver: Solver) -> None:
                 f"no composed plugin writes {suffix} snapshots, which the solver asks for; add the "
                 f"plugin {plugin!r}, {otherwise}"
             )
-    prefix = _prefix(solver)
+    prefix = prefix_of(solver)
     folder = Path(f"{prefix}_iter").parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def check_writable(runtime: Runtime, solver: Solver) -> None:
 def paths_of(solver: Solver, iteration: int, prefix: str | Path | None = None) -> list[Path]:
     """Where a solver's snapshots of an iteration go, in each format that it asks for; ``prefix``
     instead of its own."""
-    stem = f"{prefix or _prefix(solver)}_iter_{iteration}"
+    stem = f"{prefix or prefix_of(solver)}_iter_{iteration}"
     return [Path(f"{stem}{suffix}") for suffix in _suffixes(solver)]
 
 
@@ -134,7 +134,8 @@ def _suffixes(solver: Solver) -> tuple[str, ...]:
     return solver.snapshot_suffixes or (SNAPSHOT,)
 
 
-def _prefix(solver: Solver) -> str:
+def prefix_of(solver: Solver) -> str:
+    """What the names of a solver's snapshots begin with."""
     return solver.snapshot_prefix or "snapshot"
 
 

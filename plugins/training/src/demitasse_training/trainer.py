@@ -7,6 +7,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -53,6 +54,7 @@ from demitasse_training.samples import opener
 from demitasse_training.saving import check_numbers, check_writable, gathered, keep, paths_of, write
 from demitasse_training.scores import Scores
 from demitasse_training.sizes import sizes
+from demitasse_training.sole_writer import sole_writer
 from demitasse_training.terms import loss_weights, nets_told, values
 from demitasse_training.update import Update
 from demitasse_training.views import Views
@@ -290,21 +292,24 @@ class Trainer(Rooted):
         ``save`` is true, a snapshot is written and the run goes on. ``until`` is asked after each test,
         with its scores: once it is true, the run ends as at its last iteration. Where samples cannot be
         read, in any process, or a listener fails, a snapshot keeps what was trained so far. Listeners
-        are told of the end of a run that fails too, with its ``error``."""
-        if self.processes.rank == 0:
+        are told of the end of a run that fails too, with its ``error``. Raises SnapshotError, before
+        anything else, where another process's training writes snapshots with the same prefix."""
+        first = self.processes.rank == 0
+        if first:
             self.check_snapshots()
-        self._saved, self._keeps = self.iteration, True
-        try:
-            return self._run(stop, save, until)
-        except BaseException as error:
-            whole = self.processes.size == 1 and self._pace.whole
-            others = NumericsError | SnapshotError | WorkerError  # after which nothing is to be kept
-            if whole and isinstance(error, Exception) and not isinstance(error, others):
-                self._keep(error)
-            tell_failure(self.listeners, self.iteration, error)
-            raise
-        finally:
-            self._keeps = False
+        with sole_writer(self.solver) if first else nullcontext():
+            self._saved, self._keeps = self.iteration, True
+            try:
+                return self._run(stop, save, until)
+            except BaseException as error:
+                whole = self.processes.size == 1 and self._pace.whole
+                others = NumericsError | SnapshotError | WorkerError  # after which nothing is to be kept
+                if whole and isinstance(error, Exception) and not isinstance(error, others):
+                    self._keep(error)
+                tell_failure(self.listeners, self.iteration, error)
+                raise
+            finally:
+                self._keeps = False
 
     def _run(
         self,

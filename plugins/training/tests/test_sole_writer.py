@@ -1,0 +1,91 @@
+"""Two trainings at once do not write over each other's snapshots."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from demitasse import SnapshotError, compose
+from demitasse_training.sole_writer import sole_writer
+
+ANOTHER = """
+import sys
+from types import SimpleNamespace
+from demitasse_training.sole_writer import sole_writer
+solver = SimpleNamespace(
+    snapshot_interval=1, snapshot_last=True, snapshot_suffixes=(), snapshot_prefix=sys.argv[1]
+)
+with sole_writer(solver):
+    print("writing", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def run(toy: ModuleType, tmp_path: Path) -> Callable[..., Any]:
+    def run(prefix: str, **fields: Any) -> Any:
+        about = {"max_iterations": 2, "snapshot_prefix": str(tmp_path / prefix), **fields}
+        plugins = ["reference", "training", "snapshots", toy.toy()]
+        with compose(toy.machine(), plugins) as runtime:
+            return runtime.trainer(toy.solver(toy.classifier(), **about)).run()
+
+    return run
+
+
+def test_another_process_s_training_is_told_with_its_number(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    asked = [sys.executable, "-c", ANOTHER, str(tmp_path / "a")]
+    with subprocess.Popen(asked, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as another:
+        assert another.stdout is not None
+        assert another.stdout.readline() == "writing\n"
+        with pytest.raises(SnapshotError) as caught:
+            run("a")
+        told = f"snapshots with prefix {str(tmp_path / 'a')!r} are being written by another training"
+        assert str(caught.value).startswith(f"{told} (process {another.pid} on ")
+        assert not list(tmp_path.glob("a_iter_*"))
+        assert run("b").iteration == 2
+        assert run("a", snapshot_last=False).iteration == 2, "which writes none"
+        another.send_signal(signal.SIGKILL)
+        another.wait()
+    assert run("a").iteration == 2, "that of a killed process is free"
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["a_iter_2.demitasse", "b_iter_2.demitasse"]
+
+
+def test_trainings_of_one_process_are_its_own(
+    toy: ModuleType, run: Callable[..., Any], tmp_path: Path
+) -> None:
+    solver = toy.solver(toy.classifier(), max_iterations=2, snapshot_prefix=str(tmp_path / "a"))
+    hidden = tmp_path / ".a_iter_0.lock"
+    with sole_writer(solver):
+        with sole_writer(solver):
+            assert hidden.is_file()
+        assert hidden.is_file(), "the first still writes"
+        assert run("a").iteration == 2
+        assert hidden.is_file()
+    assert not hidden.exists()
+
+
+def test_a_run_that_fails_leaves_no_lock(
+    toy: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solver = toy.solver(toy.classifier(), max_iterations=2, snapshot_prefix=str(tmp_path / "a"))
+    with compose(toy.machine(), ["reference", "training", "snapshots", toy.toy()]) as runtime:
+        trainer = runtime.trainer(solver)
+
+        def fail(event: Any) -> None:
+            assert list(tmp_path.glob(".a*.lock")) or event.kind == "start"
+            raise ValueError("of a listener")
+
+        trainer.listeners.append(fail)
+        with pytest.raises(Exception, match="of a listener"):
+            trainer.run()
+    assert not list(tmp_path.glob(".*"))
