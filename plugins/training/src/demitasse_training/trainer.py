@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,8 @@ import numpy as np
 
 from demitasse import (
     PRECISIONS,
-    DataSpec,
     Entry,
     Event,
-    ModelError,
     NumericsError,
     Rooted,
     Runtime,
@@ -29,7 +26,6 @@ from demitasse import (
     Weights,
     WeightsFiles,
     WorkerError,
-    arrange,
 )
 from demitasse_training import agreement
 from demitasse_training.accord import Accord
@@ -45,20 +41,17 @@ from demitasse_training.beginning import begun, in_common
 from demitasse_training.crew import Crew, one_at_a_time
 from demitasse_training.kept_by_levels import KEY, gathered_levels, restore_levels
 from demitasse_training.listeners import listener_of, tell, tell_failure
-from demitasse_training.net import Net
+from demitasse_training.making import Data, make_tests, make_workers
 from demitasse_training.own_shapes import varying
 from demitasse_training.pace import Ask, Pace
 from demitasse_training.profiling import timed
 from demitasse_training.resume import saved_run, seed_of
-from demitasse_training.samples import opener
 from demitasse_training.saving import check_numbers, check_writable, gathered, keep, paths_of, write
 from demitasse_training.scores import Scores
 from demitasse_training.sizes import sizes
 from demitasse_training.sole_writer import sole_writer
 from demitasse_training.terms import loss_weights, nets_told, values
-from demitasse_training.update import Update
 from demitasse_training.views import Views
-from demitasse_training.worker import Worker
 
 BETWEEN = 0.5
 """Seconds between two events about the batches of a test, from its beginning on."""
@@ -104,7 +97,7 @@ class Trainer(Rooted):
         weights: WeightsFiles | None = None,
         resume: str | Path | None = None,
         overrides: Mapping[str, Any] | None = None,
-        data: Mapping[str, Mapping[str, Any] | DataSpec] | None = None,
+        data: Data = None,
         scaling: str = "strong",
         precision: str | None = None,
         retain: str | None = None,
@@ -141,7 +134,8 @@ class Trainer(Rooted):
                 self.processes,
                 agreement.composition(runtime, self.solver, self.precision, scaling, self.seed),
             )
-            self._make(data, saved)
+            about: dict[str, Any] = {"data": data, "precision": self.precision, "seed": self.seed}
+            self._make(saved, scaling == "weak", about)
             self.loaded = begun(
                 runtime,
                 self._workers,
@@ -480,63 +474,10 @@ class Trainer(Rooted):
 
     # How it comes to be.
 
-    def _make(
-        self, data: Mapping[str, Mapping[str, Any] | DataSpec] | None, saved: Weights | None
-    ) -> None:
-        runtime, solver = self.runtime, self.solver
-        update = Update.named(
-            solver.update, solver.update_attributes, runtime.vocabulary, solver.location
-        )
-        open_source = opener(runtime, data, "train")
-        if "test" in (data or {}) and not solver.tests:
-            raise ModelError(
-                f"{solver.train.location}: data is given for phase 'test'; there is no test net"
-            )
-        for place in arrange(runtime.machine, self.dtype, self.processes):
-            if saved is not None and (tuner := runtime.kernels(place).tuner) is not None:
-                tuner.prefer(saved.record.get("kernels", {}))
-            self._workers.append(
-                Worker(
-                    runtime,
-                    place,
-                    solver,
-                    update,
-                    self._workers,
-                    open_source=open_source,
-                    dtype=self.dtype,
-                    precision=self.precision,
-                    weak=self.scaling == "weak",
-                    seed=self.seed,
-                    retain=self._retain,
-                )
-            )
-        for number, worker in enumerate(self._workers):
-            for level in worker.watched:
-                level.bind(worker.flat)
-            if self.processes.size > 1 and not self._crew.asynchronous:
-                worker.agree = partial(self._accord.arrive, number)
+    def _make(self, saved: Weights | None, weak: bool, about: Mapping[str, Any]) -> None:
+        joined, of = (self._crew, self._accord, self.processes), (self.runtime, self.solver)
+        make_workers(*joined, *of, saved=saved, weak=weak, retain=self._retain, **about)
         first = self._workers[0]
-        if "train" in (data or {}) and not first.graph.feeds:
-            raise ModelError(
-                f"{solver.train.location}: data is given for phase 'train', where the net has no layer "
-                f"that reads samples"
-            )
         self.plan, self.workers = first.plan, first.share.workers
-        self.batch = first.graph.feeds[0].batch * solver.passes if first.graph.feeds else 0
-        for definition in solver.tests:
-            self._tests.nets.append([])
-            for worker in self._workers:
-                self._tests.nets[-1].append(
-                    Net(
-                        runtime,
-                        definition,
-                        phase="test",
-                        precision=self.precision,
-                        data=data,
-                        seed=self.seed,
-                        worker=worker.place,
-                        slots=self.plan.slots,
-                        flat=(worker if worker.place.streams else first).flat.parameters,
-                        arena=worker.memory["arena"],
-                    )
-                )
+        self.batch = first.graph.feeds[0].batch * self.solver.passes if first.graph.feeds else 0
+        make_tests(self._tests, self._crew, *of, **about)

@@ -1,0 +1,96 @@
+"""What a trainer is made of: a process's workers, with what joins them, and the nets that they test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from demitasse import PRECISIONS, DataSpec, ModelError, Processes, Runtime, Solver, Weights, arrange
+from demitasse_training.accord import Accord
+from demitasse_training.crew import Crew
+from demitasse_training.net import Net
+from demitasse_training.samples import opener
+from demitasse_training.scores import Scores
+from demitasse_training.update import Update
+from demitasse_training.worker import Worker
+
+Data = Mapping[str, Mapping[str, Any] | DataSpec] | None
+"""Samples that a user gives in place of the net's own, by phase."""
+
+
+def make_workers(
+    crew: Crew,
+    accord: Accord,
+    processes: Processes,
+    runtime: Runtime,
+    solver: Solver,
+    *,
+    data: Data,
+    saved: Weights | None,
+    precision: str,
+    weak: bool,
+    seed: int,
+    retain: str | None,
+) -> None:
+    """Plan the solver's net for each worker of this process, with the choices of kernels that were
+    ``saved``, and join them. Who has been made is in the ``crew`` also where another fails. Raises
+    ModelError for samples that nobody would read."""
+    if "test" in (data or {}) and not solver.tests:
+        raise ModelError(
+            f"{solver.train.location}: data is given for phase 'test'; there is no test net"
+        )
+    update = Update.named(solver.update, solver.update_attributes, runtime.vocabulary, solver.location)
+    open_source, dtype = opener(runtime, data, "train"), PRECISIONS[precision]
+    for place in arrange(runtime.machine, dtype, processes):
+        if saved is not None and (tuner := runtime.kernels(place).tuner) is not None:
+            tuner.prefer(saved.record.get("kernels", {}))
+        crew.workers.append(
+            Worker(
+                runtime,
+                place,
+                solver,
+                update,
+                crew.workers,
+                open_source=open_source,
+                dtype=dtype,
+                precision=precision,
+                weak=weak,
+                seed=seed,
+                retain=retain,
+            )
+        )
+    for number, worker in enumerate(crew.workers):
+        for level in worker.watched:
+            level.bind(worker.flat)
+        if processes.size > 1 and not crew.asynchronous:
+            worker.agree = partial(accord.arrive, number)
+    if "train" in (data or {}) and not crew.workers[0].graph.feeds:
+        raise ModelError(
+            f"{solver.train.location}: data is given for phase 'train', where the net has no layer that "
+            f"reads samples"
+        )
+
+
+def make_tests(
+    tests: Scores, crew: Crew, runtime: Runtime, solver: Solver, *, data: Data, precision: str, seed: int
+) -> None:
+    """Plan the solver's test nets for each worker, in its memory."""
+    first = crew.workers[0]
+    for definition in solver.tests:
+        tests.nets.append([])
+        for worker in crew.workers:
+            tests.nets[-1].append(
+                Net(
+                    runtime,
+                    definition,
+                    phase="test",
+                    precision=precision,
+                    data=data,
+                    seed=seed,
+                    worker=worker.place,
+                    slots=first.plan.slots,
+                    flat=(worker if worker.place.streams else first).flat.parameters,
+                    arena=worker.memory["arena"],
+                )
+            )
