@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from demitasse import Processes, SnapshotError, Weights
+from demitasse_training.collecting import collected
 from demitasse_training.worker import Worker
 
 if TYPE_CHECKING:
@@ -20,12 +21,13 @@ KEY = "synchronisation"
 
 
 def gathered_levels(workers: Sequence[Worker], processes: Processes) -> list[Any] | None:
-    """What a snapshot's record has under ``KEY``, None where nobody keeps anything. All processes call
-    it, with nothing under way."""
+    """What a snapshot's record has under ``KEY``; None where nobody keeps anything, and for all but the
+    first process. All call it, with nothing under way."""
     if not _keepers(workers):
         return None
     mine = [[[level.plugin, level.saved()] for level in worker.watched] for worker in workers]
-    return processes.gather(mine)
+    found = collected(mine, processes)
+    return found and [each or [] for each in found]  # one that is lost has left nothing
 
 
 def restore_levels(
