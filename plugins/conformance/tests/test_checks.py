@@ -185,6 +185,7 @@ class Sum(GradientSync):
         assert team is not None
         self.team, self.index, self.size = team, group.index, team.size
         self.fault = str(group.options.get("fault", ""))
+        self.kept: dict[int, Any] = {}
 
     def reduce(self, bucket: Any, span: Any) -> Callable[[], None]:
         stop = span.stop - (len(span) // 2 if self.fault == "a part" else 0)
@@ -199,10 +200,21 @@ class Sum(GradientSync):
                 total = np.sign(total) * 0.01
             if self.fault == "forgets":
                 total *= 0
+            if self.fault in ("keeps", "saves"):
+                whole = total + self.kept.get(span.start, 0)
+                total = np.round(whole, 2)
+                self.kept[span.start] = whole - total
             wait()
             self.team.memory[self.index].gradients[part] = total
 
         return add
+
+    def saved(self) -> Any:
+        told = {start: left.tolist() for start, left in self.kept.items()}
+        return told if self.fault == "saves" else None
+
+    def restore(self, saved: Any) -> None:
+        self.kept = {start: np.array(left) for start, left in saved.items()}
 
     def quiesce(self) -> None:
         """Nothing is under way; it may wait for siblings nevertheless."""
@@ -243,6 +255,12 @@ def test_siblings_that_agree_on_something_else_are_found_unless_that_is_promised
         check_sync(PLUGINS, "summing", fault=fault)
     assert check_sync(PLUGINS, "summing", promise="agreeing", fault=fault) > 1e-3
     assert check_sync(PLUGINS, "summing", promise="learning", fault=fault) > 1e-3
+
+
+def test_what_is_kept_and_not_in_snapshots_is_found() -> None:
+    with pytest.raises(BrokenPromiseError, match=r"half of them from a snapshot on, .* never stopped"):
+        check_sync(PLUGINS, "summing", promise="agreeing", fault="keeps")
+    check_sync(PLUGINS, "summing", promise="agreeing", fault="saves")
 
 
 @pytest.mark.timeout(60, method="thread")

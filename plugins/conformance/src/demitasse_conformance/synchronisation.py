@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,8 +50,9 @@ def check_sync(
     """Hold what synchronises ``workers`` threads to its ``promise``, one of ``exact``, ``agreeing`` and
     ``learning``, by ten iterations (forty where the loss is to fall) of ``solver`` on ``data``: by
     default of a small net of the kit's own in double precision. ``options`` are those of a description's
-    ``sync``; ``hw`` is a machine that has one, in place of threads. Returns the largest difference of a
-    parameter from one worker's, of the largest of its array. Raises BrokenPromiseError."""
+    ``sync``; ``hw`` is a machine that has one, in place of threads. Siblings that agree are to have the
+    same parameters where they go on from a snapshot. Returns the largest difference of a parameter from
+    one worker's, of the largest of its array. Raises BrokenPromiseError."""
     if promise not in PROMISES:
         raise ValueError(f"promise {promise!r} (valid: {', '.join(PROMISES)})")
     path = NETS / "synchronised_solver.prototxt" if solver is None else Path(solver)
@@ -71,24 +73,42 @@ def check_sync(
             f"after {iterations} iterations a parameter of sibling {number} is {far:.2g} of the largest "
             f"from sibling 0's",
         )
-    apart, name = max(
-        (float(np.abs(found.parameters[name] - array).max(initial=0.0)) / _largest(array), name)
-        for name, array in alone.parameters.items()
-    )
+    apart, name = _furthest(found, alone)
     hold(
         promise != "exact" or apart <= WITHIN,
         f"after {iterations} iterations {name} is {apart:.2g} of its largest number from what one "
         f"worker has; a synchronisation adds gradients up, which come weighted, and does not divide",
     )
+    if promise != "learning":
+        resumed = _run(several, plugins, path, given, iterations, iterations // 2)
+        far, name = _furthest(resumed, found)
+        hold(
+            far <= WITHIN,
+            f"after {iterations} iterations, half of them from a snapshot on, {name} is {far:.2g} of "
+            f"its largest number from that of a run that never stopped; what a synchronisation keeps "
+            f"from one iteration to the next it gives by saved, and takes back by restore",
+        )
     return apart
 
 
 def _run(
-    machine: Any, plugins: Sequence[Any], solver: Path, data: Mapping[str, Any], iterations: int
+    machine: Any,
+    plugins: Sequence[Any],
+    solver: Path,
+    data: Mapping[str, Any],
+    iterations: int,
+    stop: int = 0,
 ) -> Run:
-    with compose(machine, plugins) as runtime:
+    """So many iterations, those after the first ``stop``, if any, from a snapshot on."""
+    names = [*plugins, *({"snapshots"} - {each for each in plugins if isinstance(each, str)})]
+    with compose(machine, names) as runtime, tempfile.TemporaryDirectory() as folder:
         trainer = runtime.trainer(solver, data=data, precision="f64")
-        losses = [trainer.step().loss for _ in range(iterations)]
+        losses = [trainer.step().loss for _ in range(stop)]
+        if stop:
+            path = trainer.snapshot(Path(folder, "kit"))
+            trainer.close()
+            trainer = runtime.trainer(solver, data=data, precision="f64", resume=path)
+        losses += [trainer.step().loss for _ in range(iterations - stop)]
         if solver.parent == NETS:  # another's tests may want samples that are not given
             trainer.test()  # before which, as before a snapshot, synchronisation is quiesced
         parameters = {
@@ -99,6 +119,15 @@ def _run(
         siblings = [np.array(np.asarray(a)) for _, name, a in trainer.arrays() if name == "parameters"]
         trainer.close()
     return Run(parameters, siblings, losses)
+
+
+def _furthest(run: Run, other: Run) -> tuple[float, str]:
+    """The largest difference of a parameter from another run's, of the largest of its array, and which
+    it is."""
+    return max(
+        (float(np.abs(run.parameters[name] - array).max(initial=0.0)) / _largest(array), name)
+        for name, array in other.parameters.items()
+    )
 
 
 def _largest(array: np.ndarray) -> float:
