@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demitasse import NumericsError, Runtime, compose
+from demitasse import Level, Machine, MemorySpace, NumericsError, Runtime, SyncSpec, compose
 
 ROOT = Path(__file__).parent.parent
 NET = """
@@ -30,11 +30,18 @@ layer { name: "scores" type: "InnerProduct" bottom: "hidden" top: "scores"
   inner_product_param { num_output: 10 weight_filler { type: "xavier" } } }
 layer { name: "loss" type: "SoftmaxWithLoss" bottom: "scores" bottom: "label" top: "loss" }
 """
+SHORTCUT = """
+layer { name: "sum" type: "Eltwise" bottom: "bn" bottom: "conv" top: "sum" }
+layer { name: "relu" type: "ReLU" bottom: "sum" top: "sum" }
+"""
 
 
-def solver(folder: Path, batch: int, normalised: bool) -> Path:
-    """A solver of the net; without its normalisation, where several workers are to agree."""
-    lines = NET.replace("BATCH", str(batch)).replace("TOP", "bn" if normalised else "conv").split("\n")
+def solver(folder: Path, batch: int, normalised: bool, shortcut: bool = False) -> Path:
+    """A solver of the net; without its normalisation, where several workers are to agree; with a
+    shortcut past that, which kernels add as they normalise."""
+    net = NET.replace('layer { name: "relu" type: "ReLU" bottom: "bn" top: "bn" }', SHORTCUT)
+    net = (net if shortcut else NET).replace("BATCH", str(batch))
+    lines = net.replace("TOP", ("sum" if shortcut else "bn") if normalised else "conv").split("\n")
     inside = ('name: "bn"', 'name: "scale"', 'name: "relu"')
     kept = lines if normalised else [x for x in lines if not any(name in x for name in inside)]
     (folder / "net.prototxt").write_text("\n".join(kept))
@@ -72,25 +79,52 @@ def test_workers_whose_shares_differ_keep_their_parameters_alike(tmp_path: Path,
             assert np.abs(one - two).max() < 1e-4 * max(1.0, np.abs(one).max())
 
 
-def test_profiling_leaves_running_statistics_as_they_were(runtime: Runtime, tmp_path: Path) -> None:
-    trainer = runtime.trainer(solver(tmp_path, 8, normalised=True), data=samples(8))
+@pytest.mark.parametrize("shortcut", [False, True])
+def test_profiling_leaves_running_statistics_as_they_were(
+    runtime: Runtime, tmp_path: Path, shortcut: bool
+) -> None:
+    trainer = runtime.trainer(solver(tmp_path, 8, True, shortcut), data=samples(8))
     trainer.step(2)
     before = [array.copy() for array in trainer.net.params["bn"]]
     trainer.profile(3)
     assert all(np.array_equal(*pair) for pair in zip(before, trainer.net.params["bn"], strict=True))
 
 
+@pytest.mark.parametrize("shortcut", [False, True])
 def test_a_step_that_fails_leaves_running_statistics_as_they_were(
-    runtime: Runtime, tmp_path: Path
+    runtime: Runtime, tmp_path: Path, shortcut: bool
 ) -> None:
     data = samples(8)
     data["train"]["data"][16] = np.nan
-    trainer = runtime.trainer(solver(tmp_path, 8, normalised=True), data=data)
+    trainer = runtime.trainer(solver(tmp_path, 8, True, shortcut), data=data)
+    words = {entry.operation for entry in trainer.net.plan.entries}
+    assert ("batch_norm_sum_relu" in words) == shortcut
     trainer.step(2)
     before = [array.copy() for array in trainer.net.params["bn"]]
     with pytest.raises(NumericsError, match="iteration 2"):
         trainer.step(1)
     assert all(np.array_equal(*pair) for pair in zip(before, trainer.net.params["bn"], strict=True))
+
+
+@pytest.mark.parametrize("shortcut", [False, True])
+def test_workers_of_one_memory_have_running_statistics_each_of_its_own_samples(
+    tmp_path: Path, shortcut: bool
+) -> None:
+    """The first's are those of a worker alone that has half of the batch."""
+    found, data = [], samples(8)
+    half = {"train": {name: array[:4] for name, array in data["train"].items()}}
+    levels = (
+        Level("node", memory=(MemorySpace("host"),)),
+        Level("worker", count=2, workers="threads", sync=SyncSpec("parameter_server", {"model": "bsp"})),
+    )
+    for machine, batch, given in ((Machine("two", levels), 8, data), ("auto", 4, half)):
+        with compose(machine) as runtime:
+            trainer = runtime.trainer(solver(tmp_path, batch, True, shortcut), data=given)
+            trainer.step(1)
+            found.append([array.copy() for array in trainer.net.params["bn"]])
+    assert found[0][2][0] == found[1][2][0] == 1
+    for two, alone in zip(*found, strict=True):
+        np.testing.assert_allclose(two, alone, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")

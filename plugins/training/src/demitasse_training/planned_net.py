@@ -318,7 +318,7 @@ class PlannedNet:
     def statistics_kept(self) -> Work:
         """Remember what forward passes change of parameters, as running means. What is given has them as
         they were then."""
-        starts = {b.offset for b in changed_parameters(self.plan, self.runtime.vocabulary)}
+        starts = {b.offset for b in changed_parameters(self.graph, self.plan)}
         item = np.dtype(self.dtype).itemsize
         spans = [slot.span for slot in self.plan.slots if slot.span.start * item in starts]
         arrays = [self._flat[span.start : span.stop] for span in joined(spans)]

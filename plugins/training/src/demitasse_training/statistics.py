@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from demitasse import Buffer, Memory, Plan, Span
-from demitasse.operations import Operation
+from demitasse import Buffer, Graph, Memory, Plan, Slot, Span, Tensor
 from demitasse_training.shared_parameters import SharedParameters
 
 
-def changed_parameters(plan: Plan, vocabulary: Mapping[str, Operation]) -> list[Buffer]:
-    """Where they lie, in the order in which a pass comes to them."""
-    found = dict[int, Buffer]()
-    for entry in plan.entries:
-        word = vocabulary.get(entry.operation)
-        for operand, buffer in zip(word.inputs if word else (), entry.inputs, strict=False):
-            if operand.updated and buffer is not None and buffer.region == "parameters":
-                found[buffer.offset] = buffer
+def changed_parameters(graph: Graph, plan: Plan) -> list[Buffer]:
+    """Where they lie, in the order in which a pass comes to them. The plan's entries do not tell: of two
+    operations that a kernel does as one the vocabulary has no word."""
+    slots = {owner: slot for slot in plan.slots for owner in slot.owners}
+    lying: dict[Tensor | None, Slot] = {p.tensor: slots[p.owners[0]] for p in graph.parameters}
+    item, found = np.dtype(plan.dtype).itemsize, dict[int, Buffer]()
+    for node in graph.nodes:
+        if node.operation.view and (seen := lying.get(node.inputs[0])) is not None:
+            lying[node.outputs[0]] = seen
+        for operand, tensor in zip(node.operation.inputs, node.inputs, strict=False):
+            if operand.updated and tensor is not None and (slot := lying.get(tensor)) is not None:
+                offset = slot.span.start * item
+                found[offset] = Buffer(tensor.name, slot.spec, "parameters", offset)
     return list(found.values())
 
 

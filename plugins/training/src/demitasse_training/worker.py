@@ -351,7 +351,7 @@ class Worker:
 
     def _take_memory(self, others: Sequence[Worker]) -> None:
         plan, item, take = self.plan, np.dtype(self.dtype).itemsize, self.allocator.allocate
-        changed = changed_parameters(plan, self.runtime.vocabulary)
+        changed = changed_parameters(self._graph, plan)
         space = next((level.space for level in self.levels if level.space is not None), None)
         take_flat = take if space is None else self.runtime.allocator(space).allocate
         lender = self._sharing(others, lambda level: level.shares_parameters)
