@@ -101,8 +101,7 @@ class Plan(Rooted):
         arena, unshared = self.arena_bytes / 2**20, self.unshared_bytes / 2**20
         counts = f"{self.parameters:,} parameters in {len(self.buckets)} buckets"
         memory = f"arena {arena:.2f} MiB ({unshared:.2f} MiB without sharing)"
-        lines.append(f"{len(self.entries)} operations, {counts}, {memory}")
-        return "\n".join(lines)
+        return "\n".join([*lines, f"{len(self.entries)} operations, {counts}, {memory}"])
 
 
 class _Choice(NamedTuple):
@@ -128,6 +127,7 @@ def make_plan(
     bucket_bytes: int = 0,
     brief_gradients: bool = False,
     fixed_parameters: bool = False,
+    parameters_first: int = 0,
     like: Plan | None = None,
 ) -> Plan:
     """Plan a graph at a place. ``slots`` are those of another plan whose parameters this one reads;
@@ -135,10 +135,11 @@ def make_plan(
     gradients until a bucket has that many; ``brief_gradients`` lets gradients share memory with
     activations, for updates made as soon as they are final, and each stretch of a large one if a kernel
     makes it so; ``fixed_parameters`` promises that what depends on them alone need not be done at every
-    step; ``like`` is a sibling's plan, whose parameters and gradients this one's lie like. Raises
-    PlanError for an operation that nobody computes, ShapeError for a parameter unlike the other's."""
+    step; of that, what makes up to ``parameters_first`` bytes is done before all else; ``like`` is a
+    sibling's plan, whose parameters and gradients this one's lie like. Raises PlanError for an operation
+    that nobody computes, ShapeError for a parameter unlike the other's."""
     planner = _Planner(graph, kernels, place, slots, retain == "all", precision)
-    planner.fixed = fixed_parameters
+    planner.fixed, planner.ahead = fixed_parameters, math.inf if fixed_parameters else parameters_first
     planner.lie_like(like)
     planner.choose_kernels()
     planner.find_fixed()
@@ -162,7 +163,7 @@ class _Planner:
         self.graph, self.kernels, self.place, self.retain_all = graph, kernels, place, retain_all
         self.precision = "f32" if retain_all and precision == "bf16" else precision
         self.given = {owner: slot for slot in given for owner in slot.owners}
-        self.item, self.fixed = TensorSpec((), graph.dtype).nbytes, False
+        self.item, self.fixed, self.ahead = TensorSpec((), graph.dtype).nbytes, False, 0.0
         self.layouts, self.root = dict[Tensor, Layout](), dict[Tensor, Tensor]()
         self.reordered: dict[tuple[Tensor, Layout], Tensor] = {}
         self.chosen, self.in_place, self.once = list[_Choice](), set[int](), set[int]()
@@ -183,9 +184,8 @@ class _Planner:
     def lie_like(self, other: Plan | None) -> None:
         """Siblings exchange flat memory: whatever each would choose, its parameters lie as one's do."""
         self.like = other
-        specs = {slot.owners[0]: slot.spec for slot in other.slots} if other else {}
-        for parameter in self.graph.parameters if other else ():
-            self.layouts[parameter.tensor] = specs[parameter.owners[0]].layout
+        layouts = {slot.owners[0]: slot.spec.layout for slot in other.slots} if other else {}
+        self.layouts |= {p.tensor: layouts[p.owners[0]] for p in self.graph.parameters if other}
 
     def choose_kernels(self) -> None:
         """A kernel for each node that somebody needs, and transforms where layouts disagree."""
@@ -306,18 +306,20 @@ class _Planner:
         return self.root.get(tensor, tensor)
 
     def find_fixed(self) -> None:
-        """What depends on fixed parameters and constants alone is done once, first; what of it is read
-        later is pinned."""
-        fixed = {parameter.tensor for parameter in self.graph.parameters} | set(self.graph.constants)
-        once, later = list[_Choice](), list[_Choice]()
-        for choice in self.chosen if self.fixed else ():
-            updates = any(operand.updated for operand in choice.node.operation.inputs)
+        """What depends on constants alone and parameters that no operation changes is done first, and if
+        they are fixed once; what of it is read later is pinned then."""
+        nodes, first, later = self.graph.nodes, list[_Choice](), list[_Choice]()
+        operands = (pair for n in nodes for pair in zip(n.operation.inputs, n.inputs, strict=False))
+        changed = {tensor for operand, tensor in operands if operand.updated}
+        fixed = {*(p.tensor for p in self.graph.parameters), *self.graph.constants} - changed
+        for choice in self.chosen if self.ahead else ():
             reads = set(map(self._find, filter(None, choice.node.inputs)))
-            alone = not updates and fixed.issuperset(reads)
-            (once if alone else later).append(choice)
-            fixed.update(filter(None, choice.node.outputs if alone else ()))
-            self.pinned.update(() if alone else fixed & reads)
-        self.chosen, self.once = [*once, *later] or self.chosen, set(range(len(once)))
+            small = sum(self._spec(t).nbytes for t in choice.node.outputs if t) <= self.ahead
+            alone = small and choice.node.phase == "forward" and fixed >= reads
+            (first if alone else later).append(choice)
+            fixed.update({*filter(None, choice.node.outputs)} - changed if alone else ())
+            self.pinned.update(fixed & reads if self.fixed and not alone else ())
+        self.chosen, self.once = [*first, *later] or self.chosen, set(range(len(first) * self.fixed))
 
     def trace_lifetimes(self) -> None:
         """When each memory is first written and last used, views counted with what they view."""
@@ -461,7 +463,6 @@ class _Planner:
         graph, (slots, groups) = self.graph, self._slots(bucket_bytes)
         spans = [Span(group[0].span.start, group[-1].span.stop) for group in groups]
         uses = self._uses(groups)
-        steps = [entries for entries, _ in uses]
         starts = {slot.owners[0]: slot.span.start for slot in slots}
         cut = {starts[self.gradients[t].owners[0]]: (t, parts) for t, parts in self.stretched.items()}
         for span in spans:
@@ -478,9 +479,8 @@ class _Planner:
         named = graph.blobs | {t.name: t for t in (*graph.inputs.values(), *graph.constants)}
         for feed in graph.feeds:
             named |= {f"{feed.layer}.{key}": tensor for key, tensor in feed.tensors.items()}
-        if self.retain_all:
-            named |= {t.name: t for node in graph.nodes for t in node.outputs if t is not None}
-            named |= {t.name: t for c in self.chosen for t in c.node.outputs if t is not None}
+        for node in (*graph.nodes, *(c.node for c in self.chosen)) if self.retain_all else ():
+            named |= {t.name: t for t in node.outputs if t is not None}
         return Plan(
             name=name,
             phase=graph.phase,
@@ -493,8 +493,8 @@ class _Planner:
             objective=tuple((buffers[t], weight) for t, weight in graph.objective),
             slots=tuple(slots),
             buckets=tuple(map(Bucket, range(len(groups)), spans, layers)),
-            first_read=tuple(map(min, steps)),
-            final=tuple(map(max, steps)),
+            first_read=tuple(min(entries) for entries, _ in uses),
+            final=tuple(max(entries) for entries, _ in uses),
             brief=blocks,
             trainable=max((slot.span.stop for slot in slots if slot.trainable), default=0),
             parameters=max((slot.span.stop for slot in slots), default=0),

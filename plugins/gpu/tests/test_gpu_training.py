@@ -12,10 +12,15 @@ import cv2
 import numpy as np
 import pytest
 from cuda_on_cpu.driver import EmulatedDriver
+from stand_in_cudnn import StandIn
+from test_gpu_products import Told
 from threaded_driver import ThreadedDriver
 
 import demitasse
-from demitasse import Level, Machine, MemorySpace, SyncSpec, fingerprint
+from demitasse import Candidate, Level, Machine, MemorySpace, Request, SyncSpec, fingerprint
+from demitasse_gpu import libraries
+from demitasse_gpu.libraries import convolutions, cublaslt, cudnn, products
+from demitasse_training import worker
 
 ROOT = Path(__file__).resolve().parents[3]
 ORDER_BACK = "order: 1 order: 3 order: 0 order: 2"
@@ -130,6 +135,43 @@ def test_without_graphs_a_step_gives_the_same_bits(solver: Path, gpu: demitasse.
     graphs = losses(trainer, 4)
     with on_gpu(EmulatedDriver, graphs=False) as runtime:
         assert losses(runtime.trainer(solver), 4) == graphs
+
+
+def test_copies_of_parameters_in_16_bits_are_made_first_by_one_launch_to_the_same_bits(
+    solver: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is libraries that read such; here they are stood in for."""
+
+    def offers(request: Request, options: Any) -> list[Candidate]:
+        if request.operation.family == "convolution":
+            return convolutions.candidates(request, 2**20)
+        return products.candidates(request) if request.operation.family == "inner product" else []
+
+    monkeypatch.setattr(libraries, "library_candidates", offers)
+    for module in (convolutions, cublaslt):  # other ways round otherwise
+        monkeypatch.setattr(module, "quickest", lambda device, ways: 0)
+    found = []
+    for most in (worker.TOGETHER, 0):
+        monkeypatch.setattr(worker, "TOGETHER", most)
+        with on_gpu(EmulatedDriver, graphs=False, remember=False) as runtime:
+            device: Any = runtime.allocator("gpu:0").device  # type: ignore[attr-defined]
+            device.opened |= {"cudnn": cudnn.Cudnn(device, StandIn())}
+            device.opened |= {"cublasLt": cublaslt.CublasLt(device, Told())}
+            trainer = runtime.trainer(solver, precision="bf16")
+            first = losses(trainer, 1)
+            device.driver.launches.clear()
+            first += losses(trainer, 1)
+            launches, (training,) = dict(device.driver.launches), trainer._workers
+            words = [entry.operation for entry in training.plan.entries]
+            found.append((first, launches, words, training.plan.arena_bytes))
+    (ours, together, words, arena), (theirs, apart, others, least) = found
+    assert ours == theirs
+    copies = next(number for number, word in enumerate(words) if word != "reorder")
+    assert copies == 8  # filters and biases of four layers
+    assert others[0] != "reorder" and sorted(words) == sorted(others)
+    assert (together.pop("convert_arrays"), apart.pop("convert_arrays")) == (1, 4)
+    assert together == apart
+    assert arena <= 1.01 * least
 
 
 def test_scores_and_parameters_are_those_of_the_host(solver: Path, gpu: demitasse.Runtime) -> None:

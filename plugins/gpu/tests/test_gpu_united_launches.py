@@ -316,3 +316,71 @@ def test_a_bias_is_summed_of_what_was_made_where_sums_are_written_to_the_pools_g
     same, together, *_ = pool_before_a_bias("float32", order, True, (2, 2), shared=True)
     assert np.array_equal(dx, same)
     assert np.array_equal(alone, together)
+
+
+def converted(
+    device: Device, arrays: list[tuple[Any, Any]], united: bool, layouts: tuple[Layout, Layout]
+) -> dict[str, int]:
+    """Have arrays converted, one after the other or in line; the kernels that were launched."""
+    taken, made = layouts
+    works = []
+    for x, y in arrays:
+        specs = tuple(TensorSpec((x.size,), "float32", layout) for layout in layouts)
+        about = (specs[:1], specs[1:], {}, GPU, "bf16")
+        (candidate,) = candidates(Request(word("reorder"), *about))
+        assert (candidate.input_layouts, candidate.output_layouts) == ((taken,), (made,))
+        works.append(candidate.bind([x], [y], None))
+    driver: Any = device.driver
+    before = dict(driver.launches)
+    for work in [in_order(works)] if united else works:
+        work()
+    return {
+        name: n - before.get(name, 0) for name, n in driver.launches.items() if n > before.get(name, 0)
+    }
+
+
+HALF = Layout("bf16", stored="bfloat16")
+
+
+@pytest.mark.parametrize("halves", [True, False], ids=["to bfloat16", "to float32"])
+def test_arrays_that_are_converted_in_line_are_by_one_launch(halves: bool) -> None:
+    """Of any sizes, beginning where 16 bytes may be moved at once and where not; 128 a launch."""
+    layouts = (PLAIN, HALF) if halves else (HALF, PLAIN)
+    random, device = np.random.default_rng(11), Device(EmulatedDriver(), graphs=False)
+    sizes = [1, 5, 8192, 8193, 3 * 8192 - 1, 40_000, *random.integers(1, 50, 254)]
+    pairs, expected = [], []
+    for number, size in enumerate(map(int, sizes)):
+        values = layouts[0].pack(random.standard_normal(size).astype(np.float32))
+        beside = number % 3  # elements before: none, or as many as leave the array unaligned
+        x, y = (
+            empty(device, (size + beside,), TensorSpec((1,), "float32", layout).array_type)[beside:]
+            for layout in layouts
+        )
+        x[...] = values
+        pairs.append((x, y))
+        expected.append(layouts[1].pack(layouts[0].unpack(values, (size,))))
+    assert converted(device, pairs, False, layouts) == {"convert": 260}
+    alone = [np.asarray(y).copy() for _, y in pairs]
+    for _, y in pairs:
+        y[...] = 0
+    assert converted(device, pairs, True, layouts) == {"convert_arrays": 3}
+    for (_, y), one, right in zip(pairs, alone, expected, strict=True):
+        assert np.array_equal(np.asarray(y), one)
+        assert np.array_equal(one, right)
+
+
+@pytest.mark.parametrize("at", ["all of it", "a part"])
+def test_what_is_made_of_what_was_just_made_is_made_after_it(at: str) -> None:
+    device = Device(EmulatedDriver(), graphs=False)
+    room = empty(device, (3, 64), "float32")
+    room[0] = np.arange(64, dtype=np.float32)
+    one, two, three = room[0], room[1], room[2]
+    first = [(one, two), (two, three)]
+    if at == "a part":
+        first = [(one, two), (two[32:], three[:32])]
+    assert converted(device, first, True, (PLAIN, PLAIN)) == {"convert": 2}
+    expected = np.arange(64.0) if at == "all of it" else np.arange(32.0, 64.0)
+    assert np.array_equal(np.asarray(three)[: len(expected)], expected)
+    # What is written over what another reads is, too, after it; the last writer's stays.
+    assert converted(device, [(two, three), (one, two)], True, (PLAIN, PLAIN)) == {"convert": 2}
+    assert converted(device, [(one, three), (two, three)], True, (PLAIN, PLAIN)) == {"convert": 2}

@@ -32,6 +32,10 @@ from demitasse_training.shares import Share
 from demitasse_training.walk import Walk
 
 PLANS_KEPT = 8
+TOGETHER = 1 << 23
+"""What is made of parameters alone, such as copies in 16 bits, an accelerator makes in line at a step's
+beginning, many by one launch, unless it has more bytes: those take longer than their own launch (5 us),
+and would take memory long before they are read."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -150,6 +154,7 @@ class Planner:
             retain=self.retain,
             precision=self.precision,
             fixed_parameters=fixed,
+            parameters_first=TOGETHER if self.backward and self.worker.streams else 0,
         )
         return Planned(graph, plan, dict(samples))
 

@@ -41,6 +41,7 @@ from demitasse_training.net import Net
 from demitasse_training.norms import Norms
 from demitasse_training.own_shapes import varying
 from demitasse_training.passes import Passes, around, at_work
+from demitasse_training.planner import TOGETHER
 from demitasse_training.recomputing import recompute
 from demitasse_training.samples import Destination, close_stream, destinations, open_stream
 from demitasse_training.shared_parameters import SharedParameters
@@ -202,6 +203,8 @@ class Worker:
             precision=precision,
             bucket_bytes=max((level.bucket_bytes for level in self.levels), default=alone),
             brief_gradients=not (self.levels or adding or kept) and retain is None,
+            # Not where forward begins before all parameters are there.
+            parameters_first=TOGETHER if self.place.streams and not self.levels else 0,
             like=like,
         )
 

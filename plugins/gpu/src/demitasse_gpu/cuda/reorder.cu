@@ -28,18 +28,45 @@ template <> struct Converted<unsigned short, int> {
 // As many elements as 16 bytes of the wider type hold.
 constexpr int kTogether = 16 / (sizeof(from_type) > sizeof(to_type) ? sizeof(from_type) : sizeof(to_type));
 
-extern "C" __global__ void convert(const from_type *x, to_type *y, Offset count) {
+// An array's elements, by the one of several threads.
+__device__ inline void converted(const from_type *x, to_type *y, Offset count, Offset thread, Offset threads) {
     const bool whole = is_aligned<kTogether>(x) && is_aligned<kTogether>(y);
     const Offset packed = whole ? count / kTogether * kTogether : 0;
-    for (Offset i = thread_of_grid() * kTogether; i < packed; i += threads_of_grid() * kTogether) {
+    for (Offset i = thread * kTogether; i < packed; i += threads * kTogether) {
         const Pack<from_type, kTogether> a = read<kTogether>(x + i);
         Pack<to_type, kTogether> b;
 #pragma unroll
         for (int k = 0; k < kTogether; ++k) b.values[k] = Converted<from_type, to_type>::of(a.values[k]);
         *reinterpret_cast<Pack<to_type, kTogether> *>(y + i) = b;
     }
-    for (Offset i = packed + thread_of_grid(); i < count; i += threads_of_grid())
-        y[i] = Converted<from_type, to_type>::of(x[i]);
+    for (Offset i = packed + thread; i < count; i += threads) y[i] = Converted<from_type, to_type>::of(x[i]);
+}
+
+extern "C" __global__ void convert(const from_type *x, to_type *y, Offset count) {
+    converted(x, y, count, thread_of_grid(), threads_of_grid());
+}
+
+// Arrays that one launch converts, cut into chunks, one for each block. (A kernel takes 4 KiB of parameters.)
+constexpr int kArrays = 128;
+struct Arrays {
+    const from_type *x[kArrays];
+    to_type *y[kArrays];
+    long long count[kArrays];
+    int chunks[kArrays];  // of arrays up to and with this one
+    int arrays, chunk;    // chunk: elements
+};
+
+extern "C" __global__ void convert_arrays(Arrays a) {
+    int array = 0;
+    for (int last = a.arrays - 1; array < last;) {
+        const int middle = (array + last) / 2;
+        if ((int)blockIdx.x < a.chunks[middle]) last = middle;
+        else array = middle + 1;
+    }
+    const int before = array ? a.chunks[array - 1] : 0;
+    const Offset start = (Offset)((int)blockIdx.x - before) * a.chunk;
+    const Offset count = least_of((Offset)a.chunk, a.count[array] - start);
+    converted(a.x[array] + start, a.y[array] + start, count, threadIdx.x, blockDim.x);
 }
 
 // Matrices of rows x columns transposed, one for each blockIdx.z, in tiles of 32 x 32 that blocks of

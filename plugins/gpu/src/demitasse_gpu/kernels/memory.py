@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from demitasse import PLAIN, Bind, Candidate, Request, TensorSpec, Work
 from demitasse_gpu.kernels.launches import (
     REALS,
+    THREADS,
     TYPES,
     Source,
     blocks,
@@ -19,10 +20,24 @@ from demitasse_gpu.kernels.launches import (
     structure,
 )
 from demitasse_gpu.kernels.layouts import NHWC, NHWC_BF16
+from demitasse_gpu.kernels.united import (
+    MOST_CONVERSIONS,
+    Conversion,
+    Conversions,
+    converted_with_next,
+)
+
+if TYPE_CHECKING:
+    from demitasse_gpu.launch import Launch
 
 KERNEL = "CUDA"
 _DIMENSIONS = 8
 _MOST = 2**31
+_CHUNK = 2**13  # elements that a block converts, of arrays that a launch has several of
+_ARRAYS = (
+    *(("x", "u8", MOST_CONVERSIONS), ("y", "u8", MOST_CONVERSIONS), ("count", "i8", MOST_CONVERSIONS)),
+    *(("chunks", "i4", MOST_CONVERSIONS), ("arrays", "i4"), ("chunk", "i4")),
+)
 _NARROW = 8  # rows or columns, such as an image's three colours, that would leave most of a tile empty
 
 
@@ -150,7 +165,10 @@ def _permutation(x: TensorSpec, y: TensorSpec) -> Bind:
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         device, source, count = device_of(inputs), _source(x, y), prod(x.shape)
         if before == after:
-            return source.flat(device, "convert", count, inputs[0], outputs[0])
+            launch = source.flat(device, "convert", count, inputs[0], outputs[0])
+            launch.told = Conversions(source, (Conversion.of(inputs[0], outputs[0]),))
+            launch.with_next = converted_with_next(launch.told, _together)
+            return launch
         extents, steps = list[int](), list[int]()
         for i, d in enumerate(after):
             place = before.index(d)
@@ -167,6 +185,24 @@ def _permutation(x: TensorSpec, y: TensorSpec) -> Bind:
         return source.flat(device, "permute", count, *arguments, pack=1)
 
     return bind
+
+
+def _together(conversions: Conversions) -> Launch:
+    """Arrays converted by one launch."""
+    import numpy as np
+
+    arrays, source = conversions.arrays, conversions.source
+    chunks = np.cumsum([-(-each.x.size // _CHUNK) for each in arrays])
+    columns = zip(
+        *((a.x.address, a.y.address, a.x.size, n) for a, n in zip(arrays, chunks, strict=True)),
+        strict=True,
+    )
+    rest = [0] * (MOST_CONVERSIONS - len(arrays))
+    table = structure(_ARRAYS, *([*column, *rest] for column in columns), len(arrays), _CHUNK)
+    launch = source.launch(arrays[0].x.device, "convert_arrays", int(chunks[-1]), THREADS, table)
+    launch.told = conversions
+    launch.with_next = converted_with_next(conversions, _together)
+    return launch
 
 
 FACTORIES = {

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from demitasse_gpu.kernels.batch_normalization import Channels
+    from demitasse_gpu.kernels.launches import Source
     from demitasse_gpu.launch import Launch
 
 
@@ -38,6 +39,57 @@ class ChannelSums(NamedTuple):
     form: Channels
     dy: Any
     partial: Any
+
+
+class Conversion(NamedTuple):
+    """An array that is converted, where to, and from which address to which each lies."""
+
+    x: Any
+    y: Any
+    read: tuple[int, int]
+    written: tuple[int, int]
+
+    @classmethod
+    def of(cls, x: Any, y: Any) -> Conversion:
+        """That of x to y."""
+        read, written = ((each.address, each.address + each.nbytes) for each in (x, y))
+        return cls(x, y, read, written)
+
+
+class Conversions(NamedTuple):
+    """The launch that converts arrays, whose elements stay in their order, between types."""
+
+    source: Source
+    arrays: tuple[Conversion, ...]
+
+
+MOST_CONVERSIONS = 128
+"""Arrays that a launch takes: as many as a kernel's parameters have room for."""
+
+
+def converted_with_next(
+    of: Conversions, together: Callable[[Conversions], Launch]
+) -> Callable[[Launch], Launch | None]:
+    """For a launch that converts arrays: what ``together`` gives for its own and those of the next."""
+
+    def with_next(following: Launch) -> Launch | None:
+        told = following.told
+        if not isinstance(told, Conversions) or told.source != of.source:
+            return None
+        if len(of.arrays) + len(told.arrays) > MOST_CONVERSIONS:
+            return None
+        for one in of.arrays:
+            for other in told.arrays:
+                pairs = (
+                    (one.written, other.written),
+                    (one.written, other.read),
+                    (one.read, other.written),
+                )
+                if any(a[0] < b[1] and b[0] < a[1] for a, b in pairs):
+                    return None
+        return together(of._replace(arrays=of.arrays + told.arrays))
+
+    return with_next
 
 
 def made_with_sums(one: Any, other: Any, mask: Any, made: Any) -> Callable[[Launch], Launch | None]:
