@@ -275,13 +275,18 @@ def test_doctor_says_when_the_system_has_gpus_that_cuda_does_not_see(
 
 @pytest.mark.parametrize(("capability", "words"), [(60, "6.0 is unknown"), (999, "99.9 is unknown")])
 def test_doctor_says_which_devices_no_kernel_can_be_compiled_for(capability: int, words: str) -> None:
-    two = replace(WORKING, devices=WORKING.devices * 2, capabilities=(90, capability))
-    found = [*diagnosis.findings(two, "13", "", "14.2.0", [75, 80, 90])]
-    (wrong,) = [each for each in found if each.level == "problem"]
-    assert wrong.subject == "gpu:1"
-    assert words in wrong.message
-    assert ("7.5 and newer" in wrong.message) == (capability < 75)
-    assert "[cuda12]" in wrong.remedy
+    """It is a problem where there is no other."""
+    two = replace(WORKING, devices=WORKING.devices * 2, capabilities=(capability, capability))
+    for driver, level in ((replace(two, capabilities=(capability, 90)), "note"), (two, "problem")):
+        found = [*diagnosis.findings(driver, "13", "", "14.2.0", [75, 80, 90])]
+        wrong = [each for each in found if words in each.message]
+        assert {each.level for each in wrong} == {level}
+        assert [each.subject for each in wrong] == ["gpu:0", "gpu:1"][: len(wrong)]
+        assert len(wrong) == (1 if level == "note" else 2)
+        assert ("problem" in {each.level for each in found}) == (level == "problem")
+        assert ("7.5 and newer" in wrong[0].message) == (capability < 75)
+        assert "[cuda12]" in wrong[0].remedy
+        assert ('at = "gpu:1"' in wrong[0].remedy) == (level == "note")
 
 
 def test_doctor_names_libraries_that_are_missing_and_what_that_costs(

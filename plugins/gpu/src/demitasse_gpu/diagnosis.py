@@ -52,9 +52,13 @@ def findings(
         return
     yield Finding("ok", "CuPy", f"for CUDA {made_for}")
     known = compiled_for() if known is None else known
+    usable = [n for n, each in enumerate(found.capabilities) if not known or each in known]
     for number, capability in enumerate(found.capabilities):
-        if known and capability not in known:
-            yield Finding("problem", f"gpu:{number}", *unknown_device(capability, known))
+        if number not in usable:
+            told, remedy = unknown_device(capability, known)
+            if usable:  # a display's, say: nothing is wrong until a description takes it
+                remedy = f'at = "gpu:{usable[0]}" in a description takes another one; {remedy}'
+            yield Finding("note" if usable else "problem", f"gpu:{number}", told, remedy)
     for name, distribution in (("cudnn", "cuDNN"), ("cublasLt", "cuBLASLt")):
         if library(name) is None:
             reason = f"{why_not(name)}: the plugin's own kernels compute instead, several times as slow"
