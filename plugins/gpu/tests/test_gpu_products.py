@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -28,6 +29,7 @@ class Told:
 
     def __init__(self, failing: dict[str, int] | None = None) -> None:
         self.failing, self.made, self.products = failing or {}, dict[int, dict[str, Any]](), 0
+        self._numbers = itertools.count(1)
         self.aligned: list[list[int]] = []
         self.plain = False  # whether it has no epilogues
 
@@ -37,7 +39,7 @@ class Told:
         return lambda *arguments: self._do(name.removeprefix("cublasLt"), *arguments) or 0
 
     def _new(self, place: Any, **about: Any) -> None:
-        place._obj.value = len(self.made) + 1
+        place._obj.value = next(self._numbers)
         self.made[place._obj.value] = about
 
     def _do(self, name: str, *a: Any) -> None:
@@ -62,7 +64,7 @@ class Told:
                 a[9]._obj.value = 3
             case "Matmul":
                 self._multiply(*a)
-            case "MatmulPreferenceDestroy":
+            case "MatmulPreferenceDestroy" | "MatmulDescDestroy" | "MatrixLayoutDestroy":
                 del self.made[a[0].value]
             case _:
                 raise AssertionError(name)
@@ -194,6 +196,22 @@ def test_a_product_is_measured_once(device: Device) -> None:
     for _ in range(3):
         computed(device, asked, [x, w, None])
     assert library.products == 3  # one algorithm alone is usable, which is not measured
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_described_a_product_goes_with_it(device: Device, fails: bool) -> None:
+    library: Told = device.opened["cublasLt"]._library
+    before = dict(library.made)
+    x, w = np.ones((4, 8), np.float32), np.ones((2, 8), np.float32)
+    asked = request("inner_product", [x, w, None], {})
+    if fails:
+        library.failing["cublasLtMatmulAlgoGetHeuristic"] = 15
+        with pytest.raises(PlanError, match="not supported"):
+            computed(device, asked, [x, w, None])
+    else:
+        computed(device, asked, [x, w, None])
+    gc.collect()
+    assert library.made == before
 
 
 def test_the_library_is_told_how_memory_is_aligned(device: Device) -> None:

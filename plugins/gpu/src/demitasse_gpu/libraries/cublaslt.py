@@ -6,6 +6,7 @@ Matrices are described as cuBLAS has them, by columns: a row-major matrix is its
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -126,7 +127,6 @@ class CublasLt:
         one, zero = kind(1.0), kind(0.0)
         # What it takes for granted unless it is told, 256 bytes, is more than a plan's memory has.
         alignments = tuple(min(256, address & -address) for address in (a, b, d, d))
-        found = self._algorithms(description, layouts, limit, alignments)
 
         def run(algorithm: Algorithm, stream: int) -> None:
             # Library and descriptors live as long as this function.
@@ -140,6 +140,8 @@ class CublasLt:
                 *(ctypes.c_size_t(algorithm.workspace), ctypes.c_void_p(stream)),
             )
 
+        weakref.finalize(run, self._forget, description, layouts).atexit = False
+        found = self._algorithms(description, layouts, limit, alignments)
         ways = {
             f"{number} of {len(found)}": lambda stream, way=way: run(way, stream)
             for number, way in enumerate(found, 1)
@@ -150,6 +152,13 @@ class CublasLt:
         if name not in ways:
             name = self.chosen.keep(key, [*ways][quickest(self.device, [*ways.values()])])
         return ways[name]
+
+    def _forget(self, description: ctypes.c_void_p, layouts: list[ctypes.c_void_p]) -> None:
+        """Give back what described a product: nets of many sizes are bound anew all the time. In any
+        thread, as nothing on the device knows of these."""
+        self._library.cublasLtMatmulDescDestroy(description)
+        for layout in layouts:
+            self._library.cublasLtMatrixLayoutDestroy(layout)
 
     def _describe(self, product: Product, bias: int) -> ctypes.c_void_p:
         description = ctypes.c_void_p()
