@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -187,22 +188,31 @@ def _permutation(x: TensorSpec, y: TensorSpec) -> Bind:
     return bind
 
 
-def _together(conversions: Conversions) -> Launch:
-    """Arrays converted by one launch."""
+def _together(of: Conversions, more: Conversions) -> Launch:
+    """One launch that converts the arrays of two. It adds to the table of the first, as there may be a
+    hundred to add."""
     import numpy as np
 
-    arrays, source = conversions.arrays, conversions.source
-    chunks = np.cumsum([-(-each.x.size // _CHUNK) for each in arrays])
-    columns = zip(
-        *((a.x.address, a.y.address, a.x.size, n) for a, n in zip(arrays, chunks, strict=True)),
-        strict=True,
-    )
-    rest = [0] * (MOST_CONVERSIONS - len(arrays))
-    table = structure(_ARRAYS, *([*column, *rest] for column in columns), len(arrays), _CHUNK)
-    launch = source.launch(arrays[0].x.device, "convert_arrays", int(chunks[-1]), THREADS, table)
-    launch.told = conversions
-    launch.with_next = converted_with_next(conversions, _together)
+    arrays, known = of.arrays + more.arrays, 0 if of.table is None else len(of.arrays)
+    table = np.zeros((), _table_type()) if of.table is None else of.table.copy()
+    chunks = int(table["chunks"][known - 1]) if known else 0
+    for number, each in enumerate(arrays[known:], known):
+        chunks += -(-each.x.size // _CHUNK)
+        row = {"x": each.x.address, "y": each.y.address, "count": each.x.size, "chunks": chunks}
+        for name, value in row.items():
+            table[name][number] = value
+    table["arrays"], table["chunk"] = len(arrays), _CHUNK
+    launch = of.source.launch(arrays[0].x.device, "convert_arrays", chunks, THREADS, table[()])
+    launch.told = told = Conversions(of.source, arrays, table)
+    launch.with_next = converted_with_next(told, _together)
     return launch
+
+
+@cache
+def _table_type() -> Any:
+    import numpy as np
+
+    return np.dtype([*_ARRAYS], align=True)
 
 
 FACTORIES = {

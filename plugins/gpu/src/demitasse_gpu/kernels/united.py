@@ -57,10 +57,12 @@ class Conversion(NamedTuple):
 
 
 class Conversions(NamedTuple):
-    """The launch that converts arrays, whose elements stay in their order, between types."""
+    """The launch that converts arrays, whose elements stay in their order, between types; and how it is
+    told of several."""
 
     source: Source
     arrays: tuple[Conversion, ...]
+    table: Any = None
 
 
 MOST_CONVERSIONS = 128
@@ -68,7 +70,7 @@ MOST_CONVERSIONS = 128
 
 
 def converted_with_next(
-    of: Conversions, together: Callable[[Conversions], Launch]
+    of: Conversions, together: Callable[[Conversions, Conversions], Launch]
 ) -> Callable[[Launch], Launch | None]:
     """For a launch that converts arrays: what ``together`` gives for its own and those of the next."""
 
@@ -87,7 +89,7 @@ def converted_with_next(
                 )
                 if any(a[0] < b[1] and b[0] < a[1] for a, b in pairs):
                     return None
-        return together(of._replace(arrays=of.arrays + told.arrays))
+        return together(of, told)
 
     return with_next
 
