@@ -310,7 +310,7 @@ class _Planner:
         they are fixed once; what of it is read later is pinned then."""
         nodes, first, later = self.graph.nodes, list[_Choice](), list[_Choice]()
         operands = (pair for n in nodes for pair in zip(n.operation.inputs, n.inputs, strict=False))
-        changed = {tensor for operand, tensor in operands if operand.updated}
+        changed = {self._find(tensor) for operand, tensor in operands if operand.updated and tensor}
         fixed = {*(p.tensor for p in self.graph.parameters), *self.graph.constants} - changed
         for choice in self.chosen if self.ahead else ():
             reads = set(map(self._find, filter(None, choice.node.inputs)))
