@@ -90,6 +90,12 @@ from demitasse_host.kernel_files import (
 from demitasse_host.kept_loops import (
     damaged_loops as damaged_loops,
 )
+from demitasse_host.launch import (
+    Launch as Launch,
+    launched as launched,
+    launched_by_srun as launched_by_srun,
+    local_rank as local_rank,
+)
 from demitasse_host.memory import (
     HostMemory as HostMemory,
     address_space as address_space,

@@ -1,7 +1,8 @@
-"""What a launcher leaves in the environment is seen, and processes that are not joined are told."""
+"""Processes that a launcher has started are counted, and told where they are not joined."""
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -13,8 +14,8 @@ from demitasse_cli.main import main
 
 @pytest.fixture(autouse=True)
 def started_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*launch.SIZES, *launch.RANKS, launch.TASKS, "SLURM_MPI_TYPE", "SLURM_PROCID"):
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith(("OMPI_", "PMI", "MPI_", "SLURM_"))]:
+        monkeypatch.delenv(name)
 
 
 def runtime(*levels: Level, fingerprint: str = "any") -> SimpleNamespace:
@@ -27,7 +28,15 @@ def test_a_process_that_was_started_alone_is_alone() -> None:
     launch.check_together(runtime())
 
 
-@pytest.mark.parametrize(("size", "rank"), [*zip(launch.SIZES, launch.RANKS, strict=True)])
+@pytest.mark.parametrize(
+    ("size", "rank"),
+    [
+        ("PMI_SIZE", "PMI_RANK"),
+        ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+        ("PMIX_SIZE", "PMIX_RANK"),
+        ("MPI_WORLD_SIZE", "MPI_WORLD_RANK"),
+    ],
+)
 def test_a_launcher_s_processes_are_counted(
     monkeypatch: pytest.MonkeyPatch, size: str, rank: str
 ) -> None:
@@ -50,6 +59,7 @@ def test_srun_s_processes_without_mpi_are_warned_once(
     for task in ("0", "1"):
         monkeypatch.setenv("SLURM_PROCID", task)
         launch.check_together(runtime())
+        assert launch.processes() == 1
     told = capsys.readouterr().err
     assert told.count("\n") == 1
     assert "srun --mpi=none has started 4 processes that each train alone" in told

@@ -162,6 +162,16 @@ def test_what_fits_is_shown(
     assert type(shown(Meter(0, 10), 1, stream, quiet)) is kind
 
 
+def test_a_launcher_s_terminal_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open MPI's mpiexec gives ranks one also where it writes to a file, which had control sequences."""
+    monkeypatch.setenv("TERM", "xterm")
+    assert type(shown(Meter(0, 10), 1, Terminal())) is Live
+    for size in ("1", "2"):
+        monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+        monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", size)
+        assert type(shown(Meter(0, 10), 1, Terminal())) is Lines
+
+
 def a_training(terminal: IO[str]) -> None:
     """A live display of ten iterations and a test."""
     show = shown(Meter(0, 10), 5, terminal)

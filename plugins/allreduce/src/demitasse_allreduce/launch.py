@@ -1,78 +1,18 @@
-"""Was this process started with others? Told from what launchers put into the environment, so that
-neither MPI is imported nor a library loaded for a run that is alone."""
+"""Who started this process with others that MPI is to join, and the level that these are."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
-from demitasse import Level, SyncSpec
-
-
-@dataclass(frozen=True)
-class Launch:
-    """This process as its launcher numbered it: ``rank`` of ``size`` in all and one of ``local`` on this
-    host, each None where the launcher does not tell; ``launcher`` names the variable's family."""
-
-    launcher: str
-    rank: int | None
-    size: int | None
-    local: int | None
-
-    @property
-    def alone(self) -> bool:
-        """Whether the launcher started nobody else."""
-        return self.size == 1
-
-
-@dataclass(frozen=True)
-class _Family:
-    launcher: str
-    rank: str
-    size: tuple[str, ...]
-    local: tuple[str, ...]
-
-
-FAMILIES = (
-    _Family(
-        "Open MPI's mpiexec", "OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",),
-        ("OMPI_COMM_WORLD_LOCAL_SIZE",),
-    ),
-    _Family("a PMI launcher", "PMI_RANK", ("PMI_SIZE",), ("MPI_LOCALNRANKS",)),
-    _Family(
-        "a PMIx launcher", "PMIX_RANK", ("SLURM_STEP_NUM_TASKS", "PRTE_NPROCS"), ("MPI_LOCALNRANKS",)
-    ),
-    _Family("srun", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS",), ()),
-)  # fmt: skip
-"""What each kind of launcher sets, the more exact first: Slurm's own variables are there too for
-whoever is started by an mpiexec within a job. ``SLURM_STEP_NUM_TASKS`` is of srun alone: a batch
-script, which is one process, has only ``SLURM_NTASKS``, the size of the allocation."""
+from demitasse import Launch, Level, SyncSpec, launched, launched_by_srun
 
 
 def started(environment: Mapping[str, str] | None = None) -> Launch | None:
     """How mpiexec, mpirun or srun started this process; None if none of them did, or without MPI."""
-    found = os.environ if environment is None else environment
-    for family in FAMILIES:
-        rank = _number(found, (family.rank,))
-        size = _number(found, family.size)
-        if rank is None or (family.launcher == "srun" and not _slurm_serves_mpi(found, size)):
-            continue
-        return Launch(family.launcher, rank, size, _number(found, family.local))
-    return None
-
-
-def _slurm_serves_mpi(found: Mapping[str, str], size: int | None) -> bool:
-    """Whether this is a step of srun's that MPI can be part of (``--mpi=none`` says it cannot)."""
-    return size is not None and found.get("SLURM_MPI_TYPE", "") != "none"
-
-
-def _number(found: Mapping[str, str], names: tuple[str, ...]) -> int | None:
-    for name in names:
-        text = found.get(name, "")
-        if text.isascii() and text.isdigit():
-            return int(text)
-    return None
+    if (found := launched(environment)) is not None:
+        return found
+    step = launched_by_srun(environment)
+    return step[0] if step is not None and step[1] else None
 
 
 def with_processes(levels: Iterable[Level]) -> tuple[Level, ...]:

@@ -1,4 +1,4 @@
-"""Whether a launcher has started this process with others, by what it leaves in the environment."""
+"""What processes that a launcher has started together say, and which of them says it."""
 
 from __future__ import annotations
 
@@ -12,25 +12,22 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from demitasse import launched, launched_by_srun
+
 if TYPE_CHECKING:
     from demitasse import Machine, Processes, Runtime
-
-SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_WORLD_SIZE")
-RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MPI_WORLD_RANK")
-TASKS = "SLURM_STEP_NUM_TASKS"
-"""How many srun has started, which tells nothing else of it to those that meet by PMIx."""
 
 
 def processes() -> int:
     """How many a launcher has started to be one run; 1 where there was none."""
-    return max(_number(name) for name in SIZES) or ("PMIX_RANK" in os.environ and _number(TASKS)) or 1
+    found = launched()
+    return (found and found.size) or 1
 
 
 def rank() -> int | None:
     """The number of this process among those; None where there are no others."""
-    if processes() == 1:
-        return None
-    return next((_number(name) for name in RANKS if name in os.environ), None)
+    found = launched()
+    return found.rank if found is not None and processes() > 1 else None
 
 
 TIMEOUTS = {"peer_timeout": "2 s", "stall_timeout": "2 s"}
@@ -124,14 +121,16 @@ def check_together(runtime: Runtime) -> None:
     can be meant, as srun --mpi=none may be, say so."""
     from demitasse import CompositionError
 
-    if processes() == 1 and _number(TASKS) > 1 and os.environ.get("SLURM_MPI_TYPE") == "none":
-        if os.environ.get("SLURM_PROCID") == "0":
+    if (step := launched_by_srun()) is not None:
+        (srun, may_meet), count = step, step[0].size or 1
+        if count > 1 and not may_meet and srun.rank == 0:
             print(
-                f"demitasse: srun --mpi=none has started {_number(TASKS)} processes that each train "
+                f"demitasse: srun --mpi=none has started {count} processes that each train "
                 f"alone and write the same files; for one run, name an MPI that srun --mpi=list shows",
                 file=sys.stderr,
             )
-        return
+        if not may_meet:
+            return
     if processes() == 1 or runtime.processes.size > 1:
         return
     machine = runtime.machine
@@ -167,8 +166,3 @@ def counted_otherwise(machine: Machine, started: int) -> str:
     place = level.location or machine.origin
     has = f"{described} processes (level {level.name!r} of {place})"
     return f"{has} are described, {started} {'was' if started == 1 else 'were'} started: so many train"
-
-
-def _number(name: str) -> int:
-    value = os.environ.get(name, "")
-    return int(value) if value.isdigit() else 0

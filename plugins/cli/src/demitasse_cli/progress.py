@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from demitasse import printable
+from demitasse import launched, printable
 from demitasse_cli.outlets import Drawing
 from demitasse_cli.report import human_time, pace, scores_text
 
@@ -342,5 +342,7 @@ def shown(meter: Meter, interval: int, stream: IO[str], quiet: bool = False) -> 
 
 
 def _is_live(stream: IO[str]) -> bool:
-    """Whether it is a terminal on which a line can change."""
-    return stream.isatty() and os.environ.get("TERM") not in (None, "", "dumb")
+    """Whether it is a terminal on which a line can change. Open MPI's mpiexec makes each process one,
+    and writes what comes there to its own output, be that a file."""
+    relayed = (found := launched()) is not None and (not found.alone or found.protocol == "PMIx")
+    return not relayed and stream.isatty() and os.environ.get("TERM") not in (None, "", "dumb")

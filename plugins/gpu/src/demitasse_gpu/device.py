@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-from demitasse import CompositionError
+from demitasse import CompositionError, local_rank
 from demitasse_gpu.in_turn import InTurn
 from demitasse_gpu.options import Options
 from demitasse_gpu.pool import PinnedPool, Pool
@@ -19,15 +18,6 @@ if TYPE_CHECKING:
     from demitasse_gpu.launch import Row
 
 SPACE = "gpu"
-LOCAL_RANKS = (
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "MPI_LOCALRANKID",
-    "MV2_COMM_WORLD_LOCAL_RANK",
-    "PALS_LOCAL_RANKID",
-    "SLURM_LOCALID",
-)
-"""Where launchers of processes say which one of its host a process is."""
-
 _MAKING = threading.Lock()
 
 
@@ -104,13 +94,7 @@ def _device(make: Callable[[int], Driver], number: int, graphs: bool, remember: 
     return Device(make(number), graphs, remember)
 
 
-def local_rank() -> int:
-    """Which process of its host this one is, as its launcher says; 0 for one that was started alone."""
-    told = (os.environ.get(name, "") for name in LOCAL_RANKS)
-    return next((int(value) for value in told if value.isdecimal()), 0)
-
-
 def _mine() -> int:
     from demitasse_gpu.machine import device_count
 
-    return local_rank() % max(1, device_count())
+    return (local_rank() or 0) % max(1, device_count())

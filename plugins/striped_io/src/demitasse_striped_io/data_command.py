@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,15 +12,11 @@ from typing import Any, TypeVar
 
 import click
 
-from demitasse import write_text
+from demitasse import launched, write_text
 from demitasse_striped_io.index import BLOCK, RUN, STRIPES
 from demitasse_striped_io.order import ORDERS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-LAUNCHED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_WORLD_SIZE")
-"""What launchers tell a process of how many they have started; srun tells those that meet by PMIx
-only ``SLURM_STEP_NUM_TASKS``."""
 
 PATIENCE = 2.0
 """Seconds between two lines about the progress."""
@@ -252,9 +247,7 @@ def convert(source: str, target: Path, order: str | None, json_path: str | None,
     """Compose, convert, say what was written. Raises DataError where a launcher has started several."""
     from demitasse import DataError, compose
 
-    named = (*LAUNCHED, *["SLURM_STEP_NUM_TASKS"] * ("PMIX_RANK" in os.environ))
-    sizes = (os.environ.get(name, "") for name in named)
-    if (started := max((int(size) for size in sizes if size.isdecimal()), default=1)) > 1:
+    if (found := launched()) is not None and (started := found.size or 1) > 1:
         # The others would end as they find the set being written, and MPI wait for them for ever.
         raise DataError(
             f"{target}: one process writes a set, with as many threads as are given (--threads), and "

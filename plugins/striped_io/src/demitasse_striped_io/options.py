@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, DataSpec, unknown
+from demitasse import DataError, DataSpec, launched, unknown
 from demitasse_striped_io.order import ORDERS
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -76,10 +76,8 @@ class Options:
 
 def local_processes() -> int:
     """How many processes of this run share the machine, as MPI's launchers (Open MPI, MPICH) say."""
-    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
-        if (told := os.environ.get(name, "")).isdigit():
-            return max(1, int(told))
-    return 1
+    found = launched()
+    return (found and found.local) or 1
 
 
 def physical_memory() -> int:

@@ -1,0 +1,105 @@
+"""Was this process started with others? Told by what launchers put into the environment, so that neither
+MPI is imported nor a library loaded for a run that is alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Launch:
+    """This process as its launcher numbered it: ``rank`` of ``size`` in all and one of ``local`` on this
+    host, each None where the launcher does not tell. ``launcher`` says who that was, and ``protocol`` by
+    what the MPI library is to find the others: "PMI", "PMIx", or "" where that is not told."""
+
+    launcher: str
+    rank: int | None
+    size: int | None
+    local: int | None = None
+    protocol: str = ""
+
+    @property
+    def alone(self) -> bool:
+        """Whether the launcher started nobody else."""
+        return self.size == 1
+
+
+@dataclass(frozen=True)
+class _Family:
+    """Variables of a kind of launcher. Its ``rank`` or one of ``sizes`` is there; ``shared``, which
+    others set too, then say how many there are."""
+
+    launcher: str
+    protocol: str
+    rank: str
+    sizes: tuple[str, ...]
+    local: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+
+
+STEP = "SLURM_STEP_NUM_TASKS"
+"""How many processes srun has started. It is of srun alone: a batch script, which is one process, has
+only ``SLURM_NTASKS``, the size of the allocation."""
+
+FAMILIES = (
+    _Family(
+        "Open MPI's mpiexec", "PMIx", "OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE",),
+    ),
+    _Family("a PMI launcher", "PMI", "PMI_RANK", ("PMI_SIZE",), ("MPI_LOCALNRANKS",)),
+    _Family(
+        "a PMIx launcher", "PMIx", "PMIX_RANK", ("PMIX_SIZE",), ("MPI_LOCALNRANKS",),
+        (STEP, "PRTE_NPROCS"),
+    ),
+    _Family("an MPI launcher", "", "MPI_WORLD_RANK", ("MPI_WORLD_SIZE",)),
+)  # fmt: skip
+"""What each kind of launcher sets, the more exact first."""
+
+LOCAL_RANKS = (
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "MPI_LOCALRANKID",
+    "MV2_COMM_WORLD_LOCAL_RANK",
+    "PALS_LOCAL_RANKID",
+    "SLURM_LOCALID",
+)
+"""Where launchers say which one of its host a process is."""
+
+
+def launched(environment: Mapping[str, str] | None = None) -> Launch | None:
+    """How a launcher of MPI's started this process: an mpiexec or mpirun, or an srun that speaks PMI or
+    PMIx, which sets the variables of these. None if none did: a process of another srun is told by
+    ``launched_by_srun``, since each may be meant to be alone."""
+    found = os.environ if environment is None else environment
+    for family in FAMILIES:
+        rank, size = _number(found, (family.rank,)), _number(found, family.sizes)
+        if rank is None and size is None:
+            continue
+        size = _number(found, family.shared) if size is None else size
+        return Launch(family.launcher, rank, size, _number(found, family.local), family.protocol)
+    return None
+
+
+def launched_by_srun(environment: Mapping[str, str] | None = None) -> tuple[Launch, bool] | None:
+    """The step of srun's that this process is of where that has told MPI nothing, and whether MPI can be
+    part of it all the same (``--mpi=none`` says that it cannot); None where there is none, or
+    ``launched`` knows more. Slurm's own variables are there also for whoever an mpiexec has started."""
+    found = os.environ if environment is None else environment
+    rank, size = _number(found, ("SLURM_PROCID",)), _number(found, (STEP,))
+    if rank is None or size is None or launched(found) is not None:
+        return None
+    return Launch("srun", rank, size), found.get("SLURM_MPI_TYPE", "") != "none"
+
+
+def local_rank(environment: Mapping[str, str] | None = None) -> int | None:
+    """Which process of its host this one is, from 0 on; None where no launcher tells."""
+    return _number(os.environ if environment is None else environment, LOCAL_RANKS)
+
+
+def _number(found: Mapping[str, str], names: tuple[str, ...]) -> int | None:
+    for name in names:
+        text = found.get(name, "")
+        if text.isascii() and text.isdigit():
+            return int(text)
+    return None
