@@ -76,7 +76,7 @@ def test_a_second_signal_ends_even_what_is_stuck(second: signal.Signals) -> None
         assert process.wait(10) == -second
 
 
-@pytest.mark.parametrize(("number", "status"), SIGNALS)
+@pytest.mark.parametrize(("number", "status"), [*SIGNALS, (signal.SIGUSR2, 140)])
 def test_a_first_signal_is_polled(number: signal.Signals, status: int) -> None:
     with started(POLLING) as process:
         process.send_signal(number)

@@ -16,6 +16,10 @@ NOTICE = b"\ndemitasse: saving a snapshot and stopping; interrupt again to stop 
 SAVING = b"\ndemitasse: saving a snapshot and going on\n"
 SHOW_CURSOR = b"\x1b[?25h"
 
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
+"""Signals that end a training. Open MPI's mpiexec (5.0.11) passes SIGINT and SIGTERM on and kills a quarter
+of a second later, and there is no option for that; SIGUSR2 it passes on, and waits."""
+
 
 class Ended(KeyboardInterrupt):
     """A signal other than Ctrl-C's that asks for the end."""
@@ -48,9 +52,9 @@ def ended_as_interrupted() -> Iterator[None]:
 
 
 class Interrupts:
-    """Between ``with`` and its end, SIGINT, SIGTERM and SIGHUP set ``received`` instead of stopping; a
-    second one stops the process at once, whatever it is doing. One that is ignored, as nohup has it
-    for SIGHUP, stays so. Handlers are put back after.
+    """Between ``with`` and its end, SIGINT, SIGTERM, SIGHUP and SIGUSR2 set ``received`` instead of
+    stopping; a second one stops the process at once, whatever it is doing. One that is ignored, as nohup
+    has it for SIGHUP, stays so. Handlers are put back after.
 
     ``effects`` gives a signal another effect than stop: snapshot, or none.
     """
@@ -65,7 +69,7 @@ class Interrupts:
         self._tells = not launch.rank()  # of processes that a launcher signals together the first does
 
     def __enter__(self) -> Interrupts:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in STOPPING:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 effect = self._effects.get(number, "stop")
                 action: Any = {"none": signal.SIG_IGN, "snapshot": self._want}.get(effect, self._receive)
@@ -112,5 +116,5 @@ class Interrupts:
 
     @property
     def status(self) -> int:
-        """The exit status by which shells know the signal: 129, 130 or 143."""
+        """The exit status by which shells know the signal: 129, 130, 140 or 143."""
         return 0 if self.received is None else 128 + self.received
