@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -44,3 +45,34 @@ def test_a_host_without_a_network_is_told(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert "does not resolve" in found["host name"].message
     assert "only processes of this host" in found["addresses"].message
     assert found["shared memory"].level == "note"
+
+
+@pytest.mark.parametrize(
+    ("said", "level"),
+    [
+        ("mpiexec (Open MPI) 5.0.11", {"Open MPI": "ok", "MPICH": "problem"}),
+        ("HYDRA build details:", {"Open MPI": "problem", "MPICH": "ok"}),
+        ("a launcher of a site's own", {"Open MPI": "ok", "MPICH": "ok"}),
+    ],
+)
+def test_a_launcher_of_another_mpi_on_the_path_is_a_problem(
+    said: str, level: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mpiexec = tmp_path / "mpiexec"
+    mpiexec.write_text(f'#!/bin/sh\necho "{said}"\n')
+    mpiexec.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    found = by_subject(list(diagnosis.findings()))["MPI launcher"]
+    assert found.level == level[library.family(library.loaded())]
+    assert str(mpiexec) in found.message
+
+
+def test_doctor_tells_of_a_launcher_that_mpi_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    strange = {"MPICH": ("OMPI_COMM_WORLD_", "PMIx"), "Open MPI": ("PMI_", "PMI")}
+    variables, protocol = strange[library.family(library.loaded())]
+    monkeypatch.setenv(f"{variables}RANK", "0")
+    monkeypatch.setenv(f"{variables}SIZE", "2")
+    found = by_subject(list(diagnosis.findings()))["MPI launch"]
+    assert found.level == "problem"
+    assert f"does not know its protocol, {protocol}" in found.message
+    assert "docs/cluster.md" in found.remedy

@@ -302,3 +302,55 @@ def test_a_launcher_of_another_mpi_is_told(monkeypatch: pytest.MonkeyPatch) -> N
         CompositionError, match=r"srun started 4 processes, but MPI \(MPICH 5.0.2\) sees one"
     ):
         processes.serve(Machine("here", (), fingerprint="any"), {})
+
+
+@pytest.mark.parametrize(
+    ("vendor", "number", "launcher", "protocol", "size", "knows_pmix", "told"),
+    [
+        ("Open MPI", 5, "a PMI launcher", "PMI", 2, True, r"started 2 processes.*not know.*, PMI:"),
+        ("Open MPI", 5, "a PMI launcher", "PMI", 1, True, ""),
+        ("Open MPI", 4, "a PMI launcher", "PMI", 2, False, ""),
+        ("Open MPI", 5, "Open MPI's mpiexec", "PMIx", 2, True, ""),
+        ("MPICH", 5, "Open MPI's mpiexec", "PMIx", 1, False, r"started 1 process, but.*, PMIx:"),
+        ("MPICH", 5, "Open MPI's mpiexec", "PMIx", 2, True, ""),
+        ("MPICH", 5, "a PMIx launcher", "PMIx", None, False, r"started this process, but.*, PMIx:"),
+        ("MPICH", 5, "a PMI launcher", "PMI", 2, False, ""),
+        ("MPICH", 5, "srun", "", 2, False, ""),
+    ],
+)
+def test_a_launcher_whose_protocol_mpi_does_not_know_is_told_before_mpi_starts(
+    vendor: str,
+    number: int,
+    launcher: str,
+    protocol: str,
+    size: int | None,
+    knows_pmix: bool,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """MPICH ended the process at its start then, that of ``demitasse doctor``, too."""
+
+    def initialise(level: int) -> None:
+        raise AssertionError("MPI was started")
+
+    mpi = SimpleNamespace(
+        get_vendor=lambda: (vendor, (number, 0, 0)),
+        Is_finalized=lambda: False,
+        Is_initialized=lambda: False,
+        Init_thread=initialise,
+        THREAD_MULTIPLE=3,
+    )
+    handle = SimpleNamespace(**({"PMIx_Init": None} if knows_pmix else {}))
+    monkeypatch.setattr(library, "loaded", lambda: mpi)
+    monkeypatch.setattr(library, "_mapped", lambda: ["libmpi.so"])
+    monkeypatch.setattr(library, "_opened", lambda name: handle)
+    found = processes.launch.Launch(launcher, 0, size, protocol=protocol)
+    monkeypatch.setattr(processes.launch, "started", lambda: found)
+    with pytest.raises(CompositionError if told else AssertionError, match=told or "MPI was started"):
+        library.start()
+
+
+def test_the_library_of_this_environment_knows_its_launcher_s_protocol() -> None:
+    protocol = {"MPICH": "PMI", "Open MPI": "PMIx"}[library.family(library.loaded())]
+    found = processes.launch.Launch("its launcher", 0, 2, protocol=protocol)
+    assert library.unheard(found, library.loaded()) == ""

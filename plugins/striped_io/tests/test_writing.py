@@ -507,6 +507,20 @@ def test_lustre_is_told_the_layout_of_each_stripe(tmp_path: Path) -> None:
     assert "is not on Lustre (its file system is 0x" in str(why_no_lustre(tmp_path))
 
 
+def test_to_ask_for_mpi_io_starts_no_mpi() -> None:
+    """Under another MPI's launcher that ends the process: doctor had told nothing then."""
+    asked = (
+        "from demitasse_striped_io.parallel_fs import why_no_mpi\n"
+        "told = why_no_mpi()\n"
+        "import mpi4py.MPI\n"
+        "print(told, mpi4py.MPI.Is_initialized())"
+    )
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=False)
+    if "ImportError" in done.stderr or "RuntimeError" in done.stderr:
+        pytest.skip(f"there is no MPI: {done.stderr}")
+    assert done.stdout == "None False\n", done.stderr
+
+
 def test_stripes_can_be_created_by_mpi_io_with_hints(tmp_path: Path) -> None:
     assert hints(32, 1 << 28) == {"striping_factor": "32", "striping_unit": "268435456"}
     if (reason := why_no_mpi()) is not None:

@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from demitasse import CompositionError, Finding
@@ -27,25 +27,30 @@ print(MPI.Query_thread() >= MPI.THREAD_MULTIPLE)
 
 def findings() -> Iterator[Finding]:
     """MPI, its launcher, shared memory and addresses."""
-    yield from _mpi()
-    yield from _launcher()
+    kin = yield from _mpi()
+    yield from _launcher(kin)
     yield from _shared_memory()
     yield from _addresses()
 
 
-def _mpi() -> Iterator[Finding]:
+def _mpi() -> Generator[Finding, None, str]:
+    """Gives the library's family, "" for none."""
     try:
         mpi = library.loaded()
     except CompositionError as error:
         remedy = "pip install mpi4py mpich, for runs of several processes"
         yield Finding("note", "MPI", str(error).partition("; ")[0], remedy)
-        return
+        return ""
+    kin = library.family(mpi)
     yield Finding("ok", "MPI", f"{library.version(mpi)}, by mpi4py")
     found = launch.started()
     if found is not None:
         size = "an unknown number" if found.size is None else str(found.size)
-        yield Finding("ok", "MPI launch", f"started by {found.launcher}, one of {size}")
-        return  # a process of its own would not be one of these
+        if words := library.unheard(found, mpi):
+            yield Finding("problem", "MPI launch", *words.split("; ", 1))
+        else:
+            yield Finding("ok", "MPI launch", f"started by {found.launcher}, one of {size}")
+        return kin  # a process of its own would not be one of these
     asked = subprocess.run(
         [sys.executable, "-c", ASK_LEVEL], capture_output=True, text=True, timeout=60, check=False
     )
@@ -60,12 +65,21 @@ def _mpi() -> Iterator[Finding]:
         yield Finding(
             "problem", "MPI threads", f"MPI does not start: {why}", "reinstall the MPI library"
         )
+    return kin
 
 
-def _launcher() -> Iterator[Finding]:
+def _launcher(kin: str) -> Iterator[Finding]:
+    """That which a shell finds, and whether it is of the library's family ``kin``."""
     beside = Path(sys.executable).with_name("mpiexec")
-    found = str(beside) if beside.exists() else shutil.which("mpiexec") or shutil.which("srun")
-    if found:
+    mpiexec = shutil.which("mpiexec") or (str(beside) if beside.exists() else None)
+    found = mpiexec or shutil.which("srun")
+    if mpiexec and kin and (made := library.maker(mpiexec)) not in ("", kin):
+        message = f"{mpiexec} is of {made}, mpi4py's library of {kin}: its processes do not meet"
+        remedy = (
+            f"start with an mpiexec of {kin}, or have mpi4py load {made}'s library (docs/cluster.md)"
+        )
+        yield Finding("problem", "MPI launcher", message, remedy)
+    elif found:
         yield Finding("ok", "MPI launcher", found)
     else:
         remedy = "pip install mpich brings an mpiexec; clusters have one of their own"

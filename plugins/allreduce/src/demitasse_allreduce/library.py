@@ -7,12 +7,13 @@ import atexit
 import ctypes
 import logging
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from demitasse import CompositionError
+from demitasse import CompositionError, Launch
 from demitasse_allreduce import launch
 
 log = logging.getLogger("demitasse.allreduce")
@@ -86,13 +87,16 @@ def loaded() -> Any:
 
 def start() -> Any:
     """mpi4py's module MPI, started if it was not, for several threads at once. Raises CompositionError
-    where there is no MPI, or one that has been ended."""
+    where there is no MPI, one that has been ended, or another one than the launcher's, which would end
+    the process, or find nobody else."""
     MPI = loaded()
     if MPI.Is_finalized():
         raise CompositionError(
             "MPI has been ended in this process, which MPI allows only once; compose before MPI_Finalize"
         )
     if not MPI.Is_initialized():
+        if words := unheard(launch.started(), MPI):
+            raise CompositionError(words)
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
         ending.ours = True
         atexit.register(ending)
@@ -117,6 +121,50 @@ def check_threads(mpi: Any) -> None:
 def thread_levels(mpi: Any) -> tuple[int, ...]:
     """MPI's numbers for LEVELS."""
     return tuple(getattr(mpi, f"THREAD_{level.upper()}") for level in LEVELS)
+
+
+def unheard(found: Launch | None, mpi: Any) -> str:
+    """That the launcher tells of the others by a protocol that this MPI does not know; "" where it may.
+    Open MPI knows PMIx alone since 5.0. A library of another family knows it where it was built with it."""
+    vendor, number = mpi.get_vendor()
+    if found is None or not found.protocol:
+        return ""
+    if vendor == "Open MPI":
+        deaf = found.protocol == "PMI" and number[0] >= 5 and not found.alone
+    else:
+        handles = [_opened(name) for name in _mapped() if found.protocol == "PMIx"]
+        deaf = bool(handles) and not any(hasattr(handle, "PMIx_Init") for handle in handles)
+    return another(found, mpi, f"does not know its protocol, {found.protocol}") if deaf else ""
+
+
+def another(found: Launch, mpi: Any, what: str) -> str:
+    """That a launcher is another MPI's, as ``what`` the library does tells, and what to start with."""
+    processes = f"{found.size} process{'es' * (found.size != 1)}" if found.size else "this process"
+    wheel = Path(sys.executable).with_name("mpiexec")
+    here = f", {wheel}" if wheel.exists() and maker(wheel) == family(mpi) else ""
+    return (
+        f"{found.launcher} started {processes}, but MPI ({version(mpi)}) {what}: the launcher is another "
+        f"MPI's; start with the mpiexec of this library{here}, or with an srun that speaks its protocol "
+        f"(srun --mpi=pmi2, --mpi=pmix), or have mpi4py load the launcher's library (docs/cluster.md)"
+    )
+
+
+def family(mpi: Any) -> str:
+    """Whose launcher a library is started by: "Open MPI", or "MPICH" for what descends from that."""
+    vendor, _ = mpi.get_vendor()
+    return "Open MPI" if vendor == "Open MPI" else "MPICH"
+
+
+def maker(mpiexec: Path | str) -> str:
+    """The family of a launcher, or "" if it does not say."""
+    try:
+        asked = subprocess.run(
+            [str(mpiexec), "--version"], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    marks = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "HYDRA": "MPICH", "Intel(R) MPI": "MPICH"}
+    return next((name for mark, name in marks.items() if mark in asked.stdout), "")
 
 
 def version(mpi: Any) -> str:

@@ -72,11 +72,7 @@ def serve(machine: Machine, options: Mapping[str, Any]) -> MpiProcesses | None:
     size = MPI.COMM_WORLD.size
     if size == 1:
         if found is not None and found.size is not None and found.size > 1:
-            raise CompositionError(
-                f"{found.launcher} started {found.size} processes, but MPI ({library.version(MPI)}) "
-                f"sees one: the launcher is another MPI's; start with the mpiexec of this library, or "
-                f"with an srun that speaks its protocol (srun --mpi=pmi2, --mpi=pmix)"
-            )
+            raise CompositionError(library.another(found, MPI, "sees one"))
         return None
     return MpiProcesses(options=options, where=machine.origin, error=options.get(ERROR))
 

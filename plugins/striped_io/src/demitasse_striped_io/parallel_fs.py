@@ -81,9 +81,14 @@ def _end(mpi: Any) -> None:
 
 
 def why_no_mpi() -> str | None:
-    """Why MPI-IO cannot be used; None when it can."""
+    """Why MPI-IO cannot be used; None when it can. MPI is not started: one that is not the launcher's ends
+    the process then, also one that only asks."""
     try:
-        MPI = started_mpi()
+        import mpi4py
+
+        if "mpi4py.MPI" not in sys.modules:
+            mpi4py.rc(initialize=False, finalize=False)
+        from mpi4py import MPI
     except Exception as error:  # noqa: BLE001  a wheel without its library raises RuntimeError
         return (
             f"mpi4py cannot be imported ({type(error).__name__}: {error}); pip install mpi4py and an MPI"
