@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 from drawn_examples import DRAWN
 from hypothesis import settings
+from launchers import allow
 
 
 def pytest_configure() -> None:
@@ -27,6 +28,7 @@ def pytest_configure() -> None:
     # By hypothesis's default of 200 ms an example fails where other processes have the cores.
     settings.register_profile("demitasse", deadline=None, max_examples=DRAWN)
     settings.load_profile("demitasse")
+    allow()
 
 
 def pytest_collection_finish() -> None:

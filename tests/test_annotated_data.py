@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from annotated_files import annotated_database, rectangles
+from launchers import LAUNCHER
 from real_files import DATA
 from test_detection_nets import LEARNT
 
@@ -20,7 +21,6 @@ from demitasse import DataError, ModelError
 
 SSD = DATA / "prototxt" / "chuanqi305+MobileNet-SSD"
 needs_ssd = pytest.mark.skipif(not SSD.is_dir(), reason=f"no nets of SSD under {DATA}")
-LAUNCHER = Path(sys.executable).with_name("mpiexec")
 COMMAND = Path(sys.executable).with_name("demitasse")
 NET = """
 layer {{ name: "data" type: "AnnotatedData" top: "data" top: "label" include {{ phase: TRAIN }}

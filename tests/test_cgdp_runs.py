@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from launchers import LAUNCHER
 from small_nets import TWO_PRODUCTS
 
 import demitasse
 
 ROOT = Path(__file__).parents[1]
-LAUNCHER = Path(sys.executable).with_name("mpiexec")
 COMMAND = Path(sys.executable).with_name("demitasse")
 DIGITS = ROOT / "examples/digits/digits_solver.prototxt"
 SCHEMES = ["cgdp", "typical"]

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from launchers import LAUNCHER
 
 ROOT = Path(__file__).parents[1]
-LAUNCHER = Path(sys.executable).with_name("mpiexec")
 COMMAND = Path(sys.executable).with_name("demitasse")
 NODES = """
 schema = 1

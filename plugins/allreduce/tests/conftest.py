@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from launchers import SURVIVORS_SPEAK, let_survive
+from launchers import mpiexec as mpiexec_here
 
 LIMIT = 120.0
 SOURCES = [Path(__file__).parents[1] / "src", Path(__file__).parents[3] / "core" / "src"]
-
-SURVIVORS_SPEAK = "sh", "-c", 'trap "" USR1; "$0" "$@"; exit $?'
-"""MPICH's launcher ends all ranks of a node when one that it started itself dies by a signal."""
 
 BEGIN = """
 import sys
@@ -28,24 +27,6 @@ from mpi4py import MPI
 comm = MPI.COMM_WORLD
 rank, size = comm.rank, comm.size
 """
-
-
-def let_survive(launcher: Path) -> list[str]:
-    """Words for a launcher to let the others live when a process dies."""
-    told = subprocess.run(
-        [str(launcher), "--version"], capture_output=True, text=True, timeout=LIMIT, check=False
-    )
-    if "HYDRA" in told.stdout:
-        return ["-disable-auto-cleanup"]
-    return ["--runtime-options", "recoverable,error-nonzero-status=0"]  # Open MPI
-
-
-def launcher() -> Path:
-    """The environment's own."""
-    found = Path(sys.executable).with_name("mpiexec")
-    if not found.exists():
-        pytest.skip(f"no MPI launcher at {found}: the mpich wheel brings one")
-    return found
 
 
 def launched(command: list[str]) -> subprocess.Popen[str]:
@@ -68,7 +49,7 @@ def launched(command: list[str]) -> subprocess.Popen[str]:
 @pytest.fixture(scope="session")
 def survivors_live() -> list[str]:
     """Words for this environment's launcher to let the others live when a process dies."""
-    return let_survive(launcher())
+    return let_survive()
 
 
 class Ranks:
@@ -79,7 +60,7 @@ class Ranks:
         for rank in range(size):
             os.mkfifo(folder / str(rank))
         program = str(Path(__file__).with_name("rank.py"))
-        self.job = launched([str(launcher()), "-n", str(size), sys.executable, program, str(folder)])
+        self.job = launched([mpiexec_here(), "-n", str(size), sys.executable, program, str(folder)])
         # Opened for reading too: this waits for nobody, whoever is there.
         self.tasks = [os.open(folder / str(rank), os.O_RDWR) for rank in range(size)]
 
@@ -154,9 +135,9 @@ def mpiexec(tmp_path: Path) -> Callable[..., str]:
     ) -> str:
         path = tmp_path / "script.py"
         path.write_text(BEGIN + textwrap.dedent(script))
-        outlive = let_survive(launcher()) if "-disable-auto-cleanup" in options else options.split()
+        outlive = let_survive() if "-disable-auto-cleanup" in options else options.split()
         command = [
-            str(launcher()),
+            mpiexec_here(),
             *outlive,
             "-n",
             str(ranks),

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from launchers import mpiexec
 
 from demitasse import PlanError
 from demitasse_allreduce import library
@@ -85,7 +86,7 @@ def trained(ranks: int, folder: Path, jobs: list[dict[str, Any]]) -> list[dict[s
     (folder / "solver.prototxt").write_text(SOLVER)
     each = [{"iterations": 4, "prefix": f"{ranks}-{i}", **job} for i, job in enumerate(jobs)]
     script = str(Path(__file__).with_name("device_training.py"))
-    launcher = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ranks)]
+    launcher = [mpiexec(), "-n", str(ranks)]
     words = [*launcher, sys.executable, script, str(folder / "solver.prototxt"), json.dumps(each)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-4000:]

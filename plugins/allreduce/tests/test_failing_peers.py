@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from launchers import mpiexec
 
 from demitasse import compose
 
@@ -78,8 +79,7 @@ class Run:
 
     def __init__(self, folder: Path, other: str, outlive: list[str]) -> None:
         self.folder = folder
-        launcher = Path(sys.executable).with_name("mpiexec")
-        words = [str(launcher), *outlive, "-n", "3", "sh", "-c", RANK, sys.executable]
+        words = [mpiexec(), *outlive, "-n", "3", "sh", "-c", RANK, sys.executable]
         self.launcher = subprocess.Popen(
             [*words, "solver.prototxt", other],
             cwd=folder,

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from launchers import SURVIVORS_SPEAK, mpiexec
 
 from demitasse import CompositionError, DescriptionError, Machine, discover
 from demitasse_allreduce import library, processes
@@ -20,10 +21,6 @@ from demitasse_allreduce.plugin import processes as hook
 
 LIMIT = 250.0
 """Seconds in which a run must have ended: its timeouts are of 3 s, and this machine may be busy."""
-
-SURVIVORS_SPEAK = 'trap "" USR1; "$0" "$@"; exit $?'
-"""MPICH's launcher kills all processes of a host when one of those that it started dies by a signal; a
-shell in between ends with a status instead."""
 
 Met = dict[int, dict[str, Any]]
 
@@ -33,13 +30,10 @@ def failing(tmp_path: Path, survivors_live: list[str]) -> Callable[..., Met]:
     """Run ``peer.py`` on three ranks; what each met that lived to tell."""
 
     def run(how: str, victim: int, *more: str) -> Met:
-        launcher = Path(sys.executable).with_name("mpiexec")
-        if not launcher.exists():
-            pytest.skip(f"no MPI launcher at {launcher}: the mpich wheel brings one")
         peer = [sys.executable, str(Path(__file__).with_name("peer.py")), str(tmp_path), how]
-        words = [*survivors_live, "-n", "3", "sh", "-c", SURVIVORS_SPEAK]
+        words = [*survivors_live, "-n", "3", *SURVIVORS_SPEAK]
         subprocess.run(
-            [str(launcher), *words, *peer, str(victim), *more],
+            [mpiexec(), *words, *peer, str(victim), *more],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             capture_output=True,
             timeout=LIMIT,

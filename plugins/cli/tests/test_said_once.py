@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from launchers import let_survive, mpiexec
 
 from demitasse import Processes, WorkerError
 from demitasse_cli import command_line, launch
 
-LAUNCHER = Path(sys.executable).with_name("mpiexec")
 COMMAND = str(Path(sys.executable).with_name("demitasse"))
 SOLVER = str(Path("examples/digits/digits_solver.prototxt").resolve())
-SURVIVORS_SPEAK = ["sh", "-c", 'trap "" USR1; "$0" "$@"; exit $?']
+SURVIVORS_SPEAK = ["sh", "-c", 'trap "" USR1; "$0" "$@"; status=$?; echo "ended $status"; exit $status']
 
 NAMELESS = """
 net: "net.prototxt"
@@ -70,16 +70,16 @@ def test_what_keeps_processes_from_meeting_is_not_the_error_that_is_told(
 
 
 def run(*parts: list[str], folder: Path, cleanup: bool = False) -> tuple[int, list[str]]:
-    """The status of mpiexec with these parts, and the lines that were told; whether it ends the others
-    where one has ended with an error."""
-    if not LAUNCHER.exists():
-        pytest.skip(f"no MPI launcher at {LAUNCHER}: the mpich wheel brings one")
-    words = [str(LAUNCHER), *([] if cleanup else ["-disable-auto-cleanup"])]
+    """The status with which mpiexec with these parts ends, or processes that it does not end where one
+    has ended with an error, and the lines that were told."""
+    words = [mpiexec(), *([] if cleanup else let_survive())]
     for part in parts:
         words += [*([":"] if part is not parts[0] else []), *part]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, cwd=folder)
     told = (done.stdout + done.stderr).splitlines()
-    return done.returncode, [line for line in told if line.startswith("demitasse")]
+    statuses = {int(line.split()[1]) for line in told if line.startswith("ended ")}
+    status = done.returncode if cleanup else max(statuses)
+    return status, [line for line in told if line.startswith("demitasse")]
 
 
 def command(ranks: int, *words: str) -> list[str]:

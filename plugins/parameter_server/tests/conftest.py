@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from launchers import SURVIVORS_SPEAK, let_survive, mpiexec
 
 from demitasse import Level, Machine, SyncSpec, compose
 
@@ -21,10 +22,6 @@ Train = Callable[..., Any]
 
 LIMIT = 250.0
 """Seconds in which processes must have ended, on a machine that may be busy."""
-
-SURVIVORS_SPEAK = "sh", "-c", 'trap "" USR1; "$0" "$@"; exit $?'
-"""MPICH's launcher ends all processes of a host when one that it started itself dies by a signal; and it
-sends the others one when one has ended too soon."""
 
 
 @pytest.fixture
@@ -52,13 +49,11 @@ def train(toy: ModuleType, no_threads_left: None) -> Iterator[Train]:
 @pytest.fixture
 def across() -> Callable[..., list[dict[str, Any]]]:
     """``across(*arguments, **environment)``: what three processes of ``across.py`` tell, by rank."""
-    launcher = Path(sys.executable).with_name("mpiexec")
-    if not launcher.exists():
-        pytest.skip(f"no MPI launcher at {launcher}: the mpich wheel brings one")
+    launcher = mpiexec()
 
     def run(*arguments: object, **environment: object) -> list[dict[str, Any]]:
         program = Path(__file__).with_name("across.py")
-        started = [launcher, "-disable-auto-cleanup", "-n", 3, *SURVIVORS_SPEAK, sys.executable, program]
+        started = [launcher, *let_survive(), "-n", 3, *SURVIVORS_SPEAK, sys.executable, program]
         process = subprocess.Popen(
             [str(word) for word in (*started, *arguments)],
             env={**os.environ, **{name: _told(value) for name, value in environment.items()}},

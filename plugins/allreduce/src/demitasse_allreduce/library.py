@@ -125,14 +125,16 @@ def thread_levels(mpi: Any) -> tuple[int, ...]:
 
 def unheard(found: Launch | None, mpi: Any) -> str:
     """That the launcher tells of the others by a protocol that this MPI does not know; "" where it may.
-    Open MPI knows PMIx alone since 5.0. A library of another family knows it where it was built with it."""
+    Open MPI knows PMIx alone since 5.0, MPICH knows it where it was linked to it, and others
+    (Intel's) may load it."""
     vendor, number = mpi.get_vendor()
     if found is None or not found.protocol:
         return ""
+    deaf = False
     if vendor == "Open MPI":
         deaf = found.protocol == "PMI" and number[0] >= 5 and not found.alone
-    else:
-        handles = [_opened(name) for name in _mapped() if found.protocol == "PMIx"]
+    elif vendor == "MPICH" and found.protocol == "PMIx":
+        handles = [_opened(name) for name in _mapped()]
         deaf = bool(handles) and not any(hasattr(handle, "PMIx_Init") for handle in handles)
     return another(found, mpi, f"does not know its protocol, {found.protocol}") if deaf else ""
 
@@ -143,9 +145,10 @@ def another(found: Launch, mpi: Any, what: str) -> str:
     wheel = Path(sys.executable).with_name("mpiexec")
     here = f", {wheel}" if wheel.exists() and maker(wheel) == family(mpi) else ""
     return (
-        f"{found.launcher} started {processes}, but MPI ({version(mpi)}) {what}: the launcher is another "
-        f"MPI's; start with the mpiexec of this library{here}, or with an srun that speaks its protocol "
-        f"(srun --mpi=pmi2, --mpi=pmix), or have mpi4py load the launcher's library (docs/cluster.md)"
+        f"{found.launcher} started {processes}, but MPI ({version(mpi)}) {what}: the launcher is "
+        f"another MPI's; start with the mpiexec of this library{here}, or with an srun that speaks its "
+        f"protocol (srun --mpi=pmi2, --mpi=pmix), or have mpi4py load the launcher's library "
+        f"(docs/cluster.md)"
     )
 
 

@@ -17,8 +17,8 @@ SAVING = b"\ndemitasse: saving a snapshot and going on\n"
 SHOW_CURSOR = b"\x1b[?25h"
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
-"""Signals that end a training. Open MPI's mpiexec (5.0.11) passes SIGINT and SIGTERM on and kills a quarter
-of a second later, and there is no option for that; SIGUSR2 it passes on, and waits."""
+"""Signals that end a training. Open MPI's mpiexec (5.0.11) answers SIGINT and SIGTERM by SIGTERM to all,
+and by SIGKILL a quarter of a second later, without an option; SIGUSR2 it passes on, and waits."""
 
 
 class Ended(KeyboardInterrupt):

@@ -81,8 +81,8 @@ def _end(mpi: Any) -> None:
 
 
 def why_no_mpi() -> str | None:
-    """Why MPI-IO cannot be used; None when it can. MPI is not started: one that is not the launcher's ends
-    the process then, also one that only asks."""
+    """Why MPI-IO cannot be used; None when it can. MPI is not started: one that is not the launcher's
+    would end the process, also one that only asks."""
     try:
         import mpi4py
 
