@@ -26,21 +26,41 @@ def test_its_program_runs(guide, said, tmp_path):
     assert said in run.stdout.splitlines()
 
 
-@pytest.mark.parametrize(("status", "queued"), [(143, ["requeue 4711"]), (0, []), (2, [])])
-def test_the_batch_script_queues_a_job_again_that_was_stopped_and_only_that(tmp_path, status, queued):
-    (script,) = re.findall(
-        r"```\n(#!/bin/sh\n.*?)```", (DOCS / "cluster.md").read_text("utf-8"), flags=re.DOTALL
-    )
+BATCH = re.findall(
+    r"```\n#!(/bin/\w+)\n(.*?)```", (DOCS / "cluster.md").read_text("utf-8"), flags=re.DOTALL
+)
+TRAINS = "demitasse train SOLVER --resume auto --json run-3.json"
+REQUEUE = ["requeue 4711"]
+ENDS_WHEN_TOLD = 'trap "exit 140" USR2; while :; do kill -USR2 $PPID; done'
+"""A launcher that is asked, by a job that is told that its time is over, to end its processes."""
+
+
+@pytest.mark.parametrize(
+    ("launcher", "options", "end", "status", "queued"),
+    [
+        ("srun", "--wait=60", "exit 143", 143, REQUEUE),
+        ("srun", "--wait=60", "exit 0", 0, []),
+        ("srun", "--wait=60", "exit 2", 2, []),
+        ("mpiexec", "--bind-to none", ENDS_WHEN_TOLD, 140, REQUEUE),
+        ("mpiexec", "--bind-to none", "exit 0", 0, []),
+        ("mpiexec", "--bind-to none", "exit 2", 2, []),
+    ],
+    ids=lambda value: value if value in ("srun", "mpiexec") else None,
+)
+def test_a_batch_script_queues_a_job_again_that_was_stopped_and_only_that(
+    launcher, options, end, status, queued, tmp_path
+):
+    (shell, script), *more = [each for each in BATCH if f"\n{launcher} " in each[1]]
+    assert not more
     told = tmp_path / "told"
-    for name, end in (("srun", f"exit {status}"), ("scontrol", "")):
-        (tmp_path / name).write_text(f'#!/bin/sh\necho "$@" >> {told}-{name}\n{end}\n')
+    for name, then in ((launcher, end), ("scontrol", "")):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho "$@" >> {told}-{name}\n{then}\n')
         (tmp_path / name).chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
     slurm = {"PATH": path, "SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "3"}
-    done = subprocess.run(["/bin/sh", "-c", script], env=slurm, check=False, timeout=30)
+    done = subprocess.run([shell, "-c", script], env=slurm, check=False, timeout=30)
     assert done.returncode == status
-    ran = Path(f"{told}-srun").read_text().splitlines()
-    assert ran == ["--wait=60 demitasse train SOLVER --resume auto --json run-3.json"]
+    assert Path(f"{told}-{launcher}").read_text().splitlines() == [f"{options} {TRAINS}"]
     asked = Path(f"{told}-scontrol")
     assert (asked.read_text().splitlines() if asked.exists() else []) == queued
 

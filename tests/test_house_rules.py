@@ -99,6 +99,19 @@ def test_every_package_of_the_core_s_wheel_tells_type_checkers_that_it_is_typed(
     assert [folder.name for folder in folders if not (folder / "py.typed").is_file()] == []
 
 
+def test_an_mpi_of_ones_own_is_no_dependency() -> None:
+    """MPICH's wheel puts its mpiexec and library before a cluster's: whoever has none asks for it."""
+    extras = tomllib.loads((ROOT / "core" / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    names = {f"demitasse-{name}" for name in PLUGIN_NAMES} - {"demitasse-null"}
+    assert {item.partition("[")[0] for item in extras["cluster"]} == names
+    assert extras["standard"] == ["demitasse[cluster]", "demitasse-allreduce[mpich]"]
+    for folder in PLUGINS:
+        needed = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["dependencies"]
+        assert not [item for item in needed if item.startswith(("mpich", "openmpi"))], folder
+
+
 def test_the_kernel_fits_in_one_sitting() -> None:
     assert lines_of(CORE) - lines_of(VOCABULARY) < 2000
 
