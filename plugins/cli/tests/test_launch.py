@@ -118,3 +118,32 @@ def test_fewer_or_more_processes_than_are_described_are_told(
     machine = Machine("desk", (node, process, cores), fingerprint="any")
     assert launch.counted_otherwise(machine, started) == told.replace("of desk", f"of {machine.origin}")
     assert launch.counted_otherwise(Machine("desk", (Level("machine", count=4),)), started) == ""
+
+
+@pytest.mark.parametrize(
+    ("variables", "mine", "told"),
+    [
+        (
+            {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
+            1,
+            "each of this host's 2 processes",
+        ),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, 4, "this process"),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, 4, ""),
+        ({"PMI_RANK": "0", "MPI_LOCALNRANKS": "1"}, 1, ""),
+        ({"PMIX_RANK": "0", "SLURM_STEP_NUM_TASKS": "2"}, 1, ""),
+        ({}, 1, ""),
+    ],
+)
+def test_processes_that_are_bound_to_few_of_their_launcher_s_cores_are_told(
+    variables: dict[str, str], mine: int, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Open MPI's mpiexec binds one or two to a core each, on a host of any size."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    cores = {0: range(mine), os.getppid(): range(8)}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {*cores[process]})
+    words = launch.bound_narrowly()
+    assert bool(words) == bool(told)
+    assert words.startswith(told)
+    assert not told or f"bound to {mine} of 8 processors; mpiexec --bind-to none" in words

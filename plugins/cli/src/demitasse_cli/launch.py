@@ -17,6 +17,8 @@ from demitasse import launched, launched_by_srun
 if TYPE_CHECKING:
     from demitasse import Machine, Processes, Runtime
 
+OPEN_MPI = "Open MPI's mpiexec"
+
 
 def processes() -> int:
     """How many a launcher has started to be one run; 1 where there was none."""
@@ -148,6 +150,23 @@ def check_together(runtime: Runtime) -> None:
             f'fingerprint = "any" to run it on the hosts of this job'
         )
     raise CompositionError(f"{processes()} processes were started, and each would train alone: {remedy}")
+
+
+def bound_narrowly() -> str:
+    """That this host's processes are bound to half or fewer of the cores that their launcher may use, as
+    Open MPI's mpiexec binds one or two to a core each unless it is told otherwise; "" else."""
+    found = launched()
+    if found is None or found.launcher != OPEN_MPI or not hasattr(os, "sched_getaffinity"):
+        return ""  # srun gives each task what was asked for, and may use all itself
+    try:
+        mine, all_of_them = len(os.sched_getaffinity(0)), len(os.sched_getaffinity(os.getppid()))
+    except OSError:
+        return ""
+    count = found.local or 1
+    if 2 * mine * count > all_of_them:
+        return ""
+    who = f"each of this host's {count} processes" if count > 1 else "this process"
+    return f"{who} is bound to {mine} of {all_of_them} processors; mpiexec --bind-to none has all used"
 
 
 def counted_otherwise(machine: Machine, started: int) -> str:

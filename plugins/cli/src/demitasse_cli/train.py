@@ -207,6 +207,8 @@ def command(
             print(effective(trainer, scaling, resume), file=stream, flush=True)
             if told := launch.counted_otherwise(runtime.machine, trainer.processes.size):
                 print(told, file=stream, flush=True)
+            if told := launch.bound_narrowly():
+                print(told, file=stream, flush=True)
         about: dict[str, Any] = {"solver": str(solver), "scaling": scaling}
         about |= {"precision": trainer.precision, "resumed": resume}
         effects = {int(signal.SIGINT): sigint_effect, int(signal.SIGHUP): sighup_effect}
