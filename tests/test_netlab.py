@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from launchers import LAUNCHER, is_open_mpi
 from netlab import LabError, Netlab, missing, network
 from netlab.__main__ import options
 from netlab.compare import Comparison, compare
@@ -49,7 +50,7 @@ def gate() -> None:
     pytest.importorskip("mpi4py")
     if (why := missing()) is not None:
         pytest.skip(why)
-    if not (Path(sys.executable).parent / "mpiexec").exists():
+    if not LAUNCHER.exists() or is_open_mpi():
         pytest.skip("the network lab needs the mpich wheel's mpiexec beside this Python")
 
 
