@@ -111,7 +111,7 @@ def test_what_changes_a_solvers_results_is_refused_by_name(read: Any, field: str
             "transform_param { noise_param { prob: 1 } }",
             r"'l': Trans.* noise_param .*SSD's fork",
         ),
-        ("Pooling", "pooling_param { pad_l: 1 }", r"pad_l .* Synopsys's fork, .* one side more"),
+        ("BatchNorm", "batch_norm_param { add_eps_before_sqrt: 1 }", r"Synopsys's fork, .* elsewhere"),
         ("Dropout", "dropout_param { sqrt_scale: true }", r"caffe-windows"),
     ],
 )

@@ -38,7 +38,6 @@ class Fork:
 _SPARSE = "it regularises or prunes towards sparse weights"
 _SAMPLES = "it changes the samples at random"
 _RESIZED = "it changes the size of the samples"
-_SIDES = "it pads one side more than the other; pad_h and pad_w are of both"
 _RELU = "a ReLU follows; add a ReLU layer"
 
 FORKS = (
@@ -321,14 +320,10 @@ FORKS = (
     ),
     Fork(
         "Synopsys's fork",
-        fields=(
-            Fields("BatchNormParameter", "add_eps_before_sqrt", "eps is added elsewhere"),
-            Fields("ConvolutionParameter", "pad_b pad_l pad_r pad_t", _SIDES),
-            Fields("PoolingParameter", "pad_b pad_l pad_r pad_t", _SIDES),
-        ),
+        fields=(Fields("BatchNormParameter", "add_eps_before_sqrt", "eps is added elsewhere"),),
         types=(
-            "BroadcastTo DepthToSpace GatherV2 HardSwish MirrorPad ResizeBilinear ResizeNearestNeighbor "
-            "SpaceToDepth Squeeze StridedSlice UpsampleDarknet"
+            "BroadcastTo DepthToSpace GatherV2 MirrorPad ResizeBilinear ResizeNearestNeighbor "
+            "SpaceToDepth StridedSlice UpsampleDarknet"
         ),
     ),
     Fork(

@@ -54,7 +54,7 @@ def _image(field: str, shape: tuple[int, ...]) -> bool:
 
 def _objects(numbers: np.ndarray) -> np.ndarray:
     """Rows (..., ROW) of what images show: some objects of class 1, and none (-1) behind them. Boxes
-    have the corners that random ``numbers`` of the same shape draw, a tenth of the image apart at least."""
+    have the corners that random ``numbers`` draw, a tenth of the image apart at least."""
     rows = np.full(numbers.shape, -1, np.float32)
     first, drawn = rows[..., :SHOWN, :], numbers[..., :SHOWN, :]
     first[..., 0], first[..., 1], first[..., 7] = 0, 1, 0
@@ -81,8 +81,8 @@ def _shapes(name: str, instead_of: DataSpec | None) -> dict[str, tuple[int, ...]
 
 
 def _labels(image: tuple[int, ...], instead_of: DataSpec | None) -> dict[str, tuple[int, ...]]:
-    """The other fields of samples of a kind, their shapes beside that of an image: a class, boxes, or a class
-    for each pixel."""
+    """The other fields of samples of a kind, their shapes beside that of an image: a class, boxes, or
+    a class for each pixel."""
     kind = None if instead_of is None else instead_of.kind
     options = {} if instead_of is None else instead_of.options
     if kind == "annotated":

@@ -8,6 +8,7 @@ from demitasse_caffe.layers.activation import (
     Clip,
     Dropout,
     Exp,
+    HardSwish,
     Log,
     Power,
     PReLU,
@@ -26,7 +27,7 @@ from demitasse_caffe.layers.edges import (
     ImageLabelmapData,
     SigmoidCrossEntropyBalanceLoss,
 )
-from demitasse_caffe.layers.elementwise import Concat, Eltwise
+from demitasse_caffe.layers.elementwise import Concat, Eltwise, Mul
 from demitasse_caffe.layers.forks import (
     BN,
     Axpy,
@@ -76,7 +77,7 @@ from demitasse_caffe.layers.sequences import (
     LabelsequenceAccuracy,
     WarpCTCLoss,
 )
-from demitasse_caffe.layers.shape import Flatten, Reshape, Silence, Split
+from demitasse_caffe.layers.shape import Flatten, Reshape, Silence, Split, Squeeze
 from demitasse_caffe.layers.video import VideoData
 from demitasse_caffe.layers.volumes import (
     Convolution3D,
@@ -119,6 +120,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Flatten(),
     HDF5Data(),
     HDF5Output(),
+    HardSwish(),
     HingeLoss(),
     Im2col(),
     ImageData(),
@@ -134,6 +136,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Log(),
     MVN(),
     MemoryData(),
+    Mul(),
     MultinomialLogisticLoss(),
     Normalize(),
     PReLU(),
@@ -177,6 +180,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     SoftmaxWithLoss(),
     SpatialDropout(),
     Split(),
+    Squeeze(),
     Swish(),
     Threshold(),
     Tile(),

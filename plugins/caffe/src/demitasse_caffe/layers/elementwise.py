@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,33 @@ class Concat(CaffeLayer):
         if len(bottoms) == 1:
             return [bottoms[0]]
         return [graph.apply("concat", *bottoms, axis=axis)]
+
+
+class Mul(CaffeLayer):
+    """The product of two bottoms, of which the second may have one number for all that is behind its
+    first axes, as those of squeeze and excitation have; of Synopsys's fork."""
+
+    name = "Mul"
+    bottoms = (2, 2)
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        x, factor = bottoms
+        if math.prod(x.shape) < math.prod(factor.shape):
+            x, factor = factor, x
+        if x.shape == factor.shape:
+            return [graph.apply("product", x, factor)]
+        head = len(factor.shape)
+        while head and factor.shape[head - 1] == 1:
+            head -= 1
+        if x.shape[:head] != factor.shape[:head] or len(factor.shape) not in (0, len(x.shape)):
+            raise ValueError(
+                f"multiplies blobs of one shape, or one by a number for all that is behind its first "
+                f"axes; here are {x!r} and {factor!r}"
+            )
+        numbers = graph.apply("reshape", factor, shape=factor.shape[:head])
+        return [graph.apply("scale", x, numbers, None, axis=0)]
 
 
 class Eltwise(CaffeLayer):

@@ -13,7 +13,7 @@ import numpy as np
 from demitasse import GraphBuilder, Layer, Tensor
 from demitasse_caffe.fillers import Constant, filler
 from demitasse_caffe.layers.activation import dropped, drops_now
-from demitasse_caffe.layers.base import CaffeLayer, check_size, in_training
+from demitasse_caffe.layers.base import CaffeLayer, check_size, in_training, rearranged
 from demitasse_caffe.layers.convolution import Convolution
 from demitasse_caffe.layers.indexing import place_of
 from demitasse_caffe.layers.normalization import LEAST_EPSILON, filled, untrained
@@ -89,17 +89,6 @@ class ShuffleChannel(CaffeLayer):
         rows = graph.apply("reshape", x, shape=(samples * channels, *x.shape[2:]))
         dealt = graph.apply("gather", rows, index, source=place_of(layer))
         return [graph.apply("reshape", dealt, shape=x.shape)]
-
-
-def rearranged(graph: GraphBuilder, word: str, *inputs: Tensor, **attributes: Any) -> Tensor:
-    """Emit a word that the plugin onnx brings. Raises ValueError where it is not composed."""
-    known = getattr(graph, "vocabulary", None)
-    if known is not None and word not in known:
-        raise ValueError(
-            f"needs the operation {word!r}, which no composed plugin defines; 'onnx' brings it"
-        )
-    made: Tensor = graph.apply(word, *inputs, **attributes)
-    return made
 
 
 class SpatialDropout(CaffeLayer):
