@@ -133,7 +133,7 @@ def test_same_is_as_large_as_the_image_over_the_stride(run: Any, kernel: int, st
         ),
         ("'Squeeze' squeeze_param { axis: 1 }", "axis 1 of .* has an extent of 3, not 1"),
         ("'Squeeze' squeeze_param { axis: 5 }", "axis 5 is not one of the 4 axes"),
-        ("'Mul' bottom: 'z'", "multiplies blobs of one shape, or one by a number for all"),
+        ("'Mul' bottom: 'z'", "multiplies blobs of one shape, or one by another whose first and"),
     ],
 )
 def test_what_cannot_be_is_told(run: Any, layer: str, said: str) -> None:
@@ -155,12 +155,14 @@ layer { name: "c" type: "ReLU" bottom: "x" top: "c" relu_param { relu6: true neg
 layer { name: "d" type: "Mul" bottom: "x" bottom: "gate" top: "d" }
 layer { name: "e" type: "Mul" bottom: "gate" bottom: "x" top: "e" }
 layer { name: "f" type: "Mul" bottom: "x" bottom: "x" top: "f" }
+layer { name: "k" type: "Mul" bottom: "x" bottom: "columns" top: "k" }
 layer { name: "g" type: "Squeeze" bottom: "gate" top: "g" squeeze_param { axis: [-1, 2] } }
 layer { name: "h" type: "Squeeze" bottom: "one" top: "h" }
 """,
         x=(2, 3, 4, 5),
         gate=(2, 3, 1, 1),
         one=(1, 3, 1, 1),
+        columns=(1, 1, 1, 5),
     )
     x, gate = given["x"].astype("f8"), given["gate"].astype("f8")
     assert x.min() < -3 and x.max() > 6
@@ -171,6 +173,7 @@ layer { name: "h" type: "Squeeze" bottom: "one" top: "h" }
         "d": x * gate,
         "e": x * gate,
         "f": x * x,
+        "k": x * given["columns"],
         "g": gate[:, :, 0, 0],
         "h": given["one"].reshape(3),
         "i": pooled(x, "AVE_EXC_PAD", 3, 2, (1, 1), (1, 1), True),

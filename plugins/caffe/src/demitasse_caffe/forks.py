@@ -344,7 +344,6 @@ FORKS = (
             Fields("BatchNormParameter", "disable_mean", "the mean stays", idle="false"),
             Fields("BatchNormParameter", "disable_variance", "the variance stays", idle="false"),
             Fields("DropoutParameter", "sqrt_scale", "kept values grow less", idle="false"),
-            Fields("InnerProductParameter", "normalize", "weights are of length 1", idle="false"),
             Fields("ParameterParameter", "blob_filler", "the parameter is filled at the start"),
             Fields("ScaleParameter", "max_value min_value", "it bounds the factors"),
             Fields("SoftmaxParameter", "class_weight", "classes have weights; an InfogainLoss has them"),

@@ -67,6 +67,7 @@ from demitasse_caffe.layers.loss import (
     SigmoidCrossEntropyLoss,
     SoftmaxWithLoss,
 )
+from demitasse_caffe.layers.margins import CosinAddm, LabelSpecificAdd
 from demitasse_caffe.layers.normalization import LRN, MVN, BatchNorm, Bias, Scale
 from demitasse_caffe.layers.recurrent import LSTM, RNN, Lstm, LSTMUnit
 from demitasse_caffe.layers.reduction import ArgMax, Reduction
@@ -102,6 +103,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     ContrastiveLoss(),
     Convolution(),
     Convolution3D(),
+    CosinAddm(),
     Crop(),
     Data(),
     Deconvolution(),
@@ -133,6 +135,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     LRN(),
     LSTM(),
     LSTMUnit(),
+    LabelSpecificAdd(),
     Log(),
     MVN(),
     MemoryData(),

@@ -31,8 +31,8 @@ class Concat(CaffeLayer):
 
 
 class Mul(CaffeLayer):
-    """The product of two bottoms, of which the second may have one number for all that is behind its
-    first axes, as those of squeeze and excitation have; of Synopsys's fork."""
+    """The product of two bottoms, of which one may have extents of 1 first and last, as what squeeze
+    and excitation multiply by has; of Synopsys's fork."""
 
     name = "Mul"
     bottoms = (2, 2)
@@ -45,16 +45,16 @@ class Mul(CaffeLayer):
             x, factor = factor, x
         if x.shape == factor.shape:
             return [graph.apply("product", x, factor)]
-        head = len(factor.shape)
-        while head and factor.shape[head - 1] == 1:
-            head -= 1
-        if x.shape[:head] != factor.shape[:head] or len(factor.shape) not in (0, len(x.shape)):
+        wide = [axis for axis, extent in enumerate(factor.shape) if extent != 1]
+        first, end = (wide[0], wide[-1] + 1) if wide else (0, 0)
+        inner = factor.shape[first:end]
+        if x.shape[first:end] != inner or len(factor.shape) not in (0, len(x.shape)):
             raise ValueError(
-                f"multiplies blobs of one shape, or one by a number for all that is behind its first "
-                f"axes; here are {x!r} and {factor!r}"
+                f"multiplies blobs of one shape, or one by another whose first and last extents are "
+                f"1; here are {x!r} and {factor!r}"
             )
-        numbers = graph.apply("reshape", factor, shape=factor.shape[:head])
-        return [graph.apply("scale", x, numbers, None, axis=0)]
+        numbers = graph.apply("reshape", factor, shape=inner)
+        return [graph.apply("scale", x, numbers, None, axis=first)]
 
 
 class Eltwise(CaffeLayer):
