@@ -123,6 +123,29 @@ def test_what_changes_a_layers_results_is_refused_by_name(
         read(text).net("train")
 
 
+@pytest.mark.parametrize("form", ["layer {{{}", "layer\n\n{{{}"])
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        (  # SSD's scripts change the samples of the training layer alone
+            "include { phase: TRAIN }",
+            "transform_param { noise_param { prob: 1 } }",
+        ),
+        ("exclude { phase: TEST }", "dropout_param { sqrt_scale: true }"),
+        ("", "param { lr_mult: 1 regularization_type: 'L1' }"),  # SkimCaffe's, which only trains
+        ("", "connectivity_mode: DISCONNECTED_GRPWISE"),
+    ],
+)
+def test_what_changes_nothing_in_a_phase_is_no_matter_there(
+    read: Any, form: str, more: str, field: str
+) -> None:
+    about = f' name: "l" type: "Bias" bottom: "data" top: "data" {more} {field} }}'
+    net = read(INPUT + form.format(about))
+    assert [layer.type for layer in net.net("test").layers if layer.name != "l"] == ["Input"]
+    with pytest.raises(ModelError, match=r"is a field of .*, not of Caffe, and has no counterpart"):
+        net.net("train")
+
+
 @pytest.mark.parametrize(
     "field",
     [

@@ -13,7 +13,7 @@ class Fields:
     ``effect`` says what they change in what is computed. It is empty where that is nothing, or something
     only beside another field, which is then told; with the value ``idle`` they change nothing.
     ``instead`` says what is done here instead of what a field without effect asks for, where that is
-    worth a word.
+    worth a word. Fields of ``training`` change nothing in tests.
     """
 
     message: str
@@ -21,6 +21,7 @@ class Fields:
     effect: str = ""
     idle: str = ""
     instead: str = ""
+    training: bool = False
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,13 @@ FORKS = (
                 "InnerProductParameter",
                 "dump_activation dump_parameter gemm_mode spmdm_transpose_in spmdm_transpose_out",
             ),
-            Fields("LayerParameter", "connectivity_mode", "weights of 0 stay 0", idle="CONNECTED"),
+            Fields(
+                "LayerParameter",
+                "connectivity_mode",
+                "weights of 0 stay 0",
+                idle="CONNECTED",
+                training=True,
+            ),
             Fields(
                 "SolverParameter",
                 "block_group_decay breadth_decay kernel_shape_decay",
@@ -241,12 +248,19 @@ FORKS = (
                 ),
                 _SPARSE,
             ),
-            Fields("ParamSpec", "block_group_lasso", _SPARSE),
-            Fields("ParamSpec", "breadth_decay_mult kernel_shape_decay_mult", _SPARSE, idle="0"),
+            Fields("ParamSpec", "block_group_lasso", _SPARSE, training=True),
+            Fields(
+                "ParamSpec",
+                "breadth_decay_mult kernel_shape_decay_mult",
+                _SPARSE,
+                idle="0",
+                training=True,
+            ),
             Fields(
                 "ParamSpec",
                 "regularization_type",
                 "each parameter has its own; the solver has one for all",
+                training=True,
             ),
         ),
     ),
