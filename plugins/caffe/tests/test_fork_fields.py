@@ -131,6 +131,7 @@ def test_what_changes_a_layers_results_is_refused_by_name(
             "include { phase: TRAIN }",
             "transform_param { noise_param { prob: 1 } }",
         ),
+        ("include { phase: TRAIN }", "transform_param { distort_param { all_effects: true } }"),
         ("exclude { phase: TEST }", "dropout_param { sqrt_scale: true }"),
         ("", "param { lr_mult: 1 regularization_type: 'L1' }"),  # SkimCaffe's, which only trains
         ("", "connectivity_mode: DISCONNECTED_GRPWISE"),
@@ -153,6 +154,7 @@ def test_what_changes_nothing_in_a_phase_is_no_matter_there(
         "loss_param { label_smoothing: 0.0 }",
         "batch_norm_param { use_weight_bias: 0 }",
         "transform_param { crop_h: 0 }",
+        "detection_output_param { nms_param { soft_nms: false theta: 0.5 } }",
     ],
 )
 def test_a_value_that_changes_nothing_is_taken(read: Any, field: str) -> None:

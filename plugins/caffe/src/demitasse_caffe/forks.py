@@ -206,6 +206,34 @@ FORKS = (
         policies={"plateau": "where the rate falls once the loss does no more"},
     ),
     Fork(
+        "DeepDetect's fork",
+        fields=(
+            Fields(
+                "DistortionParameter",
+                "all_effects brightness contrast hue prob random_order saturation",
+                _SAMPLES,
+            ),
+            Fields("TransformationParameter", "geometry_param", _SAMPLES),
+            Fields("NonMaximumSuppressionParameter", "theta"),
+            Fields(
+                "NonMaximumSuppressionParameter",
+                "soft_nms",
+                "boxes that overlap lose confidence, and stay",
+                idle="false",
+            ),
+            Fields(
+                "DetectionOutputParameter",
+                "objectness_score",
+                "it leaves out what RefineDet's first guess takes for background",
+            ),
+            Fields(
+                "MultiBoxLossParameter",
+                "objectness_score",
+                "it leaves out what RefineDet's first guess takes for background",
+            ),
+        ),
+    ),
+    Fork(
         "the fork of TSN",
         fields=(
             Fields("NetParameter", "mem_param"),
