@@ -111,7 +111,7 @@ def test_what_changes_a_solvers_results_is_refused_by_name(read: Any, field: str
             "transform_param { noise_param { prob: 1 } }",
             r"'l': Trans.* noise_param .*SSD's fork",
         ),
-        ("BatchNorm", "batch_norm_param { add_eps_before_sqrt: 1 }", r"Synopsys's fork, .* elsewhere"),
+        ("BatchNorm", "batch_norm_param { add_eps_before_sqrt: 0 }", r"Synopsys's fork, .* deviation"),
         ("Dropout", "dropout_param { sqrt_scale: true }", r"caffe-windows"),
     ],
 )
@@ -154,6 +154,7 @@ def test_what_changes_nothing_in_a_phase_is_no_matter_there(
         "loss_param { label_smoothing: 0.0 }",
         "batch_norm_param { use_weight_bias: 0 }",
         "transform_param { crop_h: 0 }",
+        "batch_norm_param { add_eps_before_sqrt: true }",
         "detection_output_param { nms_param { soft_nms: false theta: 0.5 } }",
     ],
 )

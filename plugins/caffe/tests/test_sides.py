@@ -145,7 +145,7 @@ def test_functions_and_shapes_of_mobile_nets(run: Any) -> None:
     """Howard et al. 2019, *Searching for MobileNetV3*: a block's gate has a number for each channel."""
     given, made, _ = run(
         """
-layer { name: "i" type: "Pooling" bottom: "x" top: "i" pooling_param { pool: AVE_EXC_PAD
+layer { name: "i" type: "Pooling" bottom: "x" top: "i" pooling_param { pool: AVE_TF
   kernel_size: 3 stride: 2 pad: 1 } }
 layer { name: "j" type: "Pooling" bottom: "x" top: "j" pooling_param { pool: AVE_EXC_PAD
   global_pooling: true } }

@@ -362,7 +362,14 @@ FORKS = (
     ),
     Fork(
         "Synopsys's fork",
-        fields=(Fields("BatchNormParameter", "add_eps_before_sqrt", "eps is added elsewhere"),),
+        fields=(
+            Fields(
+                "BatchNormParameter",
+                "add_eps_before_sqrt",
+                "eps is added to the deviation",
+                idle="true",
+            ),
+        ),
         types=(
             "BroadcastTo DepthToSpace GatherV2 MirrorPad ResizeBilinear ResizeNearestNeighbor "
             "SpaceToDepth StridedSlice UpsampleDarknet"

@@ -190,6 +190,7 @@ class Pooling(CaffeLayer):
         if rounding == "ceil":
             kernel = _no_larger(kernel, stride, pad, x.shape[2:])
         method = pooling.DESCRIPTOR.fields_by_name["pool"].enum_type.values_by_number[pooling.pool].name
+        method = "AVE_EXC_PAD" if method == "AVE_TF" else method
         if len(layer.tops) > 1 and (method != "MAX" or spatial != 2):
             raise ValueError("only pool MAX of images has a second top (the place of each maximum)")
         windows = {"kernel": kernel, "stride": stride, "pad": pad}
