@@ -16,11 +16,16 @@ LAYERS = {
     "Convolution strided": "convolution_param { num_output: 3 kernel_size: 3 stride: 2 FILL }",
     "Convolution dilated": "convolution_param { num_output: 3 kernel_size: 2 dilation: 2 FILL }",
     "Convolution without bias": "convolution_param { kernel_size: 1 num_output: 3 bias_term: 0 FILL }",
+    "Convolution of sides": "convolution_param { num_output: 3 kernel_size: 3 pad_l: 1 pad_b: 2 FILL }",
+    "Pooling MAX of sides": "pooling_param { kernel_size: 2 pad_r: 1 pad_t: 1 round_mode: FLOOR }",
+    "Pooling AVE of sides": "pooling_param { pool: AVE kernel_size: 3 stride: 2 pad_b: 2 pad_l: 1 }",
     "Pooling MAX": "pooling_param { pool: MAX kernel_size: 3 stride: 2 }",
     "Pooling MAX padded": "pooling_param { pool: MAX kernel_size: 3 stride: 2 pad: 1 }",
     "Pooling AVE": "pooling_param { pool: AVE kernel_size: 3 stride: 2 pad: 1 }",
     "Pooling global": "pooling_param { pool: AVE global_pooling: true }",
     "ReLU": "",
+    "ReLU of six": "relu_param { relu6: true negative_slope: 0.1 }",
+    "HardSwish": "",
     "ReLU leaking": "relu_param { negative_slope: 0.1 }",
     "LRN": "lrn_param { local_size: 3 alpha: 0.5 beta: 0.75 k: 2 }",
     "LRN within": "lrn_param { local_size: 3 alpha: 0.5 norm_region: WITHIN_CHANNEL }",
@@ -77,6 +82,12 @@ layer {
   name: "join" type: "Eltwise" bottom: "left" bottom: "before" top: "top"
   eltwise_param { operation: SUM coeff: 0.5 coeff: -2 }
 }""",
+    "Mul": """
+layer { name: "pool" type: "Pooling" bottom: "before" top: "pool"
+  pooling_param { pool: AVE global_pooling: true } }
+layer { name: "join" type: "Mul" bottom: "before" bottom: "pool" top: "mul" }
+layer { name: "squeeze" type: "Squeeze" bottom: "pool" top: "gone" squeeze_param { axis: [-1, 2] } }
+layer { name: "more" type: "Axpy" bottom: "gone" bottom: "mul" bottom: "before" top: "top" }""",
     "Scale by a bottom": """
 layer { name: "left" type: "ReLU" bottom: "before" top: "left" }
 layer {

@@ -92,8 +92,12 @@ def sweep(runtime: Runtime, path: Path, batch: int = 2, solvers: bool = False) -
             for net in (nets.train, *nets.tests):
                 yield _outcome(runtime, path, net.phase, net, batch, nets)
         return
-    alike = nets["train"].layers == nets["test"].layers
+    made = {phase: net for phase, net in nets.items() if isinstance(net, NetDefinition)}
+    alike = {"train", "test"} <= made.keys() and made["train"].layers == made["test"].layers
     for phase, net in nets.items():
+        if isinstance(net, DemitasseError):
+            yield Outcome(str(path), phase, "refused", str(net))
+            continue
         if alike and phase == "train" and not has_loss(net):
             continue
         yield _outcome(runtime, path, phase, net, batch)
@@ -123,16 +127,29 @@ def stages(path: Path) -> list[str]:
     return sorted(set(re.findall(r"""\bstage\s*:\s*["']([^"']+)""", text)))
 
 
-def _solver_or_nets(reader: Any, staged: list[str]) -> Solver | dict[str, NetDefinition]:
-    """The solver in a file, or the net of each phase, and of the test phase in each stage."""
+def _solver_or_nets(
+    reader: Any, staged: list[str]
+) -> Solver | dict[str, NetDefinition | DemitasseError]:
+    """The solver in a file, or the net of each phase, and of the test phase in each stage, or why it
+    cannot be read."""
     try:
         solver: Solver = reader.solver({})
     except ModelError as error:
         if "is a net; a solver is needed" not in str(error):
             raise
-        nets = {phase: reader.net(phase) for phase in ("train", "test")}
-        return nets | {f"test {stage}": reader.net("test", {"state.stage": stage}) for stage in staged}
+        nets = {phase: _net(reader, phase) for phase in ("train", "test")}
+        return nets | {f"test {stage}": _net(reader, "test", {"state.stage": stage}) for stage in staged}
     return solver
+
+
+def _net(
+    reader: Any, phase: str, overrides: Mapping[str, str] | None = None
+) -> NetDefinition | DemitasseError:
+    try:
+        net: NetDefinition = reader.net(phase, overrides)
+    except DemitasseError as error:
+        return error
+    return net
 
 
 def idle(net: NetDefinition) -> Solver:

@@ -106,7 +106,8 @@ class Weights:
 @dataclass(frozen=True)
 class DataSpec:
     """What a net asks for: ``source`` is a path, pattern or name as the user wrote it, or a mapping of
-    arrays; ``kind`` a format when the user named one. Shuffling is by ``seed`` and epoch."""
+    arrays; ``kind`` a format when the user named one. Shuffling is by ``seed`` and epoch. Where a
+    user names one in place of what a net asks for, ``instead_of`` is the latter."""
 
     source: Any
     kind: str | None = None
@@ -114,6 +115,7 @@ class DataSpec:
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
     location: Location | None = None
+    instead_of: DataSpec | None = None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from small_nets import inputs
 
+import demitasse
 from demitasse import DataSpec, Layer, ModelReader, NetDefinition, Tensor
 from demitasse.operations import REQUIRED, VOCABULARY, extend
 from demitasse_caffe.layers import LAYER_TYPES
@@ -111,3 +112,22 @@ def build(read: Callable[..., Any], recorder: type[Recorder]) -> Callable[..., R
         return graph
 
     return build
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Any:
+    """Run a net of layers below inputs of random numbers; its inputs, its outputs and its parameters."""
+
+    def run(layers: str, **shapes: tuple[int, ...]) -> Any:
+        path = tmp_path / "net.prototxt"
+        path.write_text(inputs(**shapes) + layers)
+        random = np.random.default_rng(0)
+        given = {name: random.normal(0, 4, shape).astype("f4") for name, shape in shapes.items()}
+        with demitasse.compose(plugins=["-tuning"]) as runtime:
+            net = runtime.net(path, phase="test")
+            made = {name: np.array(array) for name, array in net.forward(**given).items()}
+            learned = {name: [np.array(a) for a in arrays] for name, arrays in net.params.items()}
+            net.close()
+        return given, made, learned
+
+    return run

@@ -111,7 +111,7 @@ def test_what_changes_a_solvers_results_is_refused_by_name(read: Any, field: str
             "transform_param { noise_param { prob: 1 } }",
             r"'l': Trans.* noise_param .*SSD's fork",
         ),
-        ("Pooling", "pooling_param { pad_l: 1 }", r"pad_l .* Synopsys's fork, .* one side more"),
+        ("BatchNorm", "batch_norm_param { add_eps_before_sqrt: 0 }", r"Synopsys's fork, .* deviation"),
         ("Dropout", "dropout_param { sqrt_scale: true }", r"caffe-windows"),
     ],
 )
@@ -123,6 +123,30 @@ def test_what_changes_a_layers_results_is_refused_by_name(
         read(text).net("train")
 
 
+@pytest.mark.parametrize("form", ["layer {{{}", "layer\n\n{{{}"])
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        (  # SSD's scripts change the samples of the training layer alone
+            "include { phase: TRAIN }",
+            "transform_param { noise_param { prob: 1 } }",
+        ),
+        ("include { phase: TRAIN }", "transform_param { distort_param { all_effects: true } }"),
+        ("exclude { phase: TEST }", "dropout_param { sqrt_scale: true }"),
+        ("", "param { lr_mult: 1 regularization_type: 'L1' }"),  # SkimCaffe's, which only trains
+        ("", "connectivity_mode: DISCONNECTED_GRPWISE"),
+    ],
+)
+def test_what_changes_nothing_in_a_phase_is_no_matter_there(
+    read: Any, form: str, more: str, field: str
+) -> None:
+    about = f' name: "l" type: "Bias" bottom: "data" top: "data" {more} {field} }}'
+    net = read(INPUT + form.format(about))
+    assert [layer.type for layer in net.net("test").layers if layer.name != "l"] == ["Input"]
+    with pytest.raises(ModelError, match=r"is a field of .*, not of Caffe, and has no counterpart"):
+        net.net("train")
+
+
 @pytest.mark.parametrize(
     "field",
     [
@@ -130,6 +154,8 @@ def test_what_changes_a_layers_results_is_refused_by_name(
         "loss_param { label_smoothing: 0.0 }",
         "batch_norm_param { use_weight_bias: 0 }",
         "transform_param { crop_h: 0 }",
+        "batch_norm_param { add_eps_before_sqrt: true }",
+        "detection_output_param { nms_param { soft_nms: false theta: 0.5 } }",
     ],
 )
 def test_a_value_that_changes_nothing_is_taken(read: Any, field: str) -> None:

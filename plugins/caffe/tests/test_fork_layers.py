@@ -14,26 +14,6 @@ import demitasse
 INPUT = "layer {{ name: 'in{0}' type: 'Input' top: '{0}' input_param {{ shape {{ {1} }} }} }}\n"
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Any:
-    """Run a net of layers below inputs of random numbers; its inputs, its outputs and its parameters."""
-
-    def run(layers: str, **shapes: tuple[int, ...]) -> Any:
-        dims = {name: " ".join(f"dim: {extent}" for extent in shape) for name, shape in shapes.items()}
-        path = tmp_path / "net.prototxt"
-        path.write_text("".join(INPUT.format(*each) for each in dims.items()) + layers)
-        random = np.random.default_rng(0)
-        given = {name: random.normal(0, 4, shape).astype("f4") for name, shape in shapes.items()}
-        with demitasse.compose(plugins=["-tuning"]) as runtime:
-            net = runtime.net(path, phase="test")
-            made = {name: np.array(array) for name, array in net.forward(**given).items()}
-            learned = {name: [np.array(a) for a in arrays] for name, arrays in net.params.items()}
-            net.close()
-        return given, made, learned
-
-    return run
-
-
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_an_axis_is_reversed(run: Any, axis: int) -> None:
     given, made, _ = run(

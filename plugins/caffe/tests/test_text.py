@@ -65,7 +65,7 @@ def test_layers_in_a_list_know_their_lines(read: Any) -> None:
         ('layer { type: "Convolution" convolution_param {\n num_output: 1.5 } }', r":2:14: num_outp"),
         (
             'layer { type: "Pooling"\n pooling_param { pool: MAXX } }',
-            r":2:18: unknown value of pool 'MAXX'; did you mean 'MAX'\? \(valid: AVE, MAX, STOCH",
+            r":2:18: unknown value of pool 'MAXX'; did you mean 'MAX'\? \(valid: AVE, AVE_EXC_PAD",
         ),
         (
             'layer { type: "Pooling"\n pooling_param { pool: "MAX" } }',

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from demitasse import DataError
+from demitasse import DataError, DataSpec
 from demitasse_datasets.source import Source
 from demitasse_datasets.stand_ins import MEMORY, MOST
 
@@ -44,6 +44,23 @@ def test_fields_have_the_shapes_of_their_names(opened, everything) -> None:
 def test_large_samples_are_as_many_as_memory_has_room_for(opened) -> None:
     source = opened("random:3x2048x1024")
     assert source.size == MEMORY // (3 * 2048 * 1024)
+
+
+def test_in_place_of_images_with_boxes_labels_are_boxes_within_the_image(opened, everything) -> None:
+    asked = DataSpec("elsewhere_lmdb", "annotated", options={"objects": 6})
+    rows = everything(opened("random:3x20x30", "random", instead_of=asked))["label"]
+    assert rows.shape[1:] == (1, 6, 8)
+    assert (rows[..., 4:, :] == -1).all()
+    first = rows[..., :4, :]
+    assert set(first[..., 0].flat) == {0} and set(first[..., 1].flat) == {1}
+    assert set(first[..., 7].flat) == {0}
+    low, high = first[..., 3:5], first[..., 5:7]
+    assert low.min() >= 0 and high.max() <= 1 and (high - low).min() > 0.09
+    assert len(np.unique(low)) > 100
+    given = everything(opened("random:data=3x20x30,label=1x2x8", "random", instead_of=asked))["label"]
+    assert given.shape[1:] == (1, 2, 8) and (given[..., 1] == 1).all()
+    plain = DataSpec("elsewhere_lmdb", "lmdb")
+    assert opened("random:3x20x30", "random", instead_of=plain).fields["label"].shape == ()
 
 
 @pytest.mark.parametrize(

@@ -189,6 +189,18 @@ def test_a_wrong_field_is_told_with_its_layer(run: Any, fields: str, message: st
     assert "net.prototxt:4" in str(caught.value)
 
 
+def test_a_net_of_faceboxes_own_fork_is_told_what_its_priors_are(run: Any) -> None:
+    """8 x 8 places with 21 boxes there and 3 here, 4 x 4 and 2 x 2 with one."""
+    given = problem(0, 2, 3 * 64 + 16 + 4, BASE)
+    count = 21 * 64 + 16 + 4
+    given |= {"loc": np.zeros((2, 4 * count)), "conf": np.zeros((2, 3 * count))}
+    with pytest.raises(demitasse.ModelError, match=r"for each of 212 priors .*; in FaceBoxes' own fork"):
+        run(LAYER.format("num_classes: 3"), **given)
+    given["loc"] = np.zeros((2, 4 * count + 4))
+    with pytest.raises(demitasse.ModelError, match=r"confidence \(2, 4092\)\) \["):
+        run(LAYER.format("num_classes: 3"), **given)
+
+
 def test_where_results_were_to_be_saved_is_read_over_and_told(
     runtime: demitasse.Runtime, tmp_path: Any
 ) -> None:

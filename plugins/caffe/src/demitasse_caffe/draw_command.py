@@ -57,8 +57,8 @@ def command(net: Path, target: str | None, rankdir: str, phase: str) -> None:
         )
     for note in file.notes:
         click.echo(f"demitasse: {note}", err=True)
-    if file.misfit:
-        click.echo(f"demitasse: drawn as if it were not there: {file.misfit}", err=True)
+    for told in filter(None, (file.misfit, *(change.told for change in file.changes[:1]))):
+        click.echo(f"demitasse: drawn as if it were not there: {told}", err=True)
     if target == "-":
         click.echo(text, nl=False)
         return

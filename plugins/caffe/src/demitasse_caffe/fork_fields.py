@@ -29,6 +29,7 @@ class ForkField:
     effect: str = ""
     idle: str = ""
     instead: str = ""
+    training: bool = False
 
     def has_effect(self, value: str | None) -> bool:
         """Whether the field changes what is computed, with a value as it is written."""
@@ -41,7 +42,9 @@ class ForkField:
 
 
 _FIELDS = {
-    (fields.message, name): ForkField(fork.name, fields.effect, fields.idle, fields.instead)
+    (fields.message, name): ForkField(
+        fork.name, fields.effect, fields.idle, fields.instead, fields.training
+    )
     for fork in FORKS
     for fields in fork.fields
     for name in fields.names.split()

@@ -13,7 +13,7 @@ class Fields:
     ``effect`` says what they change in what is computed. It is empty where that is nothing, or something
     only beside another field, which is then told; with the value ``idle`` they change nothing.
     ``instead`` says what is done here instead of what a field without effect asks for, where that is
-    worth a word.
+    worth a word. Fields of ``training`` change nothing in tests.
     """
 
     message: str
@@ -21,6 +21,7 @@ class Fields:
     effect: str = ""
     idle: str = ""
     instead: str = ""
+    training: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,6 @@ class Fork:
 _SPARSE = "it regularises or prunes towards sparse weights"
 _SAMPLES = "it changes the samples at random"
 _RESIZED = "it changes the size of the samples"
-_SIDES = "it pads one side more than the other; pad_h and pad_w are of both"
 _RELU = "a ReLU follows; add a ReLU layer"
 
 FORKS = (
@@ -206,6 +206,34 @@ FORKS = (
         policies={"plateau": "where the rate falls once the loss does no more"},
     ),
     Fork(
+        "DeepDetect's fork",
+        fields=(
+            Fields(
+                "DistortionParameter",
+                "all_effects brightness contrast hue prob random_order saturation",
+                _SAMPLES,
+            ),
+            Fields("TransformationParameter", "geometry_param", _SAMPLES),
+            Fields("NonMaximumSuppressionParameter", "theta"),
+            Fields(
+                "NonMaximumSuppressionParameter",
+                "soft_nms",
+                "boxes that overlap lose confidence, and stay",
+                idle="false",
+            ),
+            Fields(
+                "DetectionOutputParameter",
+                "objectness_score",
+                "it leaves out what RefineDet's first guess takes for background",
+            ),
+            Fields(
+                "MultiBoxLossParameter",
+                "objectness_score",
+                "it leaves out what RefineDet's first guess takes for background",
+            ),
+        ),
+    ),
+    Fork(
         "the fork of TSN",
         fields=(
             Fields("NetParameter", "mem_param"),
@@ -227,7 +255,13 @@ FORKS = (
                 "InnerProductParameter",
                 "dump_activation dump_parameter gemm_mode spmdm_transpose_in spmdm_transpose_out",
             ),
-            Fields("LayerParameter", "connectivity_mode", "weights of 0 stay 0", idle="CONNECTED"),
+            Fields(
+                "LayerParameter",
+                "connectivity_mode",
+                "weights of 0 stay 0",
+                idle="CONNECTED",
+                training=True,
+            ),
             Fields(
                 "SolverParameter",
                 "block_group_decay breadth_decay kernel_shape_decay",
@@ -242,12 +276,19 @@ FORKS = (
                 ),
                 _SPARSE,
             ),
-            Fields("ParamSpec", "block_group_lasso", _SPARSE),
-            Fields("ParamSpec", "breadth_decay_mult kernel_shape_decay_mult", _SPARSE, idle="0"),
+            Fields("ParamSpec", "block_group_lasso", _SPARSE, training=True),
+            Fields(
+                "ParamSpec",
+                "breadth_decay_mult kernel_shape_decay_mult",
+                _SPARSE,
+                idle="0",
+                training=True,
+            ),
             Fields(
                 "ParamSpec",
                 "regularization_type",
                 "each parameter has its own; the solver has one for all",
+                training=True,
             ),
         ),
     ),
@@ -322,13 +363,16 @@ FORKS = (
     Fork(
         "Synopsys's fork",
         fields=(
-            Fields("BatchNormParameter", "add_eps_before_sqrt", "eps is added elsewhere"),
-            Fields("ConvolutionParameter", "pad_b pad_l pad_r pad_t", _SIDES),
-            Fields("PoolingParameter", "pad_b pad_l pad_r pad_t", _SIDES),
+            Fields(
+                "BatchNormParameter",
+                "add_eps_before_sqrt",
+                "eps is added to the deviation",
+                idle="true",
+            ),
         ),
         types=(
-            "BroadcastTo DepthToSpace GatherV2 HardSwish MirrorPad ResizeBilinear ResizeNearestNeighbor "
-            "SpaceToDepth Squeeze StridedSlice UpsampleDarknet"
+            "BroadcastTo DepthToSpace GatherV2 MirrorPad ResizeBilinear ResizeNearestNeighbor "
+            "SpaceToDepth StridedSlice UpsampleDarknet"
         ),
     ),
     Fork(
@@ -349,7 +393,6 @@ FORKS = (
             Fields("BatchNormParameter", "disable_mean", "the mean stays", idle="false"),
             Fields("BatchNormParameter", "disable_variance", "the variance stays", idle="false"),
             Fields("DropoutParameter", "sqrt_scale", "kept values grow less", idle="false"),
-            Fields("InnerProductParameter", "normalize", "weights are of length 1", idle="false"),
             Fields("ParameterParameter", "blob_filler", "the parameter is filled at the start"),
             Fields("ScaleParameter", "max_value min_value", "it bounds the factors"),
             Fields("SoftmaxParameter", "class_weight", "classes have weights; an InfogainLoss has them"),

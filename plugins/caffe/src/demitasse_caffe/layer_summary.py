@@ -29,14 +29,14 @@ _MEMBERS = {
     "ImageData ImageLabelmapData ImageSegData Input MemoryData Parameter VideoData WindowData",
     "convolution": "Convolution Convolution3D ConvolutionDepthwise Deconvolution Deconvolution3D "
     "DepthwiseConvolution Im2col NdConvolution",
-    "inner product": "InnerProduct MarginInnerProduct Embed",
+    "inner product": "CosinAddm Embed InnerProduct LabelSpecificAdd MarginInnerProduct",
     "pooling": "NdPooling PSROIPooling Pooling Pooling3D PoolingND Proposal ROIPooling SPP",
-    "activation": "AbsVal BNLL Clip Dropout ELU Exp Log PReLU Power ReLU ReLU6 Sigmoid Softmax "
-    "SpatialDropout Swish TanH Threshold",
+    "activation": "AbsVal BNLL Clip Dropout ELU Exp HardSwish Log PReLU Power ReLU ReLU6 Sigmoid "
+    "Softmax SpatialDropout Swish TanH Threshold",
     "normalization": "BN BatchNorm Bias LRN MVN Normalize Scale",
-    "combination": "Axpy Concat Eltwise Slice Split",
+    "combination": "Axpy Concat Eltwise Mul Slice Split",
     "shape": "ArgMax BatchReindex Crop Filter Flatten Interp Permute Reduction Reorg Reshape "
-    "Reverse ShuffleChannel Silence Tile Transpose Unpooling Upsample",
+    "Reverse ShuffleChannel Silence Squeeze Tile Transpose Unpooling Upsample",
     "recurrent": "LSTM LSTMUnit Lstm RNN",
     "loss": "Accuracy BoxAnnotatorOHEM CenterLoss ContrastiveLoss CtcLoss DiceCoefLoss EuclideanLoss "
     "HingeLoss InfogainLoss L1Loss LabelsequenceAccuracy MultiBoxLoss MultinomialLogisticLoss "

@@ -15,7 +15,7 @@ from demitasse_caffe.paths import FILES, moved
 from demitasse_caffe.python_layers import with_known_types
 from demitasse_caffe.schema import Schema, is_repeated, number
 from demitasse_caffe.shared_parameters import with_common_multipliers
-from demitasse_caffe.text import Outline, not_a_model, parse, read_text, which
+from demitasse_caffe.text import Change, Outline, not_a_model, parse, read_text, which
 from demitasse_caffe.upgrade import upgrade_net
 
 PHASES = {"train": 0, "test": 1}
@@ -27,14 +27,15 @@ CLASSIFY = {"Accuracy", "HingeLoss", "InfogainLoss", "MultinomialLogisticLoss", 
 @dataclass(frozen=True)
 class NetFile:
     """A net in the present form, all phases together, with the place of each layer. ``misfit`` is the
-    error about a field that no message has, for phases in which every layer is of a known type;
-    ``notes`` tell what was read over."""
+    error about a field that no message has, for phases in which every layer is of a known type, as are
+    ``changes``, those about fields of forks; ``notes`` tell what was read over."""
 
     message: Any
     places: tuple[Location, ...]
     location: Location
     misfit: str = ""
     notes: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()
 
 
 def read_net(path: Path, schema: Schema) -> NetFile:
@@ -72,7 +73,8 @@ def net_file(
     )
     told = crop_note(upgraded.layer, places), _balance_note(upgraded.layer, path)
     notes = (*outline.notes, *filter(None, told))
-    return NetFile(upgraded, tuple(places), location, outline.misfit, notes)
+    changes = tuple(outline.changes)
+    return NetFile(upgraded, tuple(places), location, outline.misfit, notes, changes)
 
 
 def _balance_note(layers: Sequence[Any], path: Path) -> str:
@@ -113,8 +115,13 @@ def define(net: NetFile, state: Any, schema: Schema) -> NetDefinition:
         _layer(message, place, schema, position)
         for (message, place), position in zip(with_common_multipliers(chosen), positions, strict=True)
     ]
-    if net.misfit and all(layer.type in schema.types for layer in layers):
-        raise ModelError(net.misfit)
+    if all(layer.type in schema.types for layer in layers):
+        if net.misfit:
+            raise ModelError(net.misfit)
+        lines = {place.line for _, place in chosen}
+        for change in net.changes:
+            if change.line in lines and not (change.trains and phase == "test"):
+                raise ModelError(change.told)
     foreign = {
         layer.type: TYPES[layer.type]
         for layer in layers

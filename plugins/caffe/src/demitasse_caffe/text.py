@@ -82,6 +82,16 @@ class Entry:
     value: str | None = None
 
 
+@dataclass(frozen=True)
+class Change:
+    """A field of a fork that changes what the layer in a line computes, or only how it ``trains``, and
+    the error about it, for phases that have the layer."""
+
+    line: int
+    trains: bool
+    told: str
+
+
 class Outline:
     """The fields and blocks of a text in order."""
 
@@ -91,6 +101,7 @@ class Outline:
         self.unclosed: Block | None = None
         self.too_deep: int | None = None  # the line where blocks nest deeper than any message does
         self.misfit = ""  # a field that no message has, told if nothing worse is wrong with the net
+        self.changes: list[Change] = []  # fields of forks that change results
         self.notes: tuple[str, ...] = ()  # what of a fork's was read over, in sentences
         self._read(text)
 
@@ -255,7 +266,12 @@ class _Fields:
             if not fork.effect:
                 self.passed_over.append((fork, entry.name, entry.line))
         elif _of_known_type(entry, self._schema):
-            self._misfit(entry, _unknown_field(self._path, entry, descriptor))
+            told = _unknown_field(self._path, entry, descriptor)
+            line = None if fork is None or self._strict else _line_of_layer(entry, self._outline)
+            if fork is None or line is None:
+                self._misfit(entry, told)
+            else:
+                self._outline.changes.append(Change(line, fork.training, told))
         elif self._strict:
             raise ModelError(_strangers_field(self._path, entry, descriptor, self._schema))
         self.foreign = True
@@ -303,6 +319,16 @@ def _has_strangers(outline: Outline, schema: Schema) -> bool:
     """Whether a layer is of a type that nobody here knows."""
     opened = (e.opens for e in outline.entries if e.opens is not None and e.name == "layer")
     return any(block.words.get("type") not in (None, *schema.types) for block in opened)
+
+
+def _line_of_layer(entry: Entry, outline: Outline) -> int | None:
+    """The line of the layer that a field of a net's file stands in, None where it stands in none."""
+    block: Block | None = entry.block
+    while block is not None and len(block.path) > 1:
+        block = block.parent
+    if block is None or block.name not in ("layer", "layers"):
+        return None
+    return next((each.line for each in outline.entries if each.opens is block), None)
 
 
 def _is_solvers(entry: Entry, name: str) -> bool:

@@ -53,7 +53,7 @@ def open_samples(spec: DataSpec) -> Samples | None:
     if not isinstance(source, (str, os.PathLike)):
         return None
     if kind == "random" or (kind is None and str(source).startswith(PREFIX)):
-        return StandIns(str(source))
+        return StandIns(str(source), spec.instead_of)
     text, options = _asked(os.fspath(source), spec.options)
     split = _split(options)
     digits = kind == "digits" or text == "digits" or text.startswith("digits:")

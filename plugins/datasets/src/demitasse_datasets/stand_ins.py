@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 
-from demitasse import DataError, RandomStream
+from demitasse import DataError, DataSpec, RandomStream
 from demitasse_datasets.samples import ArraySamples
 
 PREFIX = "random:"
@@ -16,26 +16,33 @@ FORM = f"{PREFIX}3x227x227 (images, with labels), or {PREFIX}data=3x227x227,labe
 MEMORY, MOST = 64 << 20, 256
 """Bytes that samples may take, and how many there are at most: the endless order repeats them."""
 LONGEST = 1 << 20
+ROW, SHOWN = 8, 4
+"""Numbers of an object, as ``annotated`` samples have them, and how many an image shows at most."""
 
 
 class StandIns(ArraySamples):
     """Samples of which only the shapes count: ``data`` of three axes is of any bytes, as images are;
-    ``data`` of others of numbers below 1; all other fields of ones and zeros, which are classes too."""
+    ``data`` of others of numbers below 1; all other fields of ones and zeros, which are classes too. In
+    place of images with boxes, labels are boxes of class 1."""
 
     stands_in = True
 
-    def __init__(self, name: str) -> None:
-        """Raises DataError for what names no shapes."""
-        shapes = _shapes(name)
+    def __init__(self, name: str, instead_of: DataSpec | None = None) -> None:
+        """``instead_of`` says what labels a shape without a name has. Raises DataError for what names no
+        shapes."""
+        shapes = _shapes(name, instead_of)
         each = max(math.prod(shape) * (1 if _image(n, shape) else 4) for n, shape in shapes.items())
         if each > MEMORY << 6:
             raise DataError(f"{name}: a sample would take {each:,} bytes")
         count, random = max(1, min(MOST, MEMORY // each)), RandomStream(0, dtype="float32")
+        boxed = instead_of is not None and instead_of.kind == "annotated"
         columns = {}
         for field, shape in shapes.items():
             numbers = random.uniform((count, *shape))
             if _image(field, shape):
                 columns[field] = (256 * numbers).astype(np.uint8)
+            elif boxed and field == "label" and shape[-1:] == (ROW,):
+                columns[field] = _objects(numbers)
             else:
                 columns[field] = numbers if field == "data" else np.float32(numbers < 0.5)
         super().__init__(name, columns)
@@ -45,7 +52,20 @@ def _image(field: str, shape: tuple[int, ...]) -> bool:
     return field == "data" and len(shape) == 3
 
 
-def _shapes(name: str) -> dict[str, tuple[int, ...]]:
+def _objects(numbers: np.ndarray) -> np.ndarray:
+    """Rows (..., ROW) of what images show: some objects of class 1, and none (-1) behind them. Boxes
+    have the corners that random ``numbers`` draw, a tenth of the image apart at least."""
+    rows = np.full(numbers.shape, -1, np.float32)
+    first, drawn = rows[..., :SHOWN, :], numbers[..., :SHOWN, :]
+    first[..., 0], first[..., 1], first[..., 7] = 0, 1, 0
+    first[..., 2] = np.arange(first.shape[-2])
+    for low, high in ((3, 5), (4, 6)):
+        first[..., low] = 0.5 * drawn[..., low]
+        first[..., high] = first[..., low] + 0.1 + 0.4 * drawn[..., high]
+    return rows
+
+
+def _shapes(name: str, instead_of: DataSpec | None) -> dict[str, tuple[int, ...]]:
     """Shapes by field. Raises DataError."""
     found: dict[str, tuple[int, ...]] = {}
     for part in name.removeprefix(PREFIX).split(","):
@@ -56,5 +76,18 @@ def _shapes(name: str) -> dict[str, tuple[int, ...]]:
         ) or not (field if sign else words):
             raise DataError(f"{name!r}: {part!r} is no shape; write {FORM}")
         shape = tuple(map(int, words))
-        found |= {field: shape} if sign else {"data": shape, "label": ()}
+        found |= {field: shape} if sign else {"data": shape, **_labels(shape, instead_of)}
     return found
+
+
+def _labels(image: tuple[int, ...], instead_of: DataSpec | None) -> dict[str, tuple[int, ...]]:
+    """The other fields of samples of a kind, their shapes beside that of an image: a class, boxes, or
+    a class for each pixel."""
+    kind = None if instead_of is None else instead_of.kind
+    options = {} if instead_of is None else instead_of.options
+    if kind == "annotated":
+        return {"label": (1, int(options.get("objects", SHOWN)), ROW)}
+    if kind == "image_pairs" and len(image) == 3:
+        divide = int(options.get("divide", 1))
+        return {"label": (1, *(max(1, side // divide) for side in image[1:])), "data_dim": (1, 1, 2)}
+    return {"label": ()}

@@ -42,8 +42,23 @@ def _priors(shapes: Shapes, attributes: Attributes, places: int) -> int:
             raise ValueError(
                 f"{name} {shapes[name]} has not {wanted} numbers for each of {count} priors and "
                 f"{images} images ({classes} classes; location {location}, confidence {confidence})"
+                f"{_of_faceboxes(count, prod(location[1:]) // (4 * places))}"
             )
     return int(count)
+
+
+def _of_faceboxes(count: int, told: int) -> str:
+    """What is told where places are for as many priors as FaceBoxes' own fork has: 21 at each place of
+    its first map (sizes of 32, 64 and 128), of which SSD's fork and ours have 3. Its other maps have one
+    at each place, a quarter and a sixteenth as many."""
+    first, rest = divmod(told - count, 18)
+    if rest or first < 1 or not 3 * first < count < 3.6 * first:
+        return ""
+    return (
+        "; in FaceBoxes' own fork a PriorBox has 16 boxes for a min_size of 32 and 4 for one of 64: "
+        "fixed_size: [32, 64, 128] fixed_ratio: 1 density: [4, 2, 1] make as many here, at other "
+        "places"
+    )
 
 
 def _detections(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:

@@ -286,12 +286,14 @@ class Drawing(Runtime):
 
     def open_source(self, spec: DataSpec) -> DataSource:
         """The samples, or their shapes where these were given instead."""
+        declared = spec.options.get("declared", {})  # what the layer makes of any samples
         if self._fields:
-            return Samples(self._fields)
+            fields = self._fields.items()  # a label that has no shape has the declared one
+            return Samples({name: f if f.shape else declared.get(name, f) for name, f in fields})
         try:
             return super().open_source(spec)
         except DataError as error:
-            if declared := spec.options.get("declared"):  # what the layer makes of any samples
+            if declared:
                 return Samples(declared)
             remedy = "a simulation needs only their shapes: give them (--samples 3x224x224)"
             raise DataError(f"{error}; {remedy}") from error

@@ -54,11 +54,12 @@ def opener(
     def _once(spec: DataSpec) -> DataSource:
         key = str(spec)
         if arrays is not None and spec.kind != "fillers":  # what a layer makes up stays made up
+            key = "given"
             if isinstance(arrays, DataSpec):
-                spec = replace(arrays, location=arrays.location or spec.location)
+                key = f"given for {spec.kind}"  # stand-ins for classes are not those for boxes
+                spec = replace(arrays, location=arrays.location or spec.location, instead_of=spec)
             else:
                 spec = DataSpec(arrays, "arrays", spec.shuffle, spec.seed, {}, spec.location)
-            key = "given"
         if key not in opened:
             try:
                 opened[key] = runtime.open_source(spec)

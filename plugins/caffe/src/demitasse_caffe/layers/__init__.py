@@ -8,6 +8,7 @@ from demitasse_caffe.layers.activation import (
     Clip,
     Dropout,
     Exp,
+    HardSwish,
     Log,
     Power,
     PReLU,
@@ -26,7 +27,7 @@ from demitasse_caffe.layers.edges import (
     ImageLabelmapData,
     SigmoidCrossEntropyBalanceLoss,
 )
-from demitasse_caffe.layers.elementwise import Concat, Eltwise
+from demitasse_caffe.layers.elementwise import Concat, Eltwise, Mul
 from demitasse_caffe.layers.forks import (
     BN,
     Axpy,
@@ -66,6 +67,7 @@ from demitasse_caffe.layers.loss import (
     SigmoidCrossEntropyLoss,
     SoftmaxWithLoss,
 )
+from demitasse_caffe.layers.margins import CosinAddm, LabelSpecificAdd
 from demitasse_caffe.layers.normalization import LRN, MVN, BatchNorm, Bias, Scale
 from demitasse_caffe.layers.recurrent import LSTM, RNN, Lstm, LSTMUnit
 from demitasse_caffe.layers.reduction import ArgMax, Reduction
@@ -76,7 +78,7 @@ from demitasse_caffe.layers.sequences import (
     LabelsequenceAccuracy,
     WarpCTCLoss,
 )
-from demitasse_caffe.layers.shape import Flatten, Reshape, Silence, Split
+from demitasse_caffe.layers.shape import Flatten, Reshape, Silence, Split, Squeeze
 from demitasse_caffe.layers.video import VideoData
 from demitasse_caffe.layers.volumes import (
     Convolution3D,
@@ -101,6 +103,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     ContrastiveLoss(),
     Convolution(),
     Convolution3D(),
+    CosinAddm(),
     Crop(),
     Data(),
     Deconvolution(),
@@ -119,6 +122,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Flatten(),
     HDF5Data(),
     HDF5Output(),
+    HardSwish(),
     HingeLoss(),
     Im2col(),
     ImageData(),
@@ -131,9 +135,11 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     LRN(),
     LSTM(),
     LSTMUnit(),
+    LabelSpecificAdd(),
     Log(),
     MVN(),
     MemoryData(),
+    Mul(),
     MultinomialLogisticLoss(),
     Normalize(),
     PReLU(),
@@ -177,6 +183,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     SoftmaxWithLoss(),
     SpatialDropout(),
     Split(),
+    Squeeze(),
     Swish(),
     Threshold(),
     Tile(),

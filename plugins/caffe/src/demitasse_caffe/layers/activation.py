@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from demitasse import GraphBuilder, Layer, Tensor
-from demitasse_caffe.layers.base import CaffeLayer, canonical, in_training, learned
+from demitasse_caffe.layers.base import CaffeLayer, canonical, in_training, learned, rearranged
 from demitasse_caffe.schema import number
 
 
@@ -24,7 +24,7 @@ class Function(CaffeLayer):
 
 
 class ReLU(CaffeLayer):
-    """max(x, 0) + negative_slope * min(x, 0)."""
+    """max(x, 0) + negative_slope * min(x, 0), and no more than 6 with ``relu6``."""
 
     name = "ReLU"
 
@@ -34,7 +34,12 @@ class ReLU(CaffeLayer):
         slope = number(message.relu_param.negative_slope)
         # Below 0 the gradient needs x, whose sign y has not; else y does, and x need not be kept.
         word = "leaky_relu" if slope < 0 else "relu"
-        return [graph.apply(word, bottoms[0], negative_slope=slope)]
+        if not message.relu_param.relu6:
+            return [graph.apply(word, bottoms[0], negative_slope=slope)]
+        if slope == 0:
+            return [graph.apply("clip", bottoms[0], least=0.0, most=6.0)]
+        y = graph.apply(word, bottoms[0], negative_slope=slope)
+        return [graph.apply("clip", y, least=-math.inf, most=6.0)]
 
 
 class PReLU(CaffeLayer):
@@ -150,6 +155,18 @@ class Swish(CaffeLayer):
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
         return [graph.apply("swish", bottoms[0], beta=number(message.swish_param.beta))]
+
+
+class HardSwish(CaffeLayer):
+    """x * min(max(x + 3, 0), 6) / 6, of Synopsys's fork. Howard et al. 2019, *Searching for
+    MobileNetV3*, section 5.2."""
+
+    name = "HardSwish"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        return [rearranged(graph, "hard_swish", bottoms[0], scale=1 / 6, shift=0.5)]
 
 
 class Threshold(CaffeLayer):

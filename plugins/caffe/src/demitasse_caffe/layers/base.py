@@ -130,6 +130,17 @@ def in_training(message: Any, graph: GraphBuilder) -> bool:
     return bool(message.phase == 0) if message.HasField("phase") else graph.phase == "train"
 
 
+def rearranged(graph: GraphBuilder, word: str, *inputs: Tensor, **attributes: Any) -> Tensor:
+    """Emit a word that the plugin onnx brings. Raises ValueError where it is not composed."""
+    known = getattr(graph, "vocabulary", None)
+    if known is not None and word not in known:
+        raise ValueError(
+            f"needs the operation {word!r}, which no composed plugin defines; 'onnx' brings it"
+        )
+    made: Tensor = graph.apply(word, *inputs, **attributes)
+    return made
+
+
 def canonical(axis: int, tensor: Tensor) -> int:
     """An axis counted from the front. Raises ValueError when the tensor has no such axis."""
     axes = len(tensor.shape)

@@ -10,6 +10,7 @@ import numpy as np
 
 from demitasse import GraphBuilder, Layer, Tensor
 from demitasse_caffe.layers.base import CaffeLayer, Shape, canonical, in_training, learned
+from demitasse_caffe.layers.sides import Sides, pooled, sides, surrounded
 from demitasse_caffe.layers.transformation import as_numbers
 
 Windows = dict[str, Shape]
@@ -53,9 +54,23 @@ class Convolution(CaffeLayer):
         made = []
         for each in bottoms:
             images = _as_images(each, axis, graph)
-            y = self._emit(layer, images, w, b, graph, outputs, {**windows, "groups": groups})
+            about: dict[str, Any] = {**windows, "groups": groups}
+            extents = zip(windows["dilation"], w.shape[2:], strict=True)
+            reach = tuple(d * (k - 1) + 1 for d, k in extents)
+            around = sides(convolution, images, reach, windows["stride"], windows["pad"])
+            if around is not None:
+                images, about = self._around(images, around, about, graph)
+            y = self._emit(layer, images, w, b, graph, outputs, about)
             made.append(_as_before(each, axis, y, graph))
         return made
+
+    def _around(
+        self, x: Tensor, around: Sides, attributes: dict[str, Any], graph: GraphBuilder
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """The images and attributes of a convolution whose sides are padded each by its own."""
+        if around.alike:
+            return x, {**attributes, "pad": around.before}
+        return surrounded(x, around.before, around.behind, graph), {**attributes, "pad": (0, 0)}
 
     def _parameters(self, message: Any) -> Any:
         return message.convolution_param
@@ -93,6 +108,13 @@ class Deconvolution(Convolution):
 
     def _ends(self, channels: int, outputs: int, groups: int) -> Shape:
         return channels, outputs // groups
+
+    def _around(
+        self, x: Tensor, around: Sides, attributes: dict[str, Any], graph: GraphBuilder
+    ) -> tuple[Tensor, dict[str, Any]]:
+        if around.alike:
+            return x, {**attributes, "pad": around.before}
+        raise ValueError("cuts as much off each side of its top; give pad, pad_h or pad_w")
 
     def _emit(
         self,
@@ -168,9 +190,24 @@ class Pooling(CaffeLayer):
         if rounding == "ceil":
             kernel = _no_larger(kernel, stride, pad, x.shape[2:])
         method = pooling.DESCRIPTOR.fields_by_name["pool"].enum_type.values_by_number[pooling.pool].name
+        method = "AVE_EXC_PAD" if method == "AVE_TF" else method
         if len(layer.tops) > 1 and (method != "MAX" or spatial != 2):
             raise ValueError("only pool MAX of images has a second top (the place of each maximum)")
         windows = {"kernel": kernel, "stride": stride, "pad": pad}
+        around = None
+        if "pad_t" in pooling.DESCRIPTOR.fields_by_name:
+            around = sides(pooling, x, kernel, stride, pad)
+            windows["pad"] = around.before if around is not None and around.alike else pad
+        if method == "AVE_EXC_PAD" and any(windows["pad"]):
+            around = around or Sides(pad, pad)
+        elif around is not None and around.alike:
+            around = None
+        if around is not None:
+            if method == "STOCHASTIC" or len(layer.tops) > 1 or spatial != 2:
+                told = "one side is padded more than the other" if not around.alike else method
+                raise ValueError(f"{told}: of images, with MAX or averages, and one top")
+            return [pooled(layer, x, method, kernel, stride, around, rounding, graph)]
+        method = "AVE" if method == "AVE_EXC_PAD" else method
         if spatial != 2:
             return [_in_turn(x, method, windows, rounding, graph)]
         attributes: dict[str, Any] = {**windows, "rounding": rounding}
@@ -345,7 +382,8 @@ _FIRST_AXIS = {
 def of_first_axis(message: Any) -> list[str]:
     """Those fields of a video's axis that are given."""
     known = message.DESCRIPTOR.fields_by_name
-    names = (name for names in _FIRST_AXIS.values() for name in names)
+    left = {"pad_l"} & set(known) if "pad_t" in known else set()  # beside others of four sides
+    names = (name for names in _FIRST_AXIS.values() for name in names if name not in left)
     return [name for name in names if name in known and message.HasField(name)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,33 @@ class Concat(CaffeLayer):
         if len(bottoms) == 1:
             return [bottoms[0]]
         return [graph.apply("concat", *bottoms, axis=axis)]
+
+
+class Mul(CaffeLayer):
+    """The product of two bottoms, of which one may have extents of 1 first and last, as what squeeze
+    and excitation multiply by has; of Synopsys's fork."""
+
+    name = "Mul"
+    bottoms = (2, 2)
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        x, factor = bottoms
+        if math.prod(x.shape) < math.prod(factor.shape):
+            x, factor = factor, x
+        if x.shape == factor.shape:
+            return [graph.apply("product", x, factor)]
+        wide = [axis for axis, extent in enumerate(factor.shape) if extent != 1]
+        first, end = (wide[0], wide[-1] + 1) if wide else (0, 0)
+        inner = factor.shape[first:end]
+        if x.shape[first:end] != inner or len(factor.shape) not in (0, len(x.shape)):
+            raise ValueError(
+                f"multiplies blobs of one shape, or one by another whose first and last extents are "
+                f"1; here are {x!r} and {factor!r}"
+            )
+        numbers = graph.apply("reshape", factor, shape=inner)
+        return [graph.apply("scale", x, numbers, None, axis=first)]
 
 
 class Eltwise(CaffeLayer):

@@ -13,11 +13,14 @@ import numpy as np
 from demitasse import GraphBuilder, Layer, Tensor
 from demitasse_caffe.fillers import Constant, filler
 from demitasse_caffe.layers.activation import dropped, drops_now
-from demitasse_caffe.layers.base import CaffeLayer, check_size, in_training
+from demitasse_caffe.layers.base import CaffeLayer, check_size, in_training, rearranged
 from demitasse_caffe.layers.convolution import Convolution
 from demitasse_caffe.layers.indexing import place_of
 from demitasse_caffe.layers.normalization import LEAST_EPSILON, filled, untrained
 from demitasse_caffe.schema import number
+
+_LENGTH = 1e-6
+"""What NormFace adds to the square of a length."""
 
 
 class DepthwiseConvolution(Convolution):
@@ -89,17 +92,6 @@ class ShuffleChannel(CaffeLayer):
         rows = graph.apply("reshape", x, shape=(samples * channels, *x.shape[2:]))
         dealt = graph.apply("gather", rows, index, source=place_of(layer))
         return [graph.apply("reshape", dealt, shape=x.shape)]
-
-
-def rearranged(graph: GraphBuilder, word: str, *inputs: Tensor, **attributes: Any) -> Tensor:
-    """Emit a word that the plugin onnx brings. Raises ValueError where it is not composed."""
-    known = getattr(graph, "vocabulary", None)
-    if known is not None and word not in known:
-        raise ValueError(
-            f"needs the operation {word!r}, which no composed plugin defines; 'onnx' brings it"
-        )
-    made: Tensor = graph.apply(word, *inputs, **attributes)
-    return made
 
 
 class SpatialDropout(CaffeLayer):
@@ -185,6 +177,7 @@ class Normalize(CaffeLayer):
     section 3.2."""
 
     name = "Normalize"
+    tops = (1, 2)
 
     def expand(
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
@@ -192,6 +185,8 @@ class Normalize(CaffeLayer):
         norm, x = message.norm_param, bottoms[0]
         if len(x.shape) < 2:
             raise ValueError(f"normalises samples x channels x space; its bottom is {x!r}")
+        if message.HasField("normalize_param") or len(layer.tops) > 1:
+            return _unit_lengths(layer, message, x, graph)
         last = len(x.shape) - 1
         behind, back = (0, *range(2, last + 1), 1), (0, last, *range(1, last))
         shape = () if norm.channel_shared else (x.shape[1],)
@@ -204,6 +199,30 @@ class Normalize(CaffeLayer):
         if not whole:
             y = rearranged(graph, "permute", y, order=back)
         return [graph.apply("scale", y, w, None, axis=0 if norm.channel_shared else 1)]
+
+
+def _unit_lengths(layer: Layer, message: Any, x: Tensor, graph: GraphBuilder) -> Sequence[Tensor]:
+    """NormFace's Normalize, told apart by its field and its second top, the lengths; it has no scale.
+    Wang et al. 2017, *NormFace: L2 Hypersphere Embedding for Face Verification*, section 3."""
+    about = message.normalize_param
+    if message.HasField("norm_param"):
+        raise ValueError(
+            "norm_param is of SSD's Normalize, a second top and normalize_param of NormFace's"
+        )
+    if about.normalize_type != "L2" or about.fix_gradient:
+        raise ValueError("normalize_param: normalize_type L2 without fix_gradient is supported")
+    last = len(x.shape) - 1
+    behind, back = (0, *range(2, last + 1), 1), (0, last, *range(1, last))
+    rows = rearranged(graph, "permute", x, order=behind) if last > 1 else x
+    squares = graph.apply("square_total", rows, axis=last)
+    over = graph.apply("power", squares, power=-0.5, shift=_LENGTH)
+    y = graph.apply("scale", rows, over, None, axis=0)
+    y = rearranged(graph, "permute", y, order=back) if last > 1 else y
+    if len(layer.tops) == 1:
+        return [y]
+    lengths = graph.apply("power", squares, power=0.5, shift=_LENGTH)
+    lengths = lengths if about.bp_norm else graph.apply("stop_gradient", lengths)
+    return [y, graph.apply("reshape", lengths, shape=(x.shape[0], 1, *x.shape[2:]))]
 
 
 class Interp(CaffeLayer):

@@ -13,7 +13,8 @@ from demitasse_caffe.schema import number
 
 
 class InnerProduct(CaffeLayer):
-    """x flattened from an axis on, times learned weights, plus a bias."""
+    """x flattened from an axis on, times learned weights, plus a bias. With ``normalize`` the weights of
+    each output are divided by their length: Wang et al. 2017, *NormFace*, section 3."""
 
     name = "InnerProduct"
 
@@ -28,6 +29,12 @@ class InnerProduct(CaffeLayer):
         shape = (inputs, outputs) if product.transpose else (outputs, inputs)
         w = learned(graph, message, 0, shape, product.weight_filler)
         b = learned(graph, message, 1, (outputs,), product.bias_filler) if product.bias_term else None
+        if product.normalize:
+            if product.transpose:
+                raise ValueError("normalize is of weights that are not transposed")
+            rows = graph.apply("reshape", x, shape=(math.prod(x.shape[:axis]), inputs))
+            y = _by_unit_vectors(graph, rows, w, b)
+            return [graph.apply("reshape", y, shape=(*x.shape[:axis], outputs))]
         return [graph.apply("inner_product", x, w, b, axis=axis, transpose=product.transpose)]
 
 
@@ -60,9 +67,7 @@ class MarginInnerProduct(CaffeLayer):
         rows = graph.apply("reshape", x, shape=(samples, math.prod(x.shape[1:])))
         index = graph.apply("reshape", label, shape=(samples,))
         w = learned(graph, message, 0, (classes, rows.shape[1]), given.weight_filler)
-        norms = graph.apply("stop_gradient", _lengths(graph, w))
-        shares = graph.apply("power", norms, power=-1.0)
-        unit = graph.apply("scale", graph.apply("stop_gradient", w), shares, None, axis=0)
+        norms, unit = _unit_vectors(graph, w)
         y, factor = graph.apply(
             "angular_margin",
             graph.apply("inner_product", rows, unit, None),
@@ -77,12 +82,33 @@ class MarginInnerProduct(CaffeLayer):
             first=given.iteration,
         )
         if graph.phase == "train":
-            # Nothing is added, but the gradient of the vectors.
-            fixed = graph.apply("stop_gradient", rows)
-            plain = graph.apply("scale", graph.apply("inner_product", fixed, w, None), norms, None)
-            rest = graph.apply("stop_gradient", plain)
-            y = graph.apply("sum", y, graph.apply("sum", plain, rest, coefficients=(1.0, -1.0)))
+            y = graph.apply("sum", y, _vectors_gradient(graph, rows, w, norms))
         return [y, factor][: len(layer.tops)]
+
+
+def _unit_vectors(graph: GraphBuilder, w: Tensor) -> tuple[Tensor, Tensor]:
+    """The lengths of vectors and these over their lengths, without gradients."""
+    norms = graph.apply("stop_gradient", _lengths(graph, w))
+    shares = graph.apply("power", norms, power=-1.0)
+    return norms, graph.apply("scale", graph.apply("stop_gradient", w), shares, None, axis=0)
+
+
+def _vectors_gradient(graph: GraphBuilder, rows: Tensor, w: Tensor, norms: Tensor) -> Tensor:
+    """Zeros that have, of a product with vectors over their lengths, the vectors' gradient: that of the
+    unit ones times the lengths. So the fork trains, which overwrites vectors with unit ones."""
+    fixed = graph.apply("stop_gradient", rows)
+    plain = graph.apply("scale", graph.apply("inner_product", fixed, w, None), norms, None)
+    rest = graph.apply("stop_gradient", plain)
+    nothing: Tensor = graph.apply("sum", plain, rest, coefficients=(1.0, -1.0))
+    return nothing
+
+
+def _by_unit_vectors(graph: GraphBuilder, rows: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+    norms, unit = _unit_vectors(graph, w)
+    y: Tensor = graph.apply("inner_product", rows, unit, b)
+    if graph.phase == "train":
+        y = graph.apply("sum", y, _vectors_gradient(graph, rows, w, norms))
+    return y
 
 
 def _lengths(graph: GraphBuilder, rows: Tensor) -> Tensor:

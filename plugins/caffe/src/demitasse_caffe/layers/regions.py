@@ -9,8 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from demitasse import GraphBuilder, Layer, Tensor
-from demitasse_caffe.layers.base import CaffeLayer
-from demitasse_caffe.layers.forks import rearranged
+from demitasse_caffe.layers.base import CaffeLayer, rearranged
 from demitasse_caffe.layers.indexing import place_of
 from demitasse_caffe.layers.loss import Loss, normalization
 from demitasse_caffe.schema import number

@@ -52,6 +52,25 @@ class Reshape(CaffeLayer):
         return [graph.apply("reshape", x, shape=(*x.shape[:start], *inner, *x.shape[stop:]))]
 
 
+class Squeeze(CaffeLayer):
+    """Without the axes that are named, or else without all axes of extent 1; of Synopsys's fork."""
+
+    name = "Squeeze"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        _check_apart(layer)
+        x = bottoms[0]
+        axes = {canonical(axis, x) for axis in message.squeeze_param.axis}
+        if wide := sorted(axis for axis in axes if x.shape[axis] != 1):
+            raise ValueError(f"axis {wide[0]} of {x!r} has an extent of {x.shape[wide[0]]}, not 1")
+        if not message.squeeze_param.axis:
+            axes = {axis for axis, extent in enumerate(x.shape) if extent == 1}
+        kept = tuple(extent for axis, extent in enumerate(x.shape) if axis not in axes)
+        return [graph.apply("reshape", x, shape=kept)]
+
+
 class Silence(CaffeLayer):
     """Reads its bottoms and makes nothing, so that they are no outputs of the net."""
 

@@ -1,0 +1,148 @@
+"""Windows over images of which one side is padded more than the other, as nets that come from TensorFlow
+have them in Synopsys's fork: ``pad_t``, ``pad_b``, ``pad_l`` and ``pad_r``, or ``pad_type: 1``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from demitasse import GraphBuilder, Layer, Tensor
+from demitasse_caffe.layers.base import Shape
+
+FIELDS = ("pad_t", "pad_b", "pad_l", "pad_r")
+"""Above, below, left and right."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """How many rows and columns are padded before an image, and behind it."""
+
+    before: Shape
+    behind: Shape
+
+    @property
+    def alike(self) -> bool:
+        return self.before == self.behind
+
+
+def sides(message: Any, x: Tensor, reach: Shape, stride: Shape, pad: Shape) -> Sides | None:
+    """What is padded where each side has its own field, or by ``pad_type: 1``: so much that the top is
+    x over the stride, rounded up, the larger half behind. None where neither is given. ``reach`` is a
+    window's extent. Raises ValueError for what they cannot be given with."""
+    spatial = len(x.shape) - 2
+    given = [getattr(message, name) for name in FIELDS]
+    if message.pad_type not in (0, 1):
+        raise ValueError(f"pad_type {message.pad_type} is none of 0 (as the fields say) and 1 (SAME)")
+    if not any(given) and not message.pad_type:
+        return None
+    named = next((name for name, value in zip(FIELDS, given, strict=True) if value), "pad_type")
+    if spatial != 2:
+        raise ValueError(f"{named} is for 2 spatial axes, here are {spatial}")
+    if not any(given):  # pad has no say then
+        extents = zip(x.shape[2:], reach, stride, strict=True)
+        total = [max(0, (-(-n // s) - 1) * s + k - n) for n, k, s in extents]
+        return Sides(tuple(each // 2 for each in total), tuple(each - each // 2 for each in total))
+    if any(pad):
+        raise ValueError(f"pad and {named} exclude each other")
+    if min(given) < 0:
+        negative = next(name for name, value in zip(FIELDS, given, strict=True) if value < 0)
+        raise ValueError(f"{negative} {min(given)} is negative")
+    top, bottom, left, right = given
+    return Sides((top, left), (bottom, right))
+
+
+def surrounded(x: Tensor, before: Shape, behind: Shape, graph: GraphBuilder) -> Tensor:
+    """Images with rows and columns of zeros around them."""
+    if not any(before + behind):
+        return x
+    offset = (0, 0, *before)
+    shape = tuple(a + n + b for a, n, b in zip(offset, x.shape, (0, 0, *behind), strict=True))
+    made: Tensor = graph.apply("crop_backward", x, offset=offset, extent=x.shape, shape=shape)
+    return made
+
+
+def pooled(
+    layer: Layer,
+    x: Tensor,
+    method: str,
+    kernel: Shape,
+    stride: Shape,
+    around: Sides,
+    rounding: str,
+    graph: GraphBuilder,
+) -> Tensor:
+    """x pooled by MAX, or by averages of windows: AVE counts what is padded, AVE_EXC_PAD does not. The
+    vocabulary pads alike on both sides: where no rounding makes its windows these, x is continued first.
+    Raises ValueError."""
+    before, behind, space = around.before, around.behind, x.shape[2:]
+    axes = tuple(zip(space, kernel, stride, before, strict=True))
+    counts = [_count(*each, last, rounding) for each, last in zip(axes, behind, strict=True)]
+    attributes: dict[str, Any] = {"kernel": kernel, "stride": stride}
+    continued = False
+    for known in ("ceil", "floor"):
+        if counts == [_count(*each, each[-1], known, least=0) for each in axes]:
+            attributes |= {"pad": before, "rounding": known}
+            break
+    else:
+        continued = True
+        attributes |= {"pad": (0, 0), "rounding": "floor"}
+        reached = zip(counts, axes, strict=True)
+        beyond = tuple(max(0, (count - 1) * s + k - n - first) for count, (n, k, s, first) in reached)
+        if method != "MAX":
+            x = surrounded(x, before, beyond, graph)
+        else:  # what is at an edge lies in every window that reaches beyond it
+            for axis in range(2):
+                x = _continued(x, 2 + axis, before[axis], beyond[axis], graph)
+    if method == "MAX":
+        largest: Tensor = graph.apply("pooling_max", x, **attributes)[0]
+        return largest
+    y: Tensor = graph.apply("pooling_average", x, **attributes)
+    factor = np.ones(())
+    for count, (n, k, s, first), last in zip(counts, axes, behind, strict=True):
+        start = np.arange(count) * s - first
+        ours = k if continued else np.minimum(start + k, n + first) - start
+        counted = np.minimum(start + k, n + last) - start
+        if method == "AVE_EXC_PAD":
+            counted = np.minimum(start + k, n) - np.maximum(start, 0)
+        factor = np.multiply.outer(factor, ours / counted)
+    if (factor == 1).all():
+        return y
+    scaled: Tensor = graph.apply("scale", y, graph.constant(f"{layer.name}.share", factor), None, axis=2)
+    return scaled
+
+
+def _count(n: int, k: int, s: int, before: int, behind: int, rounding: str, least: int = 1) -> int:
+    """How many windows there are along an axis: none begins behind the image. Where they are fewer than
+    ``least``, ValueError is raised."""
+    room = n + before + behind - k
+    if room < 0 or max(before, behind) >= k:
+        if not least:
+            return 0
+        if room < 0:
+            raise ValueError(f"a window of {k} does not fit {before} + {n} + {behind}")
+        raise ValueError(f"a pad of {max(before, behind)} is not smaller than the window of {k}")
+    count = (-(-room // s) if rounding == "ceil" else room // s) + 1
+    return count - 1 if (count - 1) * s >= n + before else count
+
+
+def _continued(x: Tensor, axis: int, before: int, behind: int, graph: GraphBuilder) -> Tensor:
+    """x with what is at its edges along an axis repeated before and behind it."""
+
+    def edge(place: int) -> Tensor:
+        offset = tuple(place if each == axis else 0 for each in range(len(x.shape)))
+        extent = tuple(1 if each == axis else n for each, n in enumerate(x.shape))
+        made: Tensor = graph.apply("crop", x, offset=offset, extent=extent)
+        return made
+
+    parts: Sequence[Tensor] = [x]
+    if before:
+        parts = [*[edge(0)] * before, *parts]
+    if behind:
+        parts = [*parts, *[edge(x.shape[axis] - 1)] * behind]
+    if len(parts) == 1:
+        return x
+    made: Tensor = graph.apply("concat", *parts, axis=axis)
+    return made
