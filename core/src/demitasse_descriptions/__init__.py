@@ -11,6 +11,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+import demitasse
 from demitasse import (
     DescriptionError,
     Level,
@@ -22,7 +23,6 @@ from demitasse import (
     SyncSpec,
     check_file,
     is_there,
-    nearest_path,
     shortened,
     unknown,
 )
@@ -80,7 +80,7 @@ def load_machine(path: str | Path) -> Machine:
         text = path.read_text(encoding="utf-8")
         table = tomllib.loads(text)
     except OSError as error:
-        hint = "" if is_there(path) else nearest_path(path)
+        hint = "" if is_there(path) else demitasse.nearest_path(path)
         raise DescriptionError(f"{path}: {error.strerror}{hint}") from error
     except (ValueError, RecursionError) as error:
         raise DescriptionError(f"{path}:{_told(error, text)}") from error

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import shell_complete
 
+import demitasse
 from demitasse import (
     DemitasseError,
     PluginError,
     WorkerError,
     __version__,
     discover,
-    nearest_path,
     printable,
     unknown,
 )
@@ -220,7 +220,7 @@ def _words(error: BaseException) -> str:
         from demitasse_cli import memory
 
         return memory.told(error)
-    hint = nearest_path(error.filename) if isinstance(error, FileNotFoundError) else ""
+    hint = demitasse.nearest_path(error.filename) if isinstance(error, FileNotFoundError) else ""
     return f"{error.filename}: {error.strerror}{hint}"
 
 
