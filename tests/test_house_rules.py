@@ -97,6 +97,7 @@ def test_every_package_of_the_core_s_wheel_tells_type_checkers_that_it_is_typed(
         path.parent for path in (ROOT / "core" / "src").glob("*/__init__.py")
     )
     assert [folder.name for folder in folders if not (folder / "py.typed").is_file()] == []
+    assert (ROOT / "core" / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
 
 
 def test_an_mpi_of_ones_own_is_no_dependency() -> None:
@@ -185,6 +186,7 @@ def test_every_plugin_is_a_distribution_of_the_same_shape(folder: Path) -> None:
     assert project["entry-points"]["demitasse.plugins"] == {name: f"{package}.plugin"}
     assert "demitasse" in {re.split(r"[\s<>=!~\[]", item)[0] for item in project["dependencies"]}
     assert project["description"] and project["license"] == "Apache-2.0"
+    assert (folder / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()  # is packed from there
     assert len((folder / "README.md").read_text().splitlines()) >= 5
     assert [path.name for path in (folder / "src").iterdir() if path.is_dir()] == [package]
     assert (folder / "src" / package / "py.typed").is_file()

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import demitasse
 from demitasse import installed
+from demitasse_descriptions import unserved
 
 GROUP = "demitasse.test_things"
 
@@ -68,3 +73,43 @@ def test_a_package_that_is_not_there_has_no_folder(put: Callable[..., None]) -> 
     put("lamp", folder=False)
     (lamp,) = installed(GROUP)
     assert (lamp.distribution, lamp.folder) == ("the-lamp", None)
+
+
+def test_a_program_in_a_zip_file_has_its_plugins(tmp_path: Path) -> None:
+    """All that is imported of this project lies in one file, as in a zipped application: the list of
+    public names and the manifest of a plugin, too."""
+    packed = tmp_path / "app.zip"
+    with zipfile.ZipFile(packed, "w") as app:
+        for package in (Path(demitasse.__file__).parents[1]).glob("demitasse*/"):
+            for file in package.rglob("*.py*"):
+                if file.suffix in (".py", ".pyi"):
+                    app.write(file, file.relative_to(package.parent))
+        app.writestr("lamp_package/__init__.py", "")
+        app.writestr("lamp_package/plugin.py", "")
+        app.writestr("lamp_package/plugin.toml", 'name = "lamp"\napi = ">=0"\nsummary = "Gives light"\n')
+        app.writestr("lamp-1.2.dist-info/METADATA", "Metadata-Version: 2.1\nName: lamp\nVersion: 1.2\n")
+        app.writestr(
+            "lamp-1.2.dist-info/entry_points.txt", "[demitasse.plugins]\nlamp = lamp_package.plugin\n"
+        )
+    program = (
+        f"import sys; sys.path.insert(0, {str(packed)!r}); import demitasse; print(demitasse.__file__);"
+        "print(*((m.summary, m.problem) for m in demitasse.discover() if m.name == 'lamp'))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+    assert told.startswith(str(packed))
+    assert "('Gives light', '')" in told
+
+
+def test_who_has_installed_the_core_alone_is_told_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(unserved, "discover", lambda: ())
+    told = unserved.unoffered("trainer", ())
+    assert told.endswith('no plugin is installed that offers one; pip install "demitasse[standard]"')

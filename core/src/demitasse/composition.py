@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -135,15 +134,14 @@ def _read(plugin: "demitasse.Installed") -> Manifest:
         return replace(bare, problem=demitasse.no_package(plugin.module, plugin.distribution))
     path = plugin.folder / "plugin.toml"
     try:
-        known = path.stat()
-        return _parsed(path, bare, known.st_mtime_ns, known.st_size)
+        return _parsed(plugin.text("plugin.toml"), bare, str(path))
     except (OSError, ValueError) as error:
         return replace(bare, problem=demitasse.unreadable(path, error))
 
 
 @lru_cache
-def _parsed(path: Path, bare: Manifest, *unchanged: int) -> Manifest:
-    return _manifest(tomllib.loads(path.read_text("utf-8")), bare, str(path))
+def _parsed(text: str, bare: Manifest, where: str) -> Manifest:
+    return _manifest(tomllib.loads(text), bare, where)
 
 
 def _manifest(data: Mapping[str, Any], bare: Manifest, where: str) -> Manifest:

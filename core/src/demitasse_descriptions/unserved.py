@@ -85,6 +85,9 @@ def unstreamed(machine: Machine, composition: Composition, worker: WorkerPlace) 
 
 def unoffered(program: str, offered: Iterable[str]) -> str:
     """The sentence for a program that no composed plugin offers."""
-    able = ", ".join(each.name for each in discover() if each.serves("programs", program=program))
+    plugins = discover()
+    able = ", ".join(each.name for each in plugins if each.serves("programs", program=program))
     known = unknown("program", program, offered)
+    if not any(each.serves("programs") for each in plugins):
+        return f'{known}: no plugin is installed that offers one; pip install "demitasse[standard]"'
     return f"{known}; compose a plugin that offers it ({able or 'none'})"

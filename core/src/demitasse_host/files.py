@@ -79,9 +79,8 @@ def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[b
         yield True
         return
     kind = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
-    with path.open(
-        "a+"
-    ) as file:  # to be read for a shared lock and written for the other, in some folders
+    # To be read for a shared lock and written for the other, in some folders.
+    with path.open("a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, kind)  # given back when the file is closed
             held = True

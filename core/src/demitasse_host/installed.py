@@ -9,18 +9,28 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from zipimport import zipimporter
 
 
 @dataclass(frozen=True)
 class Installed:
     """An entry point: its name and module (or what stands there that names none), its distribution's
-    name and version, and the folder of its package, None where that is not there."""
+    name and version, and the folder of its package, None where that is not there; the reader of the zip
+    file that the folder is in, if it is in one."""
 
     name: str
     module: str
     distribution: str
     version: str
     folder: Path | None
+    zipped: zipimporter | None = None
+
+    def text(self, name: str) -> str:
+        """A file of the package. Raises OSError, ValueError."""
+        path = (self.folder or Path()) / name
+        if self.zipped is None:
+            return path.read_text("utf-8")
+        return self.zipped.get_data(str(path)).decode()
 
 
 def installed(group: str) -> tuple[Installed, ...]:
@@ -43,7 +53,9 @@ def _read(point: importlib.metadata.EntryPoint) -> Installed:
     spec = importlib.util.find_spec(package) if names else None
     folders = spec.submodule_search_locations if spec is not None else None
     folder = Path(folders[0]) if folders else None
-    return Installed(point.name, module, about["Name"], about["Version"], folder)
+    loader = spec.loader if spec is not None else None
+    zipped = loader if isinstance(loader, zipimporter) else None
+    return Installed(point.name, module, about["Name"], about["Version"], folder, zipped)
 
 
 def _changed(path: str) -> int:

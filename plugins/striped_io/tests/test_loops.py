@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +12,12 @@ import pytest
 from drawn_examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import types
 
+from demitasse import DataError, DataSpec
 from demitasse_striped_io import loops
+from demitasse_striped_io.options import check_system
+from demitasse_striped_io.source import Source
 
 VECTORS = {b"": 0xEF46DB3751D8E999, b"a": 0xD24EC4F1A98C6E5B, b"abc": 0x44BC2CF5AD770999}
 """Published values of XXH64 with seed 0."""
@@ -93,3 +99,26 @@ def test_records_are_gathered_by_number() -> None:
     numbers, out = np.array([3, 4, 5, 0, 49, 48]), np.zeros(6 * 24, np.uint8)
     loops.gather(records.reshape(-1), numbers, 24, out)
     assert (out.reshape(6, 24) == records[numbers]).all()
+
+
+def test_nothing_is_called_that_the_system_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiled loop that calls an absent function ends the process. macOS has no posix_fadvise."""
+    assert isinstance(loops._advise, types.ExternalFunction)
+    monkeypatch.delattr(os, "posix_fadvise")
+    spec = importlib.util.spec_from_file_location("loops_elsewhere", loops.__file__)
+    assert spec is not None and spec.loader is not None
+    elsewhere = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(elsewhere)
+    assert elsewhere._advise.py_func(0, 0, 1, 3) is None
+    assert time.CLOCK_MONOTONIC == elsewhere._MONOTONIC
+
+
+def test_a_system_without_positioned_reads_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    check_system("samples")
+    monkeypatch.delattr(os, "pread")
+    with pytest.raises(DataError, match="samples: striped sets are read and written by pread"):
+        check_system("samples")
+    with pytest.raises(DataError, match="by pread"):
+        Source(tmp_path / "set", DataSpec("set"), {})

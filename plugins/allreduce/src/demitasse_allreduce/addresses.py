@@ -15,7 +15,7 @@ LOOPBACK = "127.0.0.1"
 def machine() -> str:
     """What tells this machine's kernel from others', whatever the hosts on it are called."""
     file = Path("/proc/sys/kernel/random/boot_id")
-    return file.read_text().strip() if file.exists() else socket.gethostname()
+    return file.read_text(encoding="utf-8").strip() if file.exists() else socket.gethostname()
 
 
 def network() -> str:
@@ -65,7 +65,7 @@ def _of_ipv6_interfaces() -> list[str]:
     file = Path("/proc/net/if_inet6")
     found = []
     with contextlib.suppress(OSError):
-        for line in file.read_text().splitlines():
+        for line in file.read_text(encoding="utf-8").splitlines():
             digits, _, _, scope, *_ = line.split()
             if scope == "00":
                 found.append(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)))

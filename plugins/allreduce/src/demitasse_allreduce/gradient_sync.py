@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from demitasse import CompositionError, GradientSync, Group, Machine, Processes, sync_place
+from demitasse import CompositionError, GradientSync, Group, Machine, Processes, WorkerError, sync_place
 from demitasse_allreduce.algorithms import given
 from demitasse_allreduce.hierarchy import homes as _homes
 from demitasse_allreduce.stages.options import OVERLAP, PACKED, ROOTED, SC_B, STAGES, Options
+
+if TYPE_CHECKING:
+    from demitasse_allreduce.node import Node
 
 
 class AloneSync(GradientSync):
@@ -82,17 +85,17 @@ def _check_inner(stage: str, inner: list[str], where: str) -> None:
 
 def _everyone(group: Group, options: Options, at_once: bool, where: str) -> GradientSync:
     from demitasse_allreduce.stages.everyone import EveryoneSync
-    from demitasse_allreduce.stages.near import this_node
     from demitasse_allreduce.stages.network import Network
 
     comm, machine, check = _line(group.processes, where), group.machine, group.processes.check
     homes, item = _homes(comm), np.dtype(group.dtype).itemsize
     counts = {home: homes.count(home) for home in homes}
-    node, network, leaders = None, None, False
+    node, network, leaders, apart = None, None, False, ""
     between, ours = comm, comm.Get_rank()
     # What computes in streams may lie in memory that a node's ranks cannot share.
     if options.shared and max(counts.values()) > 1 and group.engine is None:
-        node = this_node()
+        node, apart = _sharing(comm)
+    if node is not None:
         leaders = options.between == "leaders" or len(set(counts.values())) > 1
         # A rank that leads none is in a communicator of those, and sends nothing.
         between = comm.Split(min(node.rank, 1) if leaders else node.rank, ours)
@@ -109,9 +112,25 @@ def _everyone(group: Group, options: Options, at_once: bool, where: str) -> Grad
         nodes = f"; {len(counts)} nodes by {'leaders' if leaders else 'slices'}" * (len(counts) > 1)
         near = counts[homes[ours]]
         notes.append(f"{near} ranks of this node add slices in shared memory, without a message{nodes}")
+    if apart:
+        notes.append(f"ranks of a node cannot share memory, so they send messages: {apart}")
     made = EveryoneSync(group, options, stage, at_once, node, network, leaders)
     made.told[:0] = notes
     return made
+
+
+def _sharing(comm: Any) -> tuple[Node | None, str]:
+    """The ranks of this node, which share memory; or None, on all ranks of ``comm``, and why the first
+    could not: there is a way for Linux alone, and a container may hide its siblings' processes."""
+    from demitasse_allreduce.stages.near import this_node
+
+    node, problem = None, ""
+    try:
+        node = this_node()
+    except WorkerError as error:
+        problem = str(error)
+    problems = [*filter(None, comm.allgather(problem))]
+    return (None, problems[0]) if problems else (node, "")
 
 
 def _line(processes: Processes, where: str) -> Any:

@@ -214,7 +214,7 @@ def _says(handle: Any, vendor: str) -> bool:
 def _mapped() -> list[str]:
     """The files of MPI libraries in this process."""
     try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
     names = {line.split(maxsplit=5)[-1] for line in lines if "/" in line}

@@ -22,10 +22,16 @@ def introduction(given: Mapping[str, float], host: str | None) -> dict[str, Any]
         "machine": addresses.machine(),
         "network": addresses.network() if host is None else f"{addresses.network()} {host}",
         "addresses": addresses.addresses(),
-        "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
+        "cores": _cores(),
         "token": secrets.token_bytes(16),
         "timeouts": dict(given),
     }
+
+
+def _cores() -> list[int]:
+    """The processors that this process may use: all where the system binds none to a process (macOS)."""
+    bound = hasattr(os, "sched_getaffinity")
+    return sorted(os.sched_getaffinity(0)) if bound else list(range(os.cpu_count() or 1))
 
 
 def check_errors(facts: list[dict[str, Any]]) -> None:

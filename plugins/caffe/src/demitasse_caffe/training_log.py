@@ -191,7 +191,7 @@ def _begun(place: Path) -> Path:
     try:
         if is_folder(place):
             return _named(place, "\n".join([*head, ""]))
-        place.write_text("\n".join([*head, ""]))
+        place.write_text("\n".join([*head, ""]), encoding="utf-8")
     except OSError as error:
         raise CompositionError(f"option caffe.log: {place}: {error.strerror or error}") from error
     return place

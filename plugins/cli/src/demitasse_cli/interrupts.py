@@ -15,8 +15,10 @@ from demitasse_cli import launch
 NOTICE = b"\ndemitasse: saving a snapshot and stopping; interrupt again to stop at once\n"
 SAVING = b"\ndemitasse: saving a snapshot and going on\n"
 SHOW_CURSOR = b"\x1b[?25h"
-
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
+_KNOWN = signal.Signals.__members__  # Windows knows no SIGHUP and no SIGUSR2
+ENDING = tuple(_KNOWN[name] for name in ("SIGTERM", "SIGHUP") if name in _KNOWN)
+"""What asks a process to end besides Ctrl-C."""
+STOPPING = (signal.SIGINT, *ENDING, *(_KNOWN[name] for name in ("SIGUSR2",) if name in _KNOWN))
 """Signals that end a training. Open MPI's mpiexec (5.0.11) answers SIGINT and SIGTERM by SIGTERM to all,
 and by SIGKILL a quarter of a second later, without an option; SIGUSR2 it passes on, and waits."""
 
@@ -33,7 +35,7 @@ class Ended(KeyboardInterrupt):
 def ended_as_interrupted() -> Iterator[None]:
     """Have SIGTERM and SIGHUP raise where they come, as SIGINT does: what is half written is removed. A
     second one stops the process at once. One that is ignored or handled stays so."""
-    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
+    numbers = [n for n in ENDING if signal.getsignal(n) is signal.SIG_DFL]
     if threading.current_thread() is not threading.main_thread():
         numbers.clear()  # whose alone signals are
 

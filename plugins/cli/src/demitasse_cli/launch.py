@@ -49,7 +49,7 @@ def told_once() -> Iterator[None]:
     if not rank():
         yield
         return
-    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
         yield
 
 
@@ -93,7 +93,7 @@ def _in_time(work: Callable[[], object]) -> None:
     """Do it, but go on without it when it fails: whatever keeps processes from meeting, the error that
     is to be told of is another one. One that never starts MPI is waited for without an end by MPI
     itself, which holds the interpreter's lock meanwhile; then this process ends with a traceback."""
-    with Path(os.devnull).open("w") as nowhere:
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         told = sys.stderr if _is_file(sys.stderr) else nowhere
         faulthandler.dump_traceback_later(MEETING, exit=True, file=told)
         try:
@@ -114,8 +114,9 @@ def _is_file(stream: Any) -> bool:
 def outlive_others() -> None:
     """Let this process go on to say what happened when another one dies: MPICH's launcher then sends
     SIGUSR1, which ends a process that does not know it."""
-    if processes() > 1 and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    number = getattr(signal, "SIGUSR1", None)  # Windows knows none
+    if number is not None and processes() > 1 and signal.getsignal(number) is signal.SIG_DFL:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def check_together(runtime: Runtime) -> None:

@@ -211,7 +211,9 @@ def command(
                 print(told, file=stream, flush=True)
         about: dict[str, Any] = {"solver": str(solver), "scaling": scaling}
         about |= {"precision": trainer.precision, "resumed": resume}
-        effects = {int(signal.SIGINT): sigint_effect, int(signal.SIGHUP): sighup_effect}
+        effects = {int(signal.SIGINT): sigint_effect}
+        if hasattr(signal, "SIGHUP"):
+            effects[int(signal.SIGHUP)] = sighup_effect
         if first:
             return run(runtime, trainer, about, quiet, timeline, json_path, effects, until)
         return run(runtime, trainer, about, quiet=True, effects=effects, until=until)

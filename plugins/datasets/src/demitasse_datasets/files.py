@@ -7,6 +7,7 @@ import gzip
 import lzma
 import os
 import re
+import sys
 import weakref
 import zlib
 from collections.abc import Callable, Hashable, Iterator
@@ -160,7 +161,9 @@ def natural(path: Path) -> list[tuple[int, int | str]]:
 
 
 def physical_memory() -> int:
-    """Bytes of memory that this machine has."""
+    """Bytes of memory that this machine has; where it does not tell (Windows), more than any has."""
+    if not hasattr(os, "sysconf"):
+        return sys.maxsize
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

@@ -8,6 +8,8 @@ all stand here.
 
 from __future__ import annotations
 
+import os
+import time
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -40,8 +42,15 @@ _memcpy: Any = types.ExternalFunction("memcpy", types.intp(types.intp, types.int
 _advise: Any = types.ExternalFunction(
     "posix_fadvise", types.intc(types.intc, types.int64, types.int64, types.intc)
 )
+if not hasattr(os, "posix_fadvise"):
+    # Of macOS. A loop that calls what is not there would end the process when it is compiled.
+    @compiled_loop
+    def _advise(file: Any, first: Any, length: Any, kind: Any) -> None:
+        """Nothing can be asked for."""
+
+
 _clock: Any = types.ExternalFunction("clock_gettime", types.intc(types.intc, types.intp))
-_MONOTONIC = 1
+_MONOTONIC = int(getattr(time, "CLOCK_MONOTONIC", 1))
 _WILL_NEED = 3
 
 _P1 = np.uint64(0x9E3779B185EBCA87)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -78,6 +79,15 @@ def local_processes() -> int:
     """How many processes of this run share the machine, as MPI's launchers (Open MPI, MPICH) say."""
     found = launched()
     return (found and found.local) or 1
+
+
+def check_system(name: str) -> None:
+    """Raises DataError where the system has not the calls by which sets are read and written."""
+    if not hasattr(os, "pread"):
+        raise DataError(
+            f"{name}: striped sets are read and written by pread and pwrite, which this system "
+            f"({platform.system()}) does not have; use Linux or macOS, or samples of another form"
+        )
 
 
 def physical_memory() -> int:

@@ -11,7 +11,7 @@ from demitasse import DataError, DataSpec, RandomStream
 from demitasse_striped_io.faults import Faults
 from demitasse_striped_io.index import read_index
 from demitasse_striped_io.listener import OPENED
-from demitasse_striped_io.options import Options, options_of
+from demitasse_striped_io.options import Options, check_system, options_of
 from demitasse_striped_io.order import FileOrder, Order, Runs, ShuffledOrder
 from demitasse_striped_io.reading import Reading
 from demitasse_striped_io.records import EncodedRecords, RawRecords, Records
@@ -28,6 +28,7 @@ class Source:
 
     def __init__(self, path: Path, spec: DataSpec, query: Mapping[str, str]) -> None:
         """Raises DataError for what is no set, is damaged, or cannot be read as asked."""
+        check_system(str(path))
         index = read_index(path)
         self.options = options = options_of(spec, query, index.decoding or {})
         self.name, self.size = str(path), index.samples

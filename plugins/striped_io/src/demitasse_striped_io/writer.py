@@ -39,7 +39,7 @@ from demitasse_striped_io.index import (
 )
 from demitasse_striped_io.inputs import Chunk, Input, Lane
 from demitasse_striped_io.layout import Layout
-from demitasse_striped_io.options import cores
+from demitasse_striped_io.options import check_system, cores
 from demitasse_striped_io.parallel_fs import Striping, create_stripe
 
 CHUNK = 8 << 20
@@ -71,6 +71,7 @@ class Writer:
 
     def __init__(self, target: Path, source: Input, making: Making, force: bool) -> None:
         """Raises DataError when there is something at the target already, or the layout cannot be."""
+        check_system(str(target))
         self.target, self.source, self.making = target, source, making
         record = record_bytes(source.main) if source.form == "raw" else 0
         if making.stripes < 1 or making.block < 1 or making.run < 1:

@@ -66,7 +66,7 @@ def _lock(path: Path, prefix: str, held: contextlib.ExitStack) -> None:
         )
     held.callback(_remove, path)
     with contextlib.suppress(OSError):
-        path.write_text(f"{os.getpid()} {platform.node()}")
+        path.write_text(f"{os.getpid()} {platform.node()}", encoding="utf-8")
 
 
 def _remove(path: Path) -> None:
@@ -77,7 +77,7 @@ def _remove(path: Path) -> None:
 def _told(path: Path) -> str:
     """Whose it is, as far as that can be read."""
     try:
-        process, host = path.read_text(errors="replace")[:99].split()
+        process, host = path.read_text(encoding="utf-8", errors="replace")[:99].split()
     except (OSError, ValueError):
         return ""
     return f" (process {process} on {host})"
