@@ -19,7 +19,7 @@ from demitasse import (
 from demitasse_parameter_server.bulk import slices
 from demitasse_parameter_server.messages import Post
 from demitasse_parameter_server.options import Options
-from demitasse_parameter_server.peers import Joined
+from demitasse_parameter_server.peers import Expendable, Joined
 
 BUCKET_BYTES = 1 << 22
 
@@ -60,7 +60,8 @@ class Sharded(GradientSync):
         self._item = np.dtype(group.dtype).itemsize
         self.processes.gather(None)  # all have come: what follows cannot be polled
         self.comm = self.processes.communicator.Dup()
-        self.post = Post(self.comm, self.check, self.index)
+        lost = self.processes.lost if isinstance(self.processes, Expendable) else None
+        self.post = Post(self.comm, self.check, self.index, lost)
         self._memory: FlatMemory | None = None
         self._iteration = 0
 
