@@ -219,7 +219,7 @@ def test_who_meets_an_error_of_mpi_names_the_process_that_ended() -> None:
         if len(heard) == 4:  # the news come a little later
             raise WorkerError("rank 1 of 3 died")
 
-    with pytest.raises(WorkerError, match="^rank 1 of 3 died$"):
+    with pytest.raises(WorkerError, match=r"^rank 1 of 3 died$"):
         Post(comm, check).receive(0, 7, 1, np.zeros(2))
 
 

@@ -60,7 +60,8 @@ class Sharded(GradientSync):
         self._item = np.dtype(group.dtype).itemsize
         self.processes.gather(None)  # all have come: what follows cannot be polled
         self.comm = self.processes.communicator.Dup()
-        lost = self.processes.lost if isinstance(self.processes, Expendable) else None
+        peers = group.processes
+        lost = peers.lost if isinstance(peers, Expendable) else None
         self.post = Post(self.comm, self.check, self.index, lost)
         self._memory: FlatMemory | None = None
         self._iteration = 0
