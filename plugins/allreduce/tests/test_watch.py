@@ -313,14 +313,14 @@ def test_a_process_without_descriptors_waits_quietly_for_some(monkeypatch: pytes
     caller.close()
 
 
-class InMpi(Exception):
+class MpiError(Exception):
     """MPI's."""
 
 
 def waiting(watch: Watch) -> MpiProcesses:
     """Processes that watch each other, of which nothing but waiting for a request is asked."""
     made = MpiProcesses.__new__(MpiProcesses)
-    made._MPI, made._watch, made._kept = SimpleNamespace(Exception=InMpi), watch, []
+    made._MPI, made._watch, made._kept = SimpleNamespace(Exception=MpiError), watch, []
     made._crowded = made._failed = False
     made.rank = watch.rank
     return made
@@ -328,11 +328,11 @@ def waiting(watch: Watch) -> MpiProcesses:
 
 def request(*looks: bool | None, there: bool = True) -> Any:
     """One that MPI tells of in turn; None: by an error, after which it is ``there`` still or not."""
-    told, failed = iter(looks), list[InMpi]()
+    told, failed = iter(looks), list[MpiError]()
 
     def look() -> bool:
         if (found := next(told, True)) is None:
-            failed.append(InMpi("process_vm_readv failed"))
+            failed.append(MpiError("process_vm_readv failed"))
             raise failed[0]
         return found
 
@@ -375,12 +375,12 @@ def test_what_was_raised_from_an_error_of_mpi_only_follows_from_another(
 ) -> None:
     """A plugin's work that met it is told as a consequence, so that all name the process that ended."""
     monkeypatch.setattr(library.ending, "unclean", False)
-    wrapped = PluginError("plugin 'other' raised InMpi")
-    wrapped.__cause__ = InMpi("process_vm_readv failed")
+    wrapped = PluginError("plugin 'other' raised MpiError")
+    wrapped.__cause__ = MpiError("process_vm_readv failed")
     told = dict[str, bool]()
     watch: Any = SimpleNamespace(
         rank=0, tell=lambda words, consequence: told.update({words: consequence})
     )
-    for error in (wrapped, InMpi("timed out"), ValueError("no")):
+    for error in (wrapped, MpiError("timed out"), ValueError("no")):
         waiting(watch).fail(error)
     assert [*told.values()] == [True, True, False]
