@@ -191,7 +191,7 @@ class Post:
 
         def wait() -> None:
             for request in requests:
-                self._wait(request)
+                self.wait(request)
             header = Header.sent_by(source, body)
             header.check(source, Header.of(into, iteration, shard, bucket=bucket))
             if source != self._rank:
@@ -202,10 +202,11 @@ class Post:
     def finish(self) -> None:
         """Wait until all that is being sent has left."""
         for request, _ in self._going:
-            self._wait(request)
+            self.wait(request)
         self._going.clear()
 
-    def _wait(self, request: Any) -> None:
+    def wait(self, request: Any) -> None:
+        """Wait for one of the communicator's requests."""
         polls, (pause, longest) = 0, PAUSES
         while not self._hearing.done(request):
             polls += 1
