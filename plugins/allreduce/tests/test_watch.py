@@ -11,14 +11,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demitasse import WorkerError
+from demitasse import PluginError, WorkerError
+from demitasse_allreduce import library
 from demitasse_allreduce.addresses import LOOPBACK, addresses, listen
 from demitasse_allreduce.channel import STRANGERS, Channel, neighbours
+from demitasse_allreduce.processes import MpiProcesses
 from demitasse_allreduce.watch import News, Person, Watch
 
 PATIENCE = 30.0
@@ -307,3 +311,76 @@ def test_a_process_without_descriptors_waits_quietly_for_some(monkeypatch: pytes
             caller.poll(0.01)
     channel.close()
     caller.close()
+
+
+class MpiError(Exception):
+    """MPI's."""
+
+
+def waiting(watch: Watch) -> MpiProcesses:
+    """Processes that watch each other, of which nothing but waiting for a request is asked."""
+    made = MpiProcesses.__new__(MpiProcesses)
+    made._MPI, made._watch, made._kept = SimpleNamespace(Exception=MpiError), watch, []
+    made._crowded = made._failed = False
+    made.rank = watch.rank
+    return made
+
+
+def request(*looks: bool | None, there: bool = True) -> Any:
+    """One that MPI tells of in turn; None: by an error, after which it is ``there`` still or not."""
+    told, failed = iter(looks), list[MpiError]()
+
+    def look() -> bool:
+        if (found := next(told, True)) is None:
+            failed.append(MpiError("process_vm_readv failed"))
+            raise failed[0]
+        return found
+
+    made = type("Request", (), {"__bool__": lambda _: there or not failed})()
+    made.Test = look
+    return made
+
+
+@pytest.mark.parametrize("news", ["known before", "come later"])
+def test_an_error_of_mpi_by_the_end_of_an_expendable_process_ends_no_wait(
+    linked: Linked, news: str
+) -> None:
+    """Any call may meet it, be it for another process's message."""
+    watches = linked(3)
+    for watch in watches:
+        watch.expendable = frozenset({2})
+    watches[2].tell("ValueError: no")
+    if news == "known before":
+        lost_by(watches[0])
+    assert waiting(watches[0]).wait(request(False, None, None, False), peer=1)
+    assert not waiting(watches[1]).wait(request(None, there=False), peer=2)
+
+
+def test_an_error_of_mpi_by_another_end_names_that(
+    linked: Linked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library.ending, "pending", False)
+    watches = linked(3)
+    for watch in watches:
+        watch.expendable = frozenset({2})
+    watches[1].tell("ValueError: no")
+    with pytest.raises(
+        WorkerError, match=r"^rank 1 of 3 .* failed before its first iteration: ValueError"
+    ):
+        waiting(watches[0]).wait(request(False, None), peer=2)
+
+
+def test_what_was_raised_from_an_error_of_mpi_only_follows_from_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A plugin's work that met it is told as a consequence, so that all name the process that ended."""
+    monkeypatch.setattr(library.ending, "unclean", False)
+    wrapped = PluginError("plugin 'other' raised MpiError")
+    wrapped.__cause__ = MpiError("process_vm_readv failed")
+    told = dict[str, bool]()
+    watch: Any = SimpleNamespace(
+        rank=0, tell=lambda words, consequence: told.update({words: consequence})
+    )
+    for error in (wrapped, MpiError("timed out"), ValueError("no")):
+        waiting(watch).fail(error)
+    assert [*told.values()] == [True, True, False]

@@ -121,3 +121,25 @@ def test_the_command_shows_domains_and_where_a_training_lies(tmp_path: Path) -> 
     record = json.loads((tmp_path / "numa.json").read_text())
     assert len(record["domains"]) == len(this_machine().domains) + len(this_machine().others)
     assert record["domains"][0]["space"] == "numa:0"
+
+
+@pytest.mark.skipif(not pages.available(), reason=str(pages.why_not()))
+@pytest.mark.parametrize(("fingerprint", "simulated"), [("any", False), ("elsewhere", True)])
+def test_the_command_says_where_nothing_is_bound(
+    tmp_path: Path, fingerprint: str, simulated: bool
+) -> None:
+    pytest.importorskip("sklearn")
+    from demitasse_numa.commands import numa
+
+    machine = tmp_path / "two.toml"
+    machine.write_text(
+        f'schema = 1\nname = "two"\nfingerprint = "{fingerprint}"\nplugins = {json.dumps(NAMES)}\n'
+        '[[level]]\nname = "numa"\ncount = 2\nworkers = "threads"\n'
+        'memory = [{ space = "host", at = "numa:0" }]\nsync = { plugin = "numa" }\n'
+    )
+    digits = Path(__file__).parents[3] / "examples/digits/digits_solver.prototxt"
+    asked = [str(digits), "--hw", str(machine)]
+    done = CliRunner().invoke(numa, asked, catch_exceptions=False)
+    assert (f"note: {machine} describes another machine" in done.output) is simulated
+    record = json.loads(CliRunner().invoke(numa, [*asked, "--json", "-"]).output)
+    assert record["placement"]["simulated"] is simulated

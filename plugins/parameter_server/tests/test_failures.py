@@ -99,6 +99,7 @@ def test_more_workers_than_samples_is_said_before_the_first_step(train: Train) -
         ({"staleness": 2}, 'staleness is the bound of model = "ssp"'),
         ({"model": "ssp", "staleness": -1}, "staleness = -1 .valid: a whole number from 0"),
         ({"delay": 2.0}, "delay = 2.0 .valid: a list"),
+        ({"servers": 2}, "servers is how many processes hold a shard; the workers here are threads"),
         ({"delay": [0, 0, 1]}, "delay has 3 numbers, and the level 2 workers"),
         ({"bucket_bytes": 0}, "bucket_bytes = 0 .valid: a whole number from 1"),
     ],

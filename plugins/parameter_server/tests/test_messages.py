@@ -11,7 +11,7 @@ import pytest
 
 from demitasse import WorkerError
 from demitasse_parameter_server.guest import Guest
-from demitasse_parameter_server.messages import HEADER, LENGTH, PAYLOAD, PUSH, Header, Post
+from demitasse_parameter_server.messages import HEADER, LENGTH, PAYLOAD, PUSH, Header, Hearing, Post
 
 
 class Request:
@@ -39,6 +39,26 @@ class Loop:
             return True
 
         return Request(take)
+
+
+class Ended(Loop):
+    """One of whose processes has ended: MPI tells so by an error of the ``nth`` look, which may be for
+    another process's message."""
+
+    def __init__(self, nth: int = 0, times: int = 1) -> None:
+        super().__init__()
+        self.looks, self.errors = 0, range(nth, nth + times)
+
+    def Irecv(self, room: Any, source: int, tag: int) -> Request:
+        real = super().Irecv(room, source, tag).Test
+
+        def look() -> bool:
+            self.looks += 1
+            if self.looks - 1 in self.errors:
+                raise RuntimeError("Other MPI error, process_vm_readv failed (errno 3)")
+            return bool(real())
+
+        return Request(look)
 
 
 @pytest.fixture
@@ -174,3 +194,50 @@ def test_a_server_notices_damaged_numbers(post: Post, loop: Loop) -> None:
     loop.waiting[PAYLOAD][0][3] ^= 1
     with pytest.raises(WorkerError, match=r"rank 3 sent numbers .*: crc "):
         Guest(loop, 3, "float64", longest=5).message()
+
+
+@pytest.mark.parametrize("nth", range(4))
+def test_an_error_of_mpi_is_of_whichever_process_has_ended_and_the_others_go_on(nth: int) -> None:
+    comm = Ended(nth, times=2)
+    guest = Guest(comm, 0, "float64", longest=5, lost={2: "rank 2 died"})
+    post = Post(comm, lambda: None, lost={2: "rank 2 died"})
+    post.send(0, 7, 1, np.arange(3.0), PUSH)
+    found = [given for _ in range(4) if (given := guest.message()) is not None]
+    assert [numbers.tolist() for _, numbers in found] == [[0.0, 1.0, 2.0]]
+    comm.looks = 0
+    post.send(0, 8, 1, np.arange(2.0))
+    room = np.zeros(2)
+    Post(comm, lambda: None).receive(0, 8, 1, room)
+    assert room.tolist() == [0.0, 1.0]
+
+
+def test_who_meets_an_error_of_mpi_names_the_process_that_ended() -> None:
+    comm, heard = Ended(times=9), list[int]()
+
+    def check() -> None:
+        heard.append(comm.looks)
+        if len(heard) == 4:  # the news come a little later
+            raise WorkerError("rank 1 of 3 died")
+
+    with pytest.raises(WorkerError, match=r"^rank 1 of 3 died$"):
+        Post(comm, check).receive(0, 7, 1, np.zeros(2))
+
+
+def test_an_error_of_mpi_that_nobodys_end_explains_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("demitasse_parameter_server.messages.NEWS", -1.0)
+    with pytest.raises(WorkerError, match=r"no process is known to have ended: .*errno 3"):
+        Post(Ended(), lambda: None).receive(0, 7, 1, np.zeros(2))
+
+
+def test_a_request_that_mpi_has_given_up_is_not_done() -> None:
+    """It tests as done from then on, with nothing received."""
+    comm = Ended()
+    post = Post(comm, lambda: None, lost={2: "rank 2 died"})
+    given_up = type("GivenUp", (), {"__bool__": lambda self: False, "Test": lambda self: True})()
+    waits = iter([False, True])
+    hearing = Hearing({2: "rank 2 died"})
+    assert not hearing.done(Request(comm.Irecv(np.zeros(1), 0, HEADER).Test))
+    assert not hearing.done(given_up)
+    assert not hearing.done(Request(lambda: next(waits)))
+    assert hearing.done(Request(lambda: next(waits)))
+    post.finish()

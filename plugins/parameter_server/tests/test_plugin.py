@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from demitasse import Level, Machine, compose, load_machine
+from demitasse import CompositionError, Level, Machine, compose, load_machine
 from demitasse_parameter_server import trials
 from demitasse_parameter_server.commands import workers
 
@@ -85,6 +85,36 @@ def test_what_is_written_trains(plugins: str, tmp_path: Path) -> None:
     with compose(best) as runtime, runtime.trainer(DIGITS) as trainer:
         assert trainer.workers == load_machine(best).levels[-1].count
         assert trainer.step(1).iteration == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            'cores = 2\nworkers = "threads"\ncount = 2\nsync = { plugin = "reference" }',
+            "says that already",
+        ),
+        ('cores = 2\n[[level]]\nname = "gpu"\nworkers = "streams"', "level 'gpu' says that already"),
+        ("cores = 2\ncount = 4", "of one 'worker', of which there are 4; describe one alone"),
+        ("", "level 'worker' has no cores for workers to share; add cores"),
+        ("cores = 2\n#elsewhere", "another machine than this one, on which workers are tried"),
+    ],
+)
+def test_a_machine_on_whose_cores_nothing_can_be_chosen_is_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    machine = tmp_path / "machine.toml"
+    known = "" if "elsewhere" in text else 'fingerprint = "any"\n'
+    machine.write_text(f'schema = 1\nname = "m"\n{known}[[level]]\nname = "worker"\n{text}\n')
+    asked = CliRunner().invoke(workers, [str(DIGITS), "--hw", str(machine)], standalone_mode=False)
+    assert isinstance(asked.exception, CompositionError)
+    assert str(asked.exception).startswith(f"{machine}")
+    assert message in str(asked.exception)
+
+
+def test_a_level_that_is_called_worker_has_workers_of_another_name() -> None:
+    machine = Machine("box", (Level("worker", cores=2),), ("caffe",))
+    assert [level.name for level in trials.arranged(machine, 2, 1).levels] == ["worker", "thread"]
 
 
 _UNSOUND = (("1e999", "1"), ("0", "1"), ("-1", "1"), ("1", "NaN"), ("1", "0"), ("1", "9" * 400))

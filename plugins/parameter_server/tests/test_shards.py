@@ -52,6 +52,22 @@ def test_three_processes_have_the_losses_of_one_worker(
     assert "2 of 3 processes hold a shard" in told[0]["notes"][-3]
 
 
+def test_whole_gradients_are_measured_where_threads_and_servers_have_slices(
+    across: Run, toy: ModuleType
+) -> None:
+    """All threads of a process add up at once, each with its siblings in the other processes."""
+    caffe, solver = toy.installed("caffe"), {"clip": 0.3}
+    words = toy.plugin("words", operations=caffe.operations, kernels=caffe.kernels)
+    with compose(
+        Machine("toys", (Level("worker"),), fingerprint="any"),
+        ["reference", "training", words, toy.toy()],
+    ) as runtime:
+        trainer = runtime.trainer(toy.solver(toy.classifier(batch=11), **solver), precision="f64")
+        clipped = [trainer.step(1).loss for _ in range(20)]
+    for each in across(20, SOLVER=solver, THREADS=1):
+        np.testing.assert_allclose(each["losses"], clipped, rtol=0, atol=1e-10)
+
+
 def test_bytes_of_each_shard_are_shown(across: Run) -> None:
     """Process 2, no server, pushes what it pulls; a server collects from two and gives to two."""
     told = across(3)

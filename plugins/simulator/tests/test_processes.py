@@ -20,10 +20,12 @@ RING = 'sync = { plugin = "allreduce", stage = "packed", algorithm = "ring" }'
 
 @pytest.fixture
 def predict(solver: Path, machine: Callable[[str], Path]) -> Callable[..., Simulation]:
-    def predicted(text: str, nodes: int | None = None) -> Simulation:
+    def predicted(text: str, nodes: int | None = None, fingerprint: str = "elsewhere") -> Simulation:
         path = machine(text)
         more = '"allreduce", "numa", "parameter_server", "cgdp"'
-        path.write_text(path.read_text().replace('"allreduce"', more, 1))
+        head = f'fingerprint = "{fingerprint}"\nplugins = '
+        written = path.read_text().replace('"allreduce"', more, 1)
+        path.write_text(written.replace("plugins = ", head, 1))
         with demitasse.compose(path) as runtime:
             found = runtime.simulate(solver, samples=SAMPLES, nodes=nodes, scaling="weak")
         assert isinstance(found, Simulation)
@@ -52,6 +54,11 @@ def test_threads_slices_leave_by_the_one_endpoint_of_their_process(
     alone = predict(nodes(4, RATE)).exchange
     for exchange in took:
         assert exchange["transfer"] == pytest.approx(alone["transfer"], rel=0.01)
+
+
+def test_what_can_be_trained_here_is_predicted_too(predict: Callable[..., Simulation]) -> None:
+    """Siblings would train apart if their synchronisation had nothing to do; here nobody trains."""
+    assert predict(nodes(3, threads(2, "reference")), fingerprint="any").workers == 6
 
 
 @pytest.mark.parametrize(("scheme", "times"), [("cgdp", 4), ("typical", 1)])

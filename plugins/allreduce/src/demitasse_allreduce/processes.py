@@ -206,8 +206,22 @@ class MpiProcesses(Processes):
         WorkerError when a process has failed."""
         polls, (pause, longest), start = 0, PAUSES, time.monotonic()
         patience = CROWDED_POLLS if self._crowded else POLLS
+        failed = False
+
+        def done() -> bool:
+            nonlocal failed
+            if failed and not request:  # it was the dead process's, and is none any more
+                return False
+            try:
+                return bool(request.Test())
+            except self._MPI.Exception:  # of whichever process has ended: any call may meet it
+                if not self._dropped():
+                    raise
+                failed = True
+                return False
+
         try:
-            while not request.Test():
+            while not done():
                 polls += 1
                 self.check()
                 if peer in self.lost:
@@ -268,7 +282,13 @@ class MpiProcesses(Processes):
             words = " ".join(str(error).split())
             name = "" if isinstance(error, WorkerError) else f"{type(error).__name__}: "
             told = f"{name}{words}"[:4000] if words else type(error).__name__
-            self._watch.tell(told, consequence=isinstance(error, self._MPI.Exception))
+            self._watch.tell(told, consequence=self._of_mpi(error))
+
+    def _of_mpi(self, error: BaseException | None) -> bool:
+        """Whether an error is MPI's, or was raised from one, a plugin's: it mostly follows another's."""
+        while error is not None and not isinstance(error, self._MPI.Exception):
+            error = error.__cause__
+        return error is not None
 
     def close(self) -> None:
         """Part from the others: together where all is well, at once where one has failed. Raises
@@ -358,6 +378,11 @@ class MpiProcesses(Processes):
         self._watch.complete = True
         if self.rank == 0 and any(missing):
             library.log.warning("%s", meeting.unlinked(missing, self.hosts))
+
+    def _dropped(self) -> bool:
+        """Whether an error of MPI's is of a process that the run goes on without, known in a moment."""
+        watch = self._watch
+        return watch is not None and bool(watch.expendable) and watch.dropped(watch.peer_timeout + 1.0)
 
     def _failed_in_mpi(self, error: BaseException) -> None:
         """Raise what is behind an error of MPI's: mostly another process's end, known in a moment."""

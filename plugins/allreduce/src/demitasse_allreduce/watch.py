@@ -128,6 +128,12 @@ class Watch:
         with self._changed:
             return self._changed.wait_for(lambda: self.broken is not None, seconds)
 
+    def dropped(self, seconds: float) -> bool:
+        """Wait for bad news, and whether the run goes on without those of whom there are some."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.broken is not None or self.lost, seconds)
+            return self.broken is None and bool(self.lost)
+
     def tell(self, words: str, consequence: bool = False) -> None:
         """Tell everybody why this process ends; returns when it is on its way. What others did first is
         known already, and told by nobody twice."""

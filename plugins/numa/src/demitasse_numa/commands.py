@@ -90,6 +90,7 @@ def _trained(
     machine, there = this_machine(), counters()
     moved: dict[int, tuple[float, float]] = {}
     with compose(hw, plugins.split(",") if plugins else None) as runtime:
+        described = runtime.machine
         trainer = runtime.trainer(solver)
         trainer.step(1)
         reading = Reading(there.events) if there.events else None
@@ -107,7 +108,12 @@ def _trained(
             f"{blob.worker:>6}  {blob.name:<32.32} {blob.pages:>8} {100 * blob.remote:>6.1f}%  {nodes}"
         )
     lines.append(found.line())
-    record = found.to_dict()
+    if described.simulated:
+        lines.append(
+            f"note: {described.origin} describes another machine: here its solvers are bound nowhere, "
+            f"nor is their memory"
+        )
+    record = {**found.to_dict(), "simulated": described.simulated}
     if moved:
         for index, (read, written) in sorted(moved.items()):
             rates = f"{read / result.seconds / 1e9:.2f} GB/s read, {written / result.seconds / 1e9:.2f}"

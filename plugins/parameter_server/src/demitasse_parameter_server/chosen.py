@@ -59,7 +59,7 @@ def trainer(runtime: Runtime, solver: str | Path | Solver, **options: Any) -> An
             )
     if "workers" not in given:
         return make(runtime, solver, **options)
-    _check_free(machine, where)
+    trials.check_free(machine, where)
     record = (
         solver if isinstance(solver, Solver) else runtime.read(solver).solver(options.get("overrides"))
     )
@@ -97,12 +97,3 @@ def _workers(value: Any, machine: Machine, where: str) -> int | None:
         valid = ", ".join(map(str, counts))
         raise DescriptionError(f'{where}: workers = {value!r} (valid: "auto", or one of {valid})')
     return value
-
-
-def _check_free(machine: Machine, where: str) -> None:
-    for level in machine.levels:
-        if level.workers is not None or level.sync is not None:
-            raise CompositionError(
-                f"{where}: workers chooses who trains on the cores of level {machine.levels[0].name!r}, "
-                f"and level {level.name!r} says that already; leave one of them out"
-            )

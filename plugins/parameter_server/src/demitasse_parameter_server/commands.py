@@ -35,12 +35,18 @@ def workers(
     json_path: str | None,
 ) -> int:
     """The exit status."""
-    from demitasse import compose, describe, write_text
+    from demitasse import CompositionError, compose, describe, write_text
     from demitasse_parameter_server import chosen as choice
     from demitasse_parameter_server import trials
 
     with compose(hw, plugins.split(",") if plugins else None) as runtime:
         machine, names = runtime.machine, [*runtime.composition.versions]
+    trials.check_free(machine, machine.origin)
+    if machine.simulated:
+        raise CompositionError(
+            f"{machine.origin}: describes another machine than this one, on which workers are tried; "
+            f'leave --hw out, or say fingerprint = "any" there'
+        )
     with compose(machine, list(dict.fromkeys([*names, "parameter_server"]))) as runtime:
         record = runtime.read(solver).solver()
         name, memory = trials.name_of(record, machine), trials.memory()

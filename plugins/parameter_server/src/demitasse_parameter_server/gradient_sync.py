@@ -40,6 +40,11 @@ def server_of(group: Group) -> GradientSync:
             f"{where}: sync: delay has {len(options.delay)} numbers, and the level {group.team.size} "
             f"workers"
         )
+    if "servers" in group.options and group.team.size > 1:
+        raise DescriptionError(
+            f"{where}: sync: servers is how many processes hold a shard; the workers here are threads "
+            f"of one process, and each serves a slice"
+        )
     if options.model == "bsp":
         from demitasse_parameter_server.bulk import BulkServer
 

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from demitasse import WorkerError
-from demitasse_parameter_server.messages import HEADER, LENGTH, PAYLOAD, Header, begin_to_send
+from demitasse_parameter_server.messages import (
+    HEADER,
+    LENGTH,
+    PAYLOAD,
+    Header,
+    Hearing,
+    begin_to_send,
+)
 
 
 class Guest:
     """The worker of a rank, over a communicator of mpi4py's. Messages of more than ``longest`` elements
     of type ``dtype`` are none of its. ``asks`` is the iteration that it would like to begin; ``rests``
-    after its last one for now."""
+    after its last one for now; ``lost`` has the ranks that the run goes on without."""
 
-    def __init__(self, communicator: Any, rank: int, dtype: str, longest: int) -> None:
+    def __init__(
+        self,
+        communicator: Any,
+        rank: int,
+        dtype: str,
+        longest: int,
+        lost: Mapping[int, str] | None = None,
+    ) -> None:
         self.rank, self.rests = rank, False
         self.asks: int | None = None
         self._comm, self._dtype, self._longest = communicator, dtype, longest
+        self._hearing = Hearing(lost)
         self._body = np.empty(LENGTH, np.uint8)
         self._room: Any = None
         self._header: Header | None = None
@@ -28,7 +45,7 @@ class Guest:
     def message(self) -> tuple[Header, Any] | None:
         """The next message if all of it is there. Raises WorkerError that names the rank for one that is
         not as it says."""
-        if not self._request.Test():
+        if not self._hearing.done(self._request):
             return None
         if self._header is None:
             header = self._header = Header.sent_by(self.rank, self._body)
@@ -39,7 +56,7 @@ class Guest:
                 )
             self._room = np.empty(header.count, self._dtype)
             self._request = self._comm.Irecv(self._room.view(np.uint8), self.rank, PAYLOAD)
-            if not self._request.Test():
+            if not self._hearing.done(self._request):
                 return None
         header, numbers, self._header = self._header, self._room, None
         said = header.iteration, header.shard, header.kind, header.bucket, header.numbers
@@ -54,11 +71,12 @@ class Guest:
 
     def sent(self) -> bool:
         """Whether all has left that was to be sent."""
-        self._going = [each for each in self._going if not each[0].Test()]
+        self._going = [each for each in self._going if not self._hearing.done(each[0])]
         return not self._going
 
     def close(self) -> None:
         """Expect nothing more. What is half here stays so: whoever sent it may have died meanwhile."""
         if self._header is None:
-            self._request.Cancel()
-            self._request.Wait()
+            with suppress(RuntimeError):  # mpi4py's: of a process that has ended just now
+                self._request.Cancel()
+                self._request.Wait()

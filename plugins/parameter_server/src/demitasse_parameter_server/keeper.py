@@ -86,7 +86,8 @@ class Keeper:
             dtype = self.memory.gradients.dtype.name
             longest = max((part.stop - part.start for part, _ in self._buckets.values()), default=0)
             ranks = range(self.size)
-            self._guests = {rank: Guest(self._comm, rank, dtype, longest) for rank in ranks}
+            about = dtype, longest, self._lost
+            self._guests = {rank: Guest(self._comm, rank, *about) for rank in ranks}
             self._thread.start()
         self._serving.set()
 

@@ -26,6 +26,9 @@ PAUSES = 50e-6, 1e-3
 """Times that a request is asked for without a pause, some 1 us each; seconds of the first and the
 longest pause then."""
 
+NEWS = 30.0
+"""Seconds from an error of MPI's in which it must be known which process's end is behind it."""
+
 NUMBERS, PULL, PUSH, END, REST = "numbers", "pull", "push", "end", "rest"
 """What messages are: numbers that somebody expects; and what workers tell a server that serves each at
 its own pace: to give it parameters once it may begin an iteration, gradients, that the iteration is
@@ -101,13 +104,54 @@ def begin_to_send(communicator: Any, to: int, header: Header, array: Any, lane: 
     ]
 
 
+class Hearing:
+    """Looks whether requests of mpi4py's are done. Of a process's end MPI tells by an error of whichever
+    call comes next, be it for another process's message: such a request is not done, until those who
+    watch the processes know whose end it was, and ``lost`` has it or who waits is told otherwise. Raises
+    WorkerError where nobody knows within NEWS."""
+
+    def __init__(self, lost: Mapping[int, str] | None = None) -> None:
+        self._lost: Mapping[int, str] = lost if lost is not None else {}
+        self._error: RuntimeError | None = None
+        self._since = 0.0
+
+    def done(self, request: Any) -> bool:
+        """Whether it is."""
+        if self._error is not None and not request:  # it was the dead process's, and is none any more
+            return self._doubt(self._error)
+        try:
+            return bool(request.Test())
+        except RuntimeError as error:  # mpi4py's Exception is one
+            return self._doubt(error)
+
+    def _doubt(self, error: RuntimeError) -> bool:
+        now = time.monotonic()
+        if self._error is None:
+            self._error, self._since = error, now
+        if now - self._since > NEWS:
+            if not self._lost:
+                raise WorkerError(
+                    f"MPI failed, and no process is known to have ended: {error}"
+                ) from error
+            self._since = now
+        return False
+
+
 class Post:
     """Sends and receives arrays over a communicator of mpi4py's, which is for it alone. ``check`` raises
     once a process has failed, and is called by all that waits. ``sent`` and ``received`` count payload
-    bytes by shard, but those of ``rank``, this process, to itself."""
+    bytes by shard, but those of ``rank``, this process, to itself; ``lost`` has the ranks that the run
+    goes on without."""
 
-    def __init__(self, communicator: Any, check: Callable[[], None], rank: int | None = None) -> None:
+    def __init__(
+        self,
+        communicator: Any,
+        check: Callable[[], None],
+        rank: int | None = None,
+        lost: Mapping[int, str] | None = None,
+    ) -> None:
         self._comm, self._check, self._rank = communicator, check, rank
+        self._hearing = Hearing(lost)
         self._going: list[tuple[Any, Any]] = []
         self.sent: dict[int, int] = {}
         self.received: dict[int, int] = {}
@@ -147,7 +191,7 @@ class Post:
 
         def wait() -> None:
             for request in requests:
-                self._wait(request)
+                self.wait(request)
             header = Header.sent_by(source, body)
             header.check(source, Header.of(into, iteration, shard, bucket=bucket))
             if source != self._rank:
@@ -158,12 +202,13 @@ class Post:
     def finish(self) -> None:
         """Wait until all that is being sent has left."""
         for request, _ in self._going:
-            self._wait(request)
+            self.wait(request)
         self._going.clear()
 
-    def _wait(self, request: Any) -> None:
+    def wait(self, request: Any) -> None:
+        """Wait for one of the communicator's requests."""
         polls, (pause, longest) = 0, PAUSES
-        while not request.Test():
+        while not self._hearing.done(request):
             polls += 1
             self._check()
             if polls < POLLS:

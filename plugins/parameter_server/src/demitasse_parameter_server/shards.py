@@ -19,7 +19,7 @@ from demitasse import (
 from demitasse_parameter_server.bulk import slices
 from demitasse_parameter_server.messages import Post
 from demitasse_parameter_server.options import Options
-from demitasse_parameter_server.peers import Joined
+from demitasse_parameter_server.peers import Expendable, Joined
 
 BUCKET_BYTES = 1 << 22
 
@@ -60,7 +60,9 @@ class Sharded(GradientSync):
         self._item = np.dtype(group.dtype).itemsize
         self.processes.gather(None)  # all have come: what follows cannot be polled
         self.comm = self.processes.communicator.Dup()
-        self.post = Post(self.comm, self.check, self.index)
+        peers = group.processes
+        lost = peers.lost if isinstance(peers, Expendable) else None
+        self.post = Post(self.comm, self.check, self.index, lost)
         self._memory: FlatMemory | None = None
         self._iteration = 0
 
@@ -171,11 +173,15 @@ class ShardServer(Sharded):
         return work
 
     def total(self, mine: Any, total: Any) -> Work:
-        """The sum over servers, the same bits in each process."""
+        """The sum over servers, the same bits in each process. Over this worker's own communicator: its
+        siblings in the process, each with slices of its own, do the same at the same time."""
+        own, rows = np.zeros(int(np.size(mine))), np.zeros((self.size, int(np.size(mine))))
 
         def add() -> None:
-            own = np.ravel(mine) if self.index < self.servers else np.zeros(np.size(mine))
-            total[...] = self.processes.total(own).reshape(np.shape(total))
+            if self.index < self.servers:
+                own[:] = np.ravel(mine)
+            self.post.wait(self.comm.Iallgather(own, rows))
+            total[...] = np.add.accumulate(rows, axis=0)[-1].reshape(np.shape(total))
 
         return add
 

@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any, TypeAlias
 
 from demitasse import (
+    CompositionError,
     DataError,
     Level,
     Machine,
@@ -58,7 +59,8 @@ def arranged(machine: Machine, workers: int, threads: int) -> Machine:
     """A machine's outermost level with so many workers in it, whom this plugin synchronises."""
     sync = SyncSpec("parameter_server", {"model": "bsp"})
     outer = replace(machine.levels[0], workers=None, sync=None, cores=workers * threads)
-    inner = Level("worker", workers, parent=outer.name, workers="threads", cores=threads, sync=sync)
+    name = "worker" if outer.name != "worker" else "thread"
+    inner = Level(name, workers, parent=outer.name, workers="threads", cores=threads, sync=sync)
     plugins = machine.plugins  # None: those that are automatic, and whoever a level names
     if plugins is not None:
         plugins = tuple(dict.fromkeys((*plugins, "parameter_server")))
@@ -104,6 +106,26 @@ def _trainer(
             yield trainer
         finally:
             trainer.close()
+
+
+def check_free(machine: Machine, where: str) -> None:
+    """Raise CompositionError, at ``where``, unless a machine has cores that nobody works on yet."""
+    first = machine.levels[0]
+    for level in machine.levels:
+        if level.workers is not None or level.sync is not None:
+            raise CompositionError(
+                f"{where}: workers chooses who trains on the cores of level {first.name!r}, and level "
+                f"{level.name!r} says that already; leave one of them out"
+            )
+    if first.count > 1:
+        raise CompositionError(
+            f"{where}: workers chooses who trains on the cores of one {first.name!r}, of which there "
+            f"are {first.count:,}; describe one alone"
+        )
+    if not first.cores:
+        raise CompositionError(
+            f"{where}: level {first.name!r} has no cores for workers to share; add cores = ..."
+        )
 
 
 def cores_of(machine: Machine) -> int:

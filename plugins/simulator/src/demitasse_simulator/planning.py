@@ -14,6 +14,7 @@ import numpy as np
 
 from demitasse import (
     PRECISIONS,
+    Bucket,
     Candidate,
     CompositionError,
     DataError,
@@ -163,6 +164,9 @@ class Beyond(GradientSync):
 
     def owned(self, span: Span) -> Span:
         return self.inner.owned(span) if self.inner else span
+
+    def reduce(self, bucket: Bucket, span: Span) -> None:
+        """Nothing: nobody steps here, what siblings do is costed."""
 
     def close(self) -> None:
         if self.inner:

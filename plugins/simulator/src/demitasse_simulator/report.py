@@ -124,12 +124,13 @@ def show(simulation: Simulation) -> str:
     parts.append(f"{s.samples_per_second:,.1f} samples/s (simulated)")
     used = {k: v for k, v in s.memory.items() if k not in ("worker", "process", "runtime") and v}
     detail = ", ".join(f"{name} {human_bytes(count)}" for name, count in used.items())
-    fits = "its capacity is not described"
-    if s.capacity is not None:
-        verb = "fits" if s.fits else "does not fit"
-        fits = f"the batch {verb} in {human_bytes(s.capacity)}"
-    if s.memory.get("runtime"):
-        fits += f" with the {human_bytes(s.memory['runtime'])} of a process itself (measured)"
+    own = s.memory.get("runtime")
+    if s.capacity is None:
+        fits = "its capacity is not described"
+        fits += f"; a process itself has {human_bytes(own)} (measured)" if own else ""
+    else:
+        fits = f"the batch {'fits' if s.fits else 'does not fit'} in {human_bytes(s.capacity)}"
+        fits += f" with the {human_bytes(own)} of a process itself (measured)" if own else ""
     parts.append(f"memory of a worker {human_bytes(s.memory['worker'])} (simulated; {detail}); {fits}")
     parts.append("\n".join(f"from: {line}" for line in s.sources))
     return "\n\n".join(parts)
