@@ -3,7 +3,9 @@ lists of images), folders and lists of image files kept as they are, and WebData
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -49,6 +51,8 @@ class Input(Protocol):
     name: str
     size: int
     form: str
+    identity: str
+    """What tells its samples from others of as many, if anything does."""
     main: Mapping[str, Field]
     small: Mapping[str, Field]
 
@@ -62,7 +66,7 @@ class Input(Protocol):
 class SourceInput:
     """The samples of an open source, in file order. Small fields go to the table."""
 
-    form = "raw"
+    form, identity = "raw", ""
 
     def __init__(self, source: Any, name: str) -> None:
         """Raises DataError when there is nothing to put in records."""
@@ -112,6 +116,15 @@ def _nbytes(field: Field) -> int:
     return int(np.dtype(field.dtype).itemsize * math.prod(field.shape))
 
 
+def _identity(items: Sequence[Item]) -> str:
+    """What changes when others are listed, or in another order, or with other labels."""
+    made = hashlib.sha256()
+    for item in items:
+        place = f"\0{item.label}\0{item.offset}\0{item.length}\n"
+        made.update(os.fsencode(item.file) + place.encode())
+    return made.hexdigest()[:16]
+
+
 @dataclass(frozen=True)
 class Form:
     """What becomes of image files: kept as they are (``encoded``), or raw pixels of ``resized``."""
@@ -132,6 +145,7 @@ class FilesInput:
             if not -(1 << 31) <= item.label < 1 << 31:
                 raise DataError(f"{item.where}: its label does not fit 32 bits: {shortened(item.label)}")
         self.name, self.size, self._items, self._form = name, len(items), items, form
+        self.identity = _identity(items)
         self.form = "encoded" if form.encoded else "raw"
         self.small: Mapping[str, Field] = {"label": Field((), "int32")}
         with closing(Contents()) as contents:
