@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -107,6 +108,18 @@ def test_several_processes_do_not_convert_together(
 )
 def test_numbers_of_bytes(text: str, number: int) -> None:
     assert Bytes().convert(text, None, None) == number
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "1e999", "-inf", "much", ""])
+def test_what_is_no_number_of_bytes_is_told(text: str) -> None:
+    with pytest.raises(click.UsageError, match="is not a number of bytes such as 4M"):
+        Bytes().convert(text, None, None)
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1"])
+def test_measuring_ends(made: Any, seconds: str) -> None:
+    with pytest.raises(DataError, match=rf"--seconds is {seconds}; valid are 0 and more"):
+        run("measure", made.path, "--seconds", seconds)
 
 
 def test_what_is_left_is_told_by_the_pace_since_the_first_report(

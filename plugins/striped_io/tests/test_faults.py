@@ -3,9 +3,11 @@ counted."""
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -133,6 +135,37 @@ def test_a_stripe_that_cannot_be_read_has_the_systems_words(made: Any, opened: O
         DataError, match=r"stripe 0, block 0, sample 0: .*cannot be read: Is a directory"
     ):
         epoch(opened(made.path, memory=0))
+
+
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+def test_without_files_to_open_nothing_is_missing(
+    made: Any, opened: Opened, monkeypatch: pytest.MonkeyPatch, on_error: str
+) -> None:
+    """A process that may open few files skipped the samples of all further stripes."""
+    os_open, files = os.open, list[int]()
+
+    def few(path: Any, flags: int, *mode: int) -> int:
+        if len(files) == 2:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        files.append(os_open(path, flags, *mode))
+        return files[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr("demitasse_striped_io.store.os.open", few)
+        told = r"stripe-02-.*: Too many open files; a set on 4 stripes needs 4 open files at a time"
+        with pytest.raises(DataError, match=told):
+            opened(made.path, on_error=on_error)
+    for file in files:
+        with pytest.raises(OSError):
+            os.fstat(file)
+
+
+def test_a_pipe_in_a_stripes_place_is_waited_for_by_nobody(made: Any, opened: Opened) -> None:
+    made.stripe(1).unlink()
+    os.mkfifo(made.stripe(1))
+    with pytest.raises(DataError, match=r"stripe 1 of 4 is missing: .*is a pipe or a device"):
+        opened(made.path)
+    assert {fault.stripe for fault in check_set(made.path).faults} == {1}
 
 
 def test_a_slow_stripe_is_given_up_and_skipped_or_stops(made: Any, opened: Opened) -> None:

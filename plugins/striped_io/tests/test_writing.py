@@ -490,6 +490,8 @@ def test_a_set_has_one_writer_at_a_time(
 def test_what_cannot_be_laid_out_is_refused(tmp_path: Path, columns: Any, write: Any) -> None:
     with pytest.raises(DataError, match="a sample has 768 bytes, a block only 700"):
         write(tmp_path / "a", columns(3), block=700)
+    with pytest.raises(DataError, match=r"-1 threads, .*; valid are 0, for what is usual, and more"):
+        write(tmp_path / "a", columns(3), threads=-1)
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "notes.txt").write_text("mine")
     with pytest.raises(DataError, match="is a folder with other things in it"):

@@ -33,10 +33,9 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]  # click 8.1 takes none
         text = str(value).strip().lower().removesuffix("b").removesuffix("i")
         unit = text[-1:] if text[-1:] in ("k", "m", "g") else ""
         try:
-            number = float(text.removesuffix(unit))
-        except ValueError:
+            return int(float(text.removesuffix(unit)) * UNITS[unit])
+        except (ValueError, OverflowError):
             self.fail(f"{value!r} is not a number of bytes such as 4M", param, ctx)
-        return int(number * UNITS[unit])
 
 
 class Progress:
@@ -310,6 +309,8 @@ def measure(
             f"a batch of {batch} sample{'s' * (batch != 1)} for {workers} worker{'s' * (workers != 1)}; "
             f"each needs one or more"
         )
+    if not 0 <= seconds < math.inf:
+        raise DataError(f"--seconds is {seconds:g}; valid are 0 and more")
     sizes = {"height": height, "width": width} if height or width else {}
     results, slow = [], dict[int, tuple[float, float]]()
     with compose() as runtime:

@@ -80,6 +80,12 @@ class Writer:
                 f"{making.stripes} stripes, blocks of {making.block} bytes, runs of {making.run} "
                 f"samples; valid are 1 and more"
             )
+        striping = making.striping
+        if min(making.threads, striping.factor, striping.unit) < 0:
+            raise DataError(
+                f"{making.threads} threads, a striping of {striping.factor} targets in blocks of "
+                f"{striping.unit} bytes; valid are 0, for what is usual, and more"
+            )
         if record > making.block:
             raise DataError(
                 f"a sample has {record:,} bytes, a block only {making.block:,}: give larger blocks"
