@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import demitasse
-from demitasse import DataError
+from demitasse import DataError, DataSpec
 from demitasse_striped_io.convert import convert_to_striped
 
 Opened, Read = Callable[..., Any], Callable[..., dict[str, np.ndarray]]
@@ -83,3 +84,64 @@ def test_a_sample_with_two_images_is_told_and_not_guessed(tmp_path: Path, runtim
         convert_to_striped(runtime, tmp_path / "a.tar", tmp_path / "set")
     shard(tmp_path / "a.tar", *members[:2], ("a/7.mask.png", image(".png")))
     assert convert_to_striped(runtime, tmp_path / "a.tar", tmp_path / "set")["samples"] == 1
+
+
+NAMES = ("plain.png", "two  blanks.png", "tab\there.png", "\u65e5\u672c.png", "l\udce9.png")
+
+
+def test_a_list_is_read_as_the_datasets_plugin_reads_it(
+    tmp_path: Path, runtime: Any, opened: Opened, read: Read
+) -> None:
+    """With the mark of a byte order, lines as Windows ends them, and names in any encoding."""
+    for number, name in enumerate(NAMES):
+        (tmp_path / name).write_bytes(image(".png", 40 * number))
+    lines = "".join(f"{name}{' ' if i % 2 else chr(9)}{3 * i}\r\n" for i, name in enumerate(NAMES))
+    text = b"\xef\xbb\xbf" + lines.encode("utf-8", "surrogateescape")
+    (tmp_path / "list.txt").write_bytes(text)
+    convert_to_striped(runtime, tmp_path / "list.txt", tmp_path / "set", stripes=2)
+    got = read(opened(tmp_path / "set"), 0, 5)
+    assert got["label"].tolist() == [0, 3, 6, 9, 12]
+    assert got["data"][:, 0, 0, 0].tolist() == [0, 40, 80, 120, 160]
+    source = runtime.open_source(DataSpec(str(tmp_path / "list.txt"), "images"))
+    theirs = read(source, 0, 5)
+    source.close()
+    assert all((theirs[name] == values).all() for name, values in got.items())
+
+
+@pytest.mark.parametrize("label", ["+-3", "--3", "0.5", "\u0663", "", "+"])
+def test_what_is_no_label_is_told_with_its_line(tmp_path: Path, runtime: Any, label: str) -> None:
+    (tmp_path / "a.png").write_bytes(image(".png"))
+    (tmp_path / "list.txt").write_text(f"a.png 1\na.png {label}\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"list\.txt:2: 'a\.png.*' is not a path, a blank and a label"):
+        convert_to_striped(runtime, tmp_path / "list.txt", tmp_path / "set")
+    with pytest.raises(DataError, match=r"list\.txt:2: 'a\.png.*' is not a path, a blank and a label"):
+        runtime.open_source(DataSpec(str(tmp_path / "list.txt"), "images"))
+
+
+def test_pipes_and_devices_are_no_lists_and_no_images(tmp_path: Path, runtime: Any) -> None:
+    """Of /dev/zero all memory was taken, and for a pipe's writer waited."""
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("/dev/zero", str(tmp_path / "pipe")):
+        with pytest.raises(DataError, match="is a pipe or a device; a file is needed here"):
+            convert_to_striped(runtime, name, tmp_path / "set", kind="images")
+        (tmp_path / "list.txt").write_text(f"{name} 1\n")
+        with pytest.raises(DataError, match=r"list\.txt:1: .* cannot be read: it is a pipe or a device"):
+            convert_to_striped(runtime, tmp_path / "list.txt", tmp_path / "set")
+    (tmp_path / "list.txt").write_text("pipe/ 1\nnot there.png 1\n")
+    with pytest.raises(DataError, match=r"^\S*list\.txt:1: \S*pipe: cannot be read: it is a pipe"):
+        convert_to_striped(runtime, tmp_path / "list.txt", tmp_path / "set")
+
+
+def test_a_class_without_images_is_told_for_it_would_change_the_others_numbers(
+    tmp_path: Path, runtime: Any, opened: Opened, read: Read
+) -> None:
+    for name in (".checkpoints", "bee", "cat"):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        (tmp_path / "in" / name / "0.png").write_bytes(image(".png"))
+    convert_to_striped(runtime, tmp_path / "in", tmp_path / "set", stripes=2)
+    assert read(opened(tmp_path / "set"), 0, 2)["label"].tolist() == [0, 1]
+    runtime.program("convert_samples", tmp_path / "in", tmp_path / "db")
+    (tmp_path / "in" / "ant").mkdir()
+    for program in ("convert_to_striped", "convert_samples"):
+        with pytest.raises(DataError, match="are the classes, and there are no images in ant"):
+            runtime.program(program, tmp_path / "in", tmp_path / "other")

@@ -14,15 +14,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from demitasse import DataError, DataSpec, Field, is_folder, is_there, shortened
+from demitasse import DataError, DataSpec, Field, is_folder, shortened
 from demitasse_striped_io import loops
 from demitasse_striped_io.contents import Contents, Item
-from demitasse_striped_io.decoding import ENDINGS, decode
+from demitasse_striped_io.decoding import decode
 from demitasse_striped_io.index import record_bytes
+from demitasse_striped_io.lists import in_folder, listed
 
 SMALL = 256
 """Bytes up to which a field stands in the table and not in the records."""
-LONGEST_LIST = 1 << 31
 
 
 @dataclass
@@ -155,8 +155,9 @@ class FilesInput:
 
     def _pixels(self, number: int, contents: Contents) -> np.ndarray:
         item = self._items[number]
+        data = contents.read(item)
         try:
-            return decode(contents.read(item), self._form.gray, self._form.resized)
+            return decode(data, self._form.gray, self._form.resized)
         except DataError as error:
             raise DataError(f"{item.where}: {error}") from error
 
@@ -211,46 +212,12 @@ def open_input(runtime: Any, source: str, *, root: str, kind: str | None, form: 
     path = Path(source)
     if kind in (None, "webdataset") and is_shards(source):
         return FilesInput(source, shard_items(source), form)
-    if kind in (None, "images") and is_folder(path) and (listed := _in_folder(path)):
-        return FilesInput(source, listed, form)
+    if kind in (None, "images") and is_folder(path) and (found := in_folder(path)):
+        return FilesInput(source, found, form)
     if kind == "images" or (kind is None and path.suffix.lower() == ".txt"):
-        return FilesInput(source, _listed(path, root), form)
+        return FilesInput(source, listed(path, root), form)
     if form.resized or form.gray:
         raise DataError(
             f"{source}: only image files are resized or made gray; these are samples already"
         )
     return SourceInput(runtime.open_source(DataSpec(source, kind)), source)
-
-
-def _in_folder(folder: Path) -> list[Item]:
-    def images_of(one: Path) -> list[Path]:
-        return sorted(p for p in one.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
-
-    classes = sorted(p for p in folder.iterdir() if p.is_dir())
-    lists = [each for each in map(images_of, classes) if each] or [images_of(folder)]
-    return [Item(path, str(path), label) for label, each in enumerate(lists) for path in each]
-
-
-def _listed(path: Path, root: str) -> list[Item]:
-    try:
-        if path.stat().st_size > LONGEST_LIST:
-            raise DataError(f"{path}: is longer than any list ({path.stat().st_size:,} bytes)")
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is no text: byte {error.start} is not UTF-8") from error
-    items = []
-    for number, line in enumerate(lines, 1):
-        name, _, label = line.strip().replace("\t", " ").rpartition(" ")
-        if not line.strip():
-            continue
-        if not name.strip() or not label.lstrip("+-").isdecimal() or len(label) > 11:
-            raise DataError(
-                f"{path}:{number}: {line[:200]!r} is not a path, a blank and a label (a whole number)"
-            )
-        file = Path(root + name.strip())
-        if not is_there(file) and is_there(path.parent / file):
-            file = path.parent / file
-        items.append(Item(file, f"{path}:{number}: {file}", int(label)))
-    return items
