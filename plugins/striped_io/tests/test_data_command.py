@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from demitasse import DataError
 from demitasse_striped_io.data_command import Bytes, Progress, command
+from demitasse_striped_io.index import INDEX
 
 
 def run(*arguments: Any, fails: bool = False) -> Result:
@@ -31,6 +32,12 @@ def test_show_says_what_is_there_and_what_is_not(made: Any) -> None:
         file.truncate(100)
     output = run("show", made.path).output
     assert f"stripe 1: {made.stripe(1)}: missing" in output and "cut off at 100" in output
+    assert "2 stripes are not whole" in output and "table" not in output
+    table = made.path / made.index.table
+    for spoil, state in ((lambda: table.write_bytes(b"x"), "cut off at 1"), (table.unlink, "missing")):
+        spoil()
+        assert f"{table}: {state}: without this table" in run("show", made.path / INDEX).output
+        assert json.loads(run("show", made.path, "--json", "-").stdout)["table"]["state"] == state
 
 
 def test_show_says_which_blocks_would_use_all_stripes(tmp_path: Path, columns: Any, write: Any) -> None:

@@ -55,6 +55,20 @@ def test_what_was_asked_for_as_a_set_and_is_none_is_an_error_with_the_nearest_na
         data_source(spec=DataSpec(str(made.path.with_name("sett")), "striped"))
 
 
+def test_a_set_without_its_index_is_told_as_a_set(made: Any) -> None:
+    for spoil, told in (
+        ((made.path / "index.json").write_bytes, "damaged: it is no JSON"),
+        (None, "No"),
+    ):
+        if spoil:
+            spoil(b"")
+        else:
+            (made.path / "index.json").unlink()
+        for name in (made.path, f"{made.path}?on_error=skip"):
+            with pytest.raises(DataError, match=f"index.json: .*{told}"):
+                data_source(spec=DataSpec(str(name)))
+
+
 def test_findings_say_what_can_be_used_here() -> None:
     assert any("OpenCV" in finding.message for finding in diagnose())
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from demitasse import launched, write_text
-from demitasse_striped_io.index import BLOCK, RUN, STRIPES
+from demitasse_striped_io.index import BLOCK, INDEX, RUN, STRIPES
 from demitasse_striped_io.order import ORDERS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -112,6 +112,14 @@ def command() -> None:
     """Each sub-command says what it did, as lines or as JSON."""
 
 
+def _state(file: Path, length: int) -> str:
+    try:
+        found = file.stat().st_size
+    except OSError as error:
+        return "missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+    return "whole" if found >= length else f"cut off at {found:,}"
+
+
 def _faults(count: int) -> str:
     return f"{count:,} fault" if count == 1 else f"{count:,} faults"
 
@@ -125,17 +133,16 @@ def _faults(count: int) -> str:
 @click.argument("path", metavar="SET", type=click.Path(path_type=Path))
 @_json_option
 def show(path: Path, json_path: str | None) -> None:
-    """From the index alone, and the stripes' lengths."""
+    """From the index alone, and the files' lengths."""
     from demitasse_striped_io.index import read_index
 
     index = read_index(path)
     stripes = []
     for number, (file, length) in enumerate(zip(index.stripes, index.lengths, strict=True)):
-        found = file.stat().st_size if file.exists() else None
-        state = "missing" if found is None else "whole" if found >= length else f"cut off at {found:,}"
-        stripes.append(
-            {"stripe": number, "path": str(file), "bytes": length, "state": state if length else "empty"}
-        )
+        state = _state(file, length) if length else "empty"
+        stripes.append({"stripe": number, "path": str(file), "bytes": length, "state": state})
+    at = (path.parent if path.name == INDEX else path) / index.table
+    table_of = {"path": str(at), "bytes": index.table_bytes(), "state": _state(at, index.table_bytes())}
     fields = {
         **{name: ("record", f) for name, f in index.main.items()},
         **{name: ("table", f) for name, f in index.small.items()},
@@ -150,6 +157,7 @@ def show(path: Path, json_path: str | None) -> None:
         "options": dict(index.decoding or {}),
         "source": index.source,
         "stripes": stripes,
+        "table": table_of,
     }
     about = ", ".join(f"{n} {f.shape} {f.dtype}" for n, (_, f) in fields.items())
     used = [s for s in stripes if s["bytes"]]
@@ -166,7 +174,10 @@ def show(path: Path, json_path: str | None) -> None:
         lines.append(f"blocks of {human(better)} would use all stripes")
     wrong = [s for s in used if s["state"] != "whole"]
     lines += [f"stripe {s['stripe']}: {s['path']}: {s['state']}" for s in wrong[:SHOWN]]
-    lines.append(f"{len(wrong)} stripes are not whole" if wrong else "all stripes are there")
+    if table_of["state"] != "whole":
+        lines.append(f"{at}: {table_of['state']}: without this table no sample can be read")
+    count = f"{len(wrong)} stripe{'s are' if len(wrong) > 1 else ' is'} not whole"
+    lines.append(count if wrong else "all stripes are there")
     _say(json_path, record, lines)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import secrets
 import threading
 from collections.abc import Callable, Mapping
@@ -30,7 +29,9 @@ from demitasse_striped_io.index import (
     INDEX,
     JOURNAL,
     RUN,
+    STRIPE,
     STRIPES,
+    TAG,
     Index,
     read_index,
     record_bytes,
@@ -48,10 +49,6 @@ CHUNK = 8 << 20
 MOST_IN_CHUNK = 4096
 KEPT_SAFE = 256 << 20
 """Bytes after which what is written is made safe on the disks, and entered in the journal."""
-
-_TAG = re.compile("[0-9a-f]{6}")
-_STRIPE = re.compile(rf"stripe-\d+-{_TAG.pattern}\.bin$")
-"""The names of a set's stripes in its own folder, and what stands in all names of one conversion's."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +208,7 @@ class Writer:
             return None
         try:
             found = journals.header_of(path)
-            if not _TAG.fullmatch(str(found.get("tag"))):
+            if not TAG.fullmatch(str(found.get("tag"))):
                 raise DataError(
                     f"{path}: the journal is damaged: it names no stripes; force begins anew"
                 )
@@ -288,7 +285,7 @@ class Writer:
             else:
                 kept = frozenset(read_index(self.target).stripes)
             for path in self.target.iterdir():
-                if _STRIPE.fullmatch(path.name) and path not in kept:
+                if STRIPE.fullmatch(path.name) and path not in kept:
                     path.unlink()
         (self.target / JOURNAL).unlink()
 
@@ -426,7 +423,7 @@ class Writer:
         except OSError as error:
             raise DataError(f"{self.target}: cannot be written: {error.strerror or error}") from error
         # An index may be a stranger's: what it names is removed only if it is called as a stripe is.
-        old = () if before is None else (p for p in before.stripes if _STRIPE.search(p.name))
+        old = () if before is None else (p for p in before.stripes if STRIPE.search(p.name))
         for path in (*old, *(() if before is None else [self.target / before.table])):
             if path not in (*self.index.stripes, self.target / self.index.table):
                 path.unlink(missing_ok=True)
