@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import demitasse
 from demitasse import DataError, DataSpec
 from demitasse_striped_io.convert import convert_to_striped
+from demitasse_striped_io.decoding import decode
 
 Opened, Read = Callable[..., Any], Callable[..., dict[str, np.ndarray]]
 
@@ -145,3 +147,38 @@ def test_a_class_without_images_is_told_for_it_would_change_the_others_numbers(
     for program in ("convert_to_striped", "convert_samples"):
         with pytest.raises(DataError, match="are the classes, and there are no images in ant"):
             runtime.program(program, tmp_path / "in", tmp_path / "other")
+
+
+def test_large_images_and_bytes_behind_a_png_are_read(
+    tmp_path: Path, runtime: Any, opened: Opened, read: Read
+) -> None:
+    cv2 = pytest.importorskip("cv2", reason="OpenCV is the reference")
+    large = bytes(cv2.imencode(".jpg", np.full((8200, 8300), 9, np.uint8))[1])
+    files = {"large.jpg": large, "more.png": image(".png") + bytes(500), "a.webp": image(".webp")}
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "list.txt").write_text("".join(f"{name} 0\n" for name in files))
+    convert_to_striped(runtime, tmp_path / "list.txt", tmp_path / "set", height=4, width=4)
+    got = read(opened(tmp_path / "set"), 0, 3)["data"]
+    for made, data in zip(got, files.values(), strict=True):
+        pixels = cv2.resize(cv2.imdecode(np.frombuffer(data, np.uint8), 1), (4, 4))
+        assert (made == pixels.transpose(2, 0, 1)).all()
+
+
+CLAIMS = {
+    "gif": b"GIF89a" + struct.pack("<HH", 30_000, 30_000) + bytes(30),
+    "png": b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"
+    + struct.pack(">II", 30_000, 30_000)
+    + bytes(13)
+    + b"IEND\xaeB`\x82",
+    "webp": b"RIFF\0\0\0\0WEBPVP8X" + bytes(8) + b"\x2f\x75\0" * 2 + bytes(30),
+}
+
+
+@pytest.mark.parametrize("form", CLAIMS)
+def test_what_claims_more_pixels_than_its_bytes_hold_gets_no_memory(form: str) -> None:
+    with pytest.raises(DataError, match=r"claims 30,\d+ x 30,\d+ pixels in \d+ bytes"):
+        decode(np.frombuffer(CLAIMS[form], np.uint8), False, None)
+    for length in (7, 9, 20):
+        with pytest.raises(DataError, match="image"):
+            decode(np.frombuffer(CLAIMS[form][:length], np.uint8), False, None)
