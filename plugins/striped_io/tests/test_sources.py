@@ -182,3 +182,34 @@ def test_what_claims_more_pixels_than_its_bytes_hold_gets_no_memory(form: str) -
     for length in (7, 9, 20):
         with pytest.raises(DataError, match="image"):
             decode(np.frombuffer(CLAIMS[form][:length], np.uint8), False, None)
+
+
+def test_image_files_in_a_database_are_resized_as_those_of_a_list(
+    tmp_path: Path, runtime: Any, opened: Opened, read: Read
+) -> None:
+    """ImageNet's, as convert_imageset --encoded keeps them, are of all sizes."""
+    cv2 = pytest.importorskip("cv2", reason="OpenCV is the reference")
+    random = np.random.default_rng(2)
+    sizes = ((20, 30, 3), (40, 25, 3), (31, 17))
+    for number, shape in enumerate(sizes):
+        pixels = cv2.blur(random.integers(0, 256, shape, np.uint8), (5, 5))
+        cv2.imwrite(str(tmp_path / f"{number}.jpg"), pixels)
+    (tmp_path / "list.txt").write_text("".join(f"{number}.jpg {number}\n" for number in range(3)))
+    about: dict[str, Any] = {"root": f"{tmp_path}/", "encoded": True}
+    runtime.program("convert_samples", tmp_path / "list.txt", tmp_path / "db", **about)
+    for gray in (False, True):
+        given: dict[str, Any] = {"height": 12, "width": 10, "gray": gray, "stripes": 2, "force": True}
+        convert_to_striped(runtime, tmp_path / "db", tmp_path / "set", **given)
+        got = read(opened(tmp_path / "set"), 0, 3)
+        assert got["label"].tolist() == [0, 1, 2]
+        for number in range(3):
+            whole = cv2.imread(str(tmp_path / f"{number}.jpg"), int(not gray))
+            pixels = cv2.resize(whole, (10, 12)).reshape(12, 10, -1)
+            assert (got["data"][number] == pixels.transpose(2, 0, 1)).all()
+    runtime.program("convert_samples", tmp_path / "list.txt", tmp_path / "raw", height=9, width=9)
+    with pytest.raises(
+        DataError, match="raw: its records are pixels already; only image files are made"
+    ):
+        convert_to_striped(runtime, tmp_path / "raw", tmp_path / "other", gray=True)
+    with pytest.raises(DataError, match="only image files and databases are resized or made gray"):
+        convert_to_striped(runtime, "digits", tmp_path / "other", height=9, width=9)

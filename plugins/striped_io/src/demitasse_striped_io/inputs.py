@@ -14,13 +14,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from demitasse import DataError, DataSpec, Field, is_folder, shortened
+from demitasse import DataError, DataSpec, Field, is_file, is_folder, shortened
 from demitasse_striped_io import loops
 from demitasse_striped_io.contents import Contents, Item
 from demitasse_striped_io.decoding import decode
 from demitasse_striped_io.index import record_bytes
 from demitasse_striped_io.lists import in_folder, listed
 
+DATABASES = ("lmdb", "leveldb")
 SMALL = 256
 """Bytes up to which a field stands in the table and not in the records."""
 
@@ -216,8 +217,23 @@ def open_input(runtime: Any, source: str, *, root: str, kind: str | None, form: 
         return FilesInput(source, found, form)
     if kind == "images" or (kind is None and path.suffix.lower() == ".txt"):
         return FilesInput(source, listed(path, root), form)
-    if form.resized or form.gray:
+    if not form.resized and not form.gray:
+        return SourceInput(runtime.open_source(DataSpec(source, kind)), source)
+    if kind not in DATABASES and not (kind is None and _is_database(path)):
         raise DataError(
-            f"{source}: only image files are resized or made gray; these are samples already"
+            f"{source}: only image files and databases are resized or made gray; these are samples "
+            f"already"
         )
-    return SourceInput(runtime.open_source(DataSpec(source, kind)), source)
+    options: dict[str, Any] = {"mode": "gray" if form.gray else "color"}
+    if form.resized:
+        height, width = form.resized
+        options["scaling"] = {"mode": "WARP", "height": height, "width": width}
+    opened = runtime.open_source(DataSpec(source, kind, options=options))
+    if form.gray and opened.fields["data"].shape[0] != 1:
+        opened.close()
+        raise DataError(f"{source}: its records are pixels already; only image files are made gray")
+    return SourceInput(opened, source)
+
+
+def _is_database(path: Path) -> bool:
+    return path.name == "data.mdb" or any(is_file(path / name) for name in ("data.mdb", "CURRENT"))
