@@ -6,13 +6,15 @@ from __future__ import annotations
 import math
 import os
 import platform
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, DataSpec, launched, unknown
+from demitasse import DataError, DataSpec, KernelFiles, address_space, launched, unknown
 from demitasse_striped_io.order import ORDERS
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -76,9 +78,13 @@ class Options:
 
 
 def local_processes() -> int:
-    """How many processes of this run share the machine, as MPI's launchers (Open MPI, MPICH) say."""
-    found = launched()
-    return (found and found.local) or 1
+    """How many processes of this run share the machine, as MPI's launchers (Open MPI, MPICH) and srun
+    say."""
+    if (found := launched()) and found.local:
+        return found.local
+    # Of the nodes of a step, such as 4(x2),3: the most, for SLURM_NODEID counts the allocation's nodes.
+    told = os.environ.get("SLURM_STEP_TASKS_PER_NODE", "")
+    return max([1, *(int(count) for count in re.findall(r"(?:^|,)([0-9]+)", told))])
 
 
 def check_system(name: str) -> None:
@@ -90,9 +96,22 @@ def check_system(name: str) -> None:
         )
 
 
-def physical_memory() -> int:
-    """Bytes of memory that this machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def physical_memory(files: KernelFiles | None = None) -> int:
+    """Bytes of memory that this machine has or, where that is less, that a control group (of a
+    container, or of a job of Slurm's) or ``ulimit -v`` leaves this process."""
+    whole = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    files = files or KernelFiles()
+    for line in files.text("proc/self/cgroup").splitlines():
+        _, controllers, group = (*line.split(":", 2), "", "")[:3]
+        first = controllers == "" or "memory" in controllers.split(",")
+        base, name = ("", "max") if controllers == "" else ("/memory", "limit_in_bytes")
+        # A container may see the host's path, though its files are those at the mount point.
+        around = (PurePosixPath("/", group), *PurePosixPath("/", group).parents) if first else ()
+        for part in around:
+            limit = files.number(f"sys/fs/cgroup{base}{str(part).rstrip('/')}/memory.{name}")
+            whole += [limit] if limit else []
+    addresses = address_space()
+    return min(whole) if addresses is None else min(*whole, max(0, addresses[0] - addresses[1]))
 
 
 def cores() -> int:
