@@ -259,7 +259,12 @@ def test_an_index_of_another_version_is_refused(made: Any) -> None:
         ({"order": "blok"}, "unknown order 'blok'; did you mean 'block'"),
         ({"ordr": "block"}, "unknown option of a striped set 'ordr'; did you mean 'order'"),
         ({"run": -1}, "run is -1; valid are 0 and more"),
-        ({"patience": "long"}, "patience is 'long'; valid is a float"),
+        ({"patience": "long"}, "patience is 'long'; valid is a number$"),
+        ({"run": "1e3"}, "run is '1e3'; valid is a whole number"),
+        ({"random": "maybe"}, "random is 'maybe'; valid is true or false"),
+        ({"memory": "64Q"}, "memory is '64Q'; valid is a number of bytes such as 64M"),
+        ({"rate": "nan"}, "rate is nan; valid are 0 and more"),
+        ({"transform": "crop"}, "transform is 'crop'; valid is a mapping"),
         ({"transform": {"crop": 17}}, "too small for a crop of 17"),
         ({"transform": {"mean": [1, 2]}}, "valid are a number, 3 of them"),
         ({"transform": {"flip": 1}}, "unknown part of transform 'flip'"),
@@ -270,6 +275,13 @@ def test_a_wrong_option_says_what_is_valid(
 ) -> None:
     with pytest.raises(DataError, match=message):
         opened(made.path, **options)
+
+
+def test_bytes_may_have_units(made: Any, opened: Opened) -> None:
+    source = opened(made.path, memory="64M", rate="1.5k", striping_unit="4MiB")
+    options = source.options
+    assert (options.memory, options.rate, options.striping_unit) == (64 << 20, 1536.0, 4 << 20)
+    assert opened(made.path, memory="-1").options.memory == -1
 
 
 def test_a_batch_of_another_shape_is_refused(made: Any, opened: Opened) -> None:

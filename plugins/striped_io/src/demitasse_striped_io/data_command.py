@@ -20,7 +20,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 PATIENCE = 2.0
 """Seconds between two lines about the progress."""
-UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 SHOWN = 20
 
 
@@ -30,10 +29,10 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]  # click 8.1 takes none
     name = "bytes"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        text = str(value).strip().lower().removesuffix("b").removesuffix("i")
-        unit = text[-1:] if text[-1:] in ("k", "m", "g") else ""
+        from demitasse_striped_io.options import bytes_of
+
         try:
-            return int(float(text.removesuffix(unit)) * UNITS[unit])
+            return int(bytes_of(str(value)))
         except (ValueError, OverflowError):
             self.fail(f"{value!r} is not a number of bytes such as 4M", param, ctx)
 

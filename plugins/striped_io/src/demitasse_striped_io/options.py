@@ -25,6 +25,8 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "mode": ("", "color", "gray"),
 }
 LARGEST_IMAGE = 1 << 15
+IN_BYTES = ("memory", "rate", "striping_unit")
+UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 @dataclass(frozen=True)
@@ -139,11 +141,20 @@ def options_of(spec: DataSpec, query: Mapping[str, str], kept: Mapping[str, Any]
     for name, value in {**kept, **query, **spec.options}.items():
         if name == "transform" and isinstance(value, Mapping):
             made[name] = _transform(value)
+        elif name == "transform":
+            raise DataError(f"transform is {value!r}; valid is a mapping, which no path can have")
         elif name not in known:
             raise DataError(unknown("option of a striped set", name, [*known, "transform"]))
         else:
             made[name] = _value(name, value, known[name])
     return Options(**made)
+
+
+def bytes_of(text: str) -> float:
+    """A number of bytes: ``4M``, ``256MiB``, ``1G``, ``77``. Raises ValueError."""
+    short = text.strip().lower().removesuffix("b").removesuffix("i")
+    unit = short[-1:] if short[-1:] in ("k", "m", "g") else ""
+    return float(short.removesuffix(unit)) * UNITS[unit]
 
 
 def _value(name: str, value: Any, kind: type) -> Any:
@@ -156,10 +167,14 @@ def _value(name: str, value: Any, kind: type) -> Any:
     try:
         if kind is bool:
             number: Any = {"true": True, "false": False, "1": True, "0": False}[str(value).lower()]
+        elif name in IN_BYTES and isinstance(value, str):
+            number = kind(bytes_of(value))
         else:
             number = kind(value)
     except (KeyError, TypeError, ValueError, OverflowError):
-        raise DataError(f"{name} is {value!r}; valid is a {kind.__name__}") from None
+        valid = {bool: "true or false", float: "a number", int: "a whole number"}[kind]
+        valid = "a number of bytes such as 64M" if name in IN_BYTES else valid
+        raise DataError(f"{name} is {value!r}; valid is {valid}") from None
     least = -1 if name == "memory" else 1 if name == "ahead" else 0
     if kind is not bool and not least <= number < math.inf:
         raise DataError(f"{name} is {value}; valid are {least} and more")
