@@ -17,6 +17,7 @@ import demitasse
 from demitasse import DataError, DataSpec
 from demitasse_striped_io.convert import convert_to_striped
 from demitasse_striped_io.decoding import decode
+from demitasse_striped_io.inputs import FilesInput
 
 Opened, Read = Callable[..., Any], Callable[..., dict[str, np.ndarray]]
 
@@ -213,3 +214,23 @@ def test_image_files_in_a_database_are_resized_as_those_of_a_list(
         convert_to_striped(runtime, tmp_path / "raw", tmp_path / "other", gray=True)
     with pytest.raises(DataError, match="only image files and databases are resized or made gray"):
         convert_to_striped(runtime, "digits", tmp_path / "other", height=9, width=9)
+
+
+def test_files_are_read_by_as_many_bytes_at_a_time_as_others(
+    tmp_path: Path, runtime: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 of any size were, by each thread: 7 GB for files of 10 MB."""
+    monkeypatch.setattr("demitasse_striped_io.writer.CHUNK", 100_000)
+    counts, chunk = list[int](), FilesInput.chunk
+
+    def counted(files: FilesInput, first: int, count: int, contents: Any) -> Any:
+        counts.append(count)
+        return chunk(files, first, count, contents)
+
+    monkeypatch.setattr(FilesInput, "chunk", counted)
+    for side, expected in ((100, 3), (10, 100)):
+        (tmp_path / "a.bmp").write_bytes(image(".bmp", height=side, width=side))
+        (tmp_path / "list.txt").write_text("a.bmp 1\n" * 100)
+        counts.clear()
+        convert_to_striped(runtime, tmp_path / "list.txt", tmp_path / "set", force=True, stripes=2)
+        assert max(counts) == expected

@@ -10,6 +10,7 @@ import os
 import stat
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -39,6 +40,12 @@ class Item:
     offset: int = 0
     length: int = -1
     compressed: bool = False
+
+    def bytes(self) -> int:
+        """How many they are; 0 where the file is not there, which is told when it is read."""
+        with suppress(OSError):
+            return self.length if self.length >= 0 else self.file.stat().st_size
+        return 0
 
 
 def opener(file: Path) -> Callable[[Path], Any] | None:

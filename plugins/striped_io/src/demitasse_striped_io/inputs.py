@@ -21,6 +21,8 @@ from demitasse_striped_io.decoding import decode
 from demitasse_striped_io.index import record_bytes
 from demitasse_striped_io.lists import in_folder, listed
 
+LOOKED_AT = 64
+"""Files, about, whose lengths are looked at."""
 DATABASES = ("lmdb", "leveldb")
 SMALL = 256
 """Bytes up to which a field stands in the table and not in the records."""
@@ -54,6 +56,8 @@ class Input(Protocol):
     form: str
     identity: str
     """What tells its samples from others of as many, if anything does."""
+    typical: int
+    """Bytes of a record, about."""
     main: Mapping[str, Field]
     small: Mapping[str, Field]
 
@@ -79,6 +83,7 @@ class SourceInput:
             largest = max(self.small, key=lambda k: _nbytes(self.small[k]))
             self.main = {largest: self.small[largest]}
             self.small = {k: f for k, f in self.small.items() if k != largest}
+        self.typical = record_bytes(self.main)
 
     def lane(self, first: int, count: int, step: int) -> Lane:
         return _SourceLane(self, self._source, first, count, step)
@@ -126,6 +131,12 @@ def _identity(items: Sequence[Item]) -> str:
     return made.hexdigest()[:16]
 
 
+def _mean_length(items: Sequence[Item]) -> int:
+    """Of some files, spread over all: how many are read at a time depends on it."""
+    some = [items[i] for i in range(0, len(items), max(1, len(items) // LOOKED_AT))]
+    return 1 + sum(item.bytes() for item in some) // len(some)
+
+
 @dataclass(frozen=True)
 class Form:
     """What becomes of image files: kept as they are (``encoded``), or raw pixels of ``resized``."""
@@ -153,6 +164,7 @@ class FilesInput:
             pixels = self._pixels(0, contents)
         height, width, channels = pixels.shape
         self.main: Mapping[str, Field] = {"data": Field((channels, height, width), "uint8")}
+        self.typical = _mean_length(items) if form.encoded else record_bytes(self.main)
 
     def _pixels(self, number: int, contents: Contents) -> np.ndarray:
         item = self._items[number]

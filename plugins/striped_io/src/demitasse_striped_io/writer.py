@@ -300,8 +300,7 @@ class Writer:
 
     def _run(self, progress: Callable[[int, int], object]) -> None:
         size, lanes = self.source.size, self.threads
-        guess = self._record or 128 << 10
-        count = max(1, min(MOST_IN_CHUNK, CHUNK // guess))
+        count = max(1, min(MOST_IN_CHUNK, CHUNK // max(1, self.source.typical)))
         starts = list(range(self.journal.done, size, count))
         open_lanes: dict[int, Lane] = {}
         done = self._Pending(self.journal.done, self.journal.end)
