@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import json
 import os
 import struct
 import tarfile
@@ -12,12 +14,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import demitasse
 from demitasse import DataError, DataSpec
 from demitasse_striped_io.convert import convert_to_striped
+from demitasse_striped_io.data_command import command
 from demitasse_striped_io.decoding import decode
 from demitasse_striped_io.inputs import FilesInput
+from demitasse_striped_io.plugin import data_source
 
 Opened, Read = Callable[..., Any], Callable[..., dict[str, np.ndarray]]
 
@@ -130,7 +135,7 @@ def test_pipes_and_devices_are_no_lists_and_no_images(tmp_path: Path, runtime: A
         (tmp_path / "list.txt").write_text(f"{name} 1\n")
         with pytest.raises(DataError, match=r"list\.txt:1: .* cannot be read: it is a pipe or a device"):
             convert_to_striped(runtime, tmp_path / "list.txt", tmp_path / "set")
-    (tmp_path / "list.txt").write_text("pipe/ 1\nnot there.png 1\n")
+    (tmp_path / "list.txt").write_text("pipe/ 1\n")
     with pytest.raises(DataError, match=r"^\S*list\.txt:1: \S*pipe: cannot be read: it is a pipe"):
         convert_to_striped(runtime, tmp_path / "list.txt", tmp_path / "set")
 
@@ -234,3 +239,61 @@ def test_files_are_read_by_as_many_bytes_at_a_time_as_others(
         counts.clear()
         convert_to_striped(runtime, tmp_path / "list.txt", tmp_path / "set", force=True, stripes=2)
         assert max(counts) == expected
+
+
+def test_files_that_are_not_there_are_told_before_anything_is_written(
+    tmp_path: Path, runtime: Any
+) -> None:
+    (tmp_path / "a.png").write_bytes(image(".png"))
+    (tmp_path / "list.txt").write_text("a.png 1\nb.png 1\na.png 1\nc/d.png 2\ne.png 3\n")
+    told = r"list\.txt:2: b\.png: there is no such file \(and 2 others that it lists\)"
+    with pytest.raises(DataError, match=told):
+        convert_to_striped(runtime, tmp_path / "list.txt", tmp_path / "set")
+    assert not (tmp_path / "set").exists()
+
+
+def test_image_files_that_are_kept_and_are_none_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = image(".jpg")
+    files = {"a.jpg": whole, "b.jpg": whole[: len(whole) // 2], "c.jpg": b"<html>404</html>"}
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    monkeypatch.chdir(tmp_path)
+    Path("list.txt").write_text("".join(f"{name} 1\n" for name in (*files, "a.jpg")))
+    given = ["convert", "list.txt", "set", "--stripes", "2", "--json", "done.json"]
+    output = CliRunner().invoke(command, given, catch_exceptions=False).output
+    assert "list.txt:2: b.jpg: its image is cut off" in output
+    assert "2 images were kept that cannot be read: a run stops there" in output
+    assert set(json.loads(Path("done.json").read_text())["damaged"]) == {
+        "list.txt:2: b.jpg",
+        "list.txt:3: c.jpg",
+    }
+
+
+def test_pixels_are_not_resized_when_they_are_read(made: Any, opened: Opened) -> None:
+    """They came as they were, whatever was asked for."""
+    assert opened(made.path, height=16, width=16).fields["data"].shape == (3, 16, 16)
+    for asked in ({"height": 8, "width": 8}, {"height": 8}):
+        with pytest.raises(DataError, match=r"samples are pixels already.*\(height 8, width [80]\)"):
+            opened(made.path, **asked)
+
+
+def test_a_folder_into_which_nobody_may_look_is_told(
+    tmp_path: Path, runtime: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "list.txt").write_text("closed/a.png 1\n")
+    stat = Path.stat
+
+    def refused(path: Path, **more: bool) -> os.stat_result:
+        if "closed" in path.parts:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", refused)
+        for source in (tmp_path / "list.txt", tmp_path / "closed" / "set"):
+            with pytest.raises(DataError, match=r"closed\S* cannot be read: Permission denied"):
+                convert_to_striped(runtime, source, tmp_path / "set")
+        with pytest.raises(DataError, match=r"closed/set cannot be read: Permission denied"):
+            data_source(spec=DataSpec(str(tmp_path / "closed" / "set")))

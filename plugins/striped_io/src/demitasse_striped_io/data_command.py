@@ -275,7 +275,12 @@ def convert(source: str, target: Path, order: str | None, json_path: str | None,
         f"wrote {target}: {done['samples']:,} samples{went_on}, {human(done['bytes'])}, {done['form']}, "
         f"on {done['stripes']} stripes{seen}, in {record['seconds']:.1f} s"
     )
-    _say(json_path, record, [line])
+    bad = done["damaged"]
+    lines = [f"{where}: {what}" for where, what in list(bad.items())[:SHOWN]]
+    lines += [f"and {len(bad) - SHOWN:,} more"] if len(bad) > SHOWN else []
+    count = f"{len(bad):,} image{' was' if len(bad) == 1 else 's were'}"
+    warning = f"{count} kept that cannot be read: a run stops there, or with on_error=skip has others"
+    _say(json_path, record, [*lines, *[warning] * bool(bad), line])
 
 
 @command.command(

@@ -17,7 +17,7 @@ import numpy as np
 from demitasse import DataError, DataSpec, Field, is_file, is_folder, shortened
 from demitasse_striped_io import loops
 from demitasse_striped_io.contents import Contents, Item
-from demitasse_striped_io.decoding import decode
+from demitasse_striped_io.decoding import check, decode
 from demitasse_striped_io.index import record_bytes
 from demitasse_striped_io.lists import in_folder, listed
 
@@ -58,6 +58,8 @@ class Input(Protocol):
     """What tells its samples from others of as many, if anything does."""
     typical: int
     """Bytes of a record, about."""
+    damaged: dict[str, str]
+    """What is wrong with image files that were read, and kept as they are, by their places."""
     main: Mapping[str, Field]
     small: Mapping[str, Field]
 
@@ -76,6 +78,7 @@ class SourceInput:
     def __init__(self, source: Any, name: str) -> None:
         """Raises DataError when there is nothing to put in records."""
         self.name, self.size, self._source = name, int(source.size), source
+        self.damaged: dict[str, str] = {}
         self.main: Mapping[str, Field]
         self.small: Mapping[str, Field] = {k: f for k, f in source.fields.items() if _nbytes(f) <= SMALL}
         self.main = {k: f for k, f in source.fields.items() if k not in self.small}
@@ -157,7 +160,7 @@ class FilesInput:
             if not -(1 << 31) <= item.label < 1 << 31:
                 raise DataError(f"{item.where}: its label does not fit 32 bits: {shortened(item.label)}")
         self.name, self.size, self._items, self._form = name, len(items), items, form
-        self.identity = _identity(items)
+        self.identity, self.damaged = _identity(items), dict[str, str]()
         self.form = "encoded" if form.encoded else "raw"
         self.small: Mapping[str, Field] = {"label": Field((), "int32")}
         with closing(Contents()) as contents:
@@ -181,7 +184,7 @@ class FilesInput:
         """Samples as they are written."""
         labels = np.array([item.label for item in self._items[first : first + count]], np.int32)
         if self._form.encoded:
-            parts = [contents.read(item) for item in self._items[first : first + count]]
+            parts = [self._kept(item, contents) for item in self._items[first : first + count]]
             lengths = np.array([len(part) for part in parts], np.int64)
             return Chunk(np.concatenate(parts), lengths, {"label": labels})
         shape = self.main["data"].shape
@@ -197,6 +200,14 @@ class FilesInput:
             loops.planes(pixels, planes[i])
         size = record_bytes(self.main)
         return Chunk(planes.reshape(-1), np.full(count, size), {"label": labels})
+
+    def _kept(self, item: Item, contents: Contents) -> np.ndarray:
+        data = contents.read(item)
+        try:
+            check(data)
+        except DataError as error:
+            self.damaged[item.where] = str(error)
+        return data
 
     def close(self) -> None:
         """Files are opened one by one."""
@@ -220,6 +231,13 @@ def open_input(runtime: Any, source: str, *, root: str, kind: str | None, form: 
     """What there is to be written: tar shards, a folder of images (its sub-folders, by name, are the
     classes), a list (``.txt``: a path and a label a line), else what a composed plugin reads. Raises
     DataError."""
+    try:
+        return _opened(runtime, source, root, kind, form)
+    except PermissionError as error:  # of a folder into which the user may not look
+        raise DataError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+
+def _opened(runtime: Any, source: str, root: str, kind: str | None, form: Form) -> Input:
     from demitasse_striped_io.shards import is_shards, shard_items
 
     path = Path(source)

@@ -38,9 +38,10 @@ def in_folder(folder: Path) -> list[Item]:
 def listed(path: Path, root: str) -> list[Item]:
     """The images of a list: a path (after ``root``, as text), which may have blanks in it, a blank, a
     label. It may begin with the mark of a byte order, and names need not be UTF-8. A file that is not
-    there is looked for beside the list. Raises DataError with the line."""
+    there is looked for beside the list. Raises DataError with the line, for files that are not there
+    with the first one's and how many."""
     text = _text(path, "surrogateescape")
-    items = []
+    items, absent = [], []
     for number, line in enumerate(re.split(r"\r\n|\r|\n", text), 1):
         if not (stripped := line.strip()):
             continue
@@ -52,9 +53,15 @@ def listed(path: Path, root: str) -> list[Item]:
                 f"{path}:{number}: {line[:200]!r} is not a path, a blank and a label (a whole number)"
             )
         file = Path(root + name)
-        if not is_there(file) and is_there(path.parent / file):
-            file = path.parent / file
+        if not is_there(file):
+            if is_there(path.parent / file):
+                file = path.parent / file
+            else:
+                absent.append(f"{path}:{number}: {file}")
         items.append(Item(file, f"{path}:{number}: {file}", int(label)))
+    if absent:  # told before hours of writing
+        more = f" (and {len(absent) - 1:,} others that it lists)" if len(absent) > 1 else ""
+        raise DataError(f"{absent[0]}: there is no such file{more}")
     return items
 
 
