@@ -126,6 +126,12 @@ def test_what_is_no_label_is_told_with_its_line(tmp_path: Path, runtime: Any, la
         runtime.open_source(DataSpec(str(tmp_path / "list.txt"), "images"))
 
 
+def test_a_list_of_hdf5_files_is_told_its_kind(tmp_path: Path, runtime: Any) -> None:
+    (tmp_path / "list.txt").write_text("train.h5\n")
+    with pytest.raises(DataError, match=r"list\.txt:1: 'train\.h5' is not .*is of kind hdf5 \(--kind"):
+        convert_to_striped(runtime, tmp_path / "list.txt", tmp_path / "set")
+
+
 def test_pipes_and_devices_are_no_lists_and_no_images(tmp_path: Path, runtime: Any) -> None:
     """Of /dev/zero all memory was taken, and for a pipe's writer waited."""
     os.mkfifo(tmp_path / "pipe")

@@ -11,6 +11,7 @@ from demitasse_striped_io.contents import Item
 from demitasse_striped_io.decoding import ENDINGS
 
 LONGEST_LIST = 1 << 31
+HDF5 = (".h5", ".hdf5")
 _LABEL = re.compile(r"[+-]?[0-9]{1,20}")
 
 
@@ -49,8 +50,10 @@ def listed(path: Path, root: str) -> list[Item]:
         name = stripped[: len(name)].rstrip()
         if not name or not _LABEL.fullmatch(label):
             _text(path, "strict")  # an image or a database given for a list
+            hint = "; a list of HDF5 files is of kind hdf5 (--kind hdf5)"
             raise DataError(
                 f"{path}:{number}: {line[:200]!r} is not a path, a blank and a label (a whole number)"
+                f"{hint if stripped.endswith(HDF5) else ''}"
             )
         file = Path(root + name)
         if not is_there(file):
