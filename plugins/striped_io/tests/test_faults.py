@@ -9,6 +9,7 @@ import logging
 import math
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,22 @@ def test_a_missing_stripe_is_skipped_and_its_replacements_differ(
     assert 24 <= source.faults.skipped <= 24 * (1 + source.options.ahead)
     assert len(set(out["label"][gone])) > len(gone) // 2
     assert (out["data"] == made.columns["data"][out["label"]]).all()
+
+
+@pytest.mark.parametrize("count", [2, 4, 6, 9, 10])
+def test_as_long_as_one_sample_can_be_read_it_takes_the_others_places(
+    tmp_path: Path, columns: Any, write: Any, opened: Opened, count: int
+) -> None:
+    """Every second one of four was looked at, and none found."""
+    given = columns(count)
+    index = write(tmp_path / "set", given, stripes=1, block=count * 768)
+    data = bytearray(index.stripes[0].read_bytes())
+    for number in range(count - 1):
+        data[768 * number] ^= 1
+    index.stripes[0].write_bytes(data)
+    source = opened(tmp_path / "set", on_error="skip")
+    assert set(epoch(source)["label"].tolist()) == {count - 1}
+    source.close()
 
 
 def test_when_nothing_can_be_read_skipping_ends_too(made: Any, opened: Opened) -> None:
