@@ -155,6 +155,8 @@ def test_a_class_without_images_is_told_for_it_would_change_the_others_numbers(
     convert_to_striped(runtime, tmp_path / "in", tmp_path / "set", stripes=2)
     assert read(opened(tmp_path / "set"), 0, 2)["label"].tolist() == [0, 1]
     runtime.program("convert_samples", tmp_path / "in", tmp_path / "db")
+    (tmp_path / "in" / "dog").mkdir()  # the last one, which changes nothing
+    convert_to_striped(runtime, tmp_path / "in", tmp_path / "set", force=True)
     (tmp_path / "in" / "ant").mkdir()
     for program in ("convert_to_striped", "convert_samples"):
         with pytest.raises(DataError, match="are the classes, and there are no images in ant"):
