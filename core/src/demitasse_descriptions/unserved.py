@@ -50,8 +50,8 @@ def _place(machine: Machine, space: str) -> str:
 
 
 def unread(composition: Composition, spec: DataSpec) -> str:
-    """The sentence for samples that no composed plugin reads: who was asked, and whether one has their
-    kind at all."""
+    """The sentence for samples that no composed plugin reads: who was asked, whether one has their kind
+    at all, and which installed ones could be asked."""
     asked = [plugin.name for plugin in composition.plugins if plugin.serves("data_source")]
     where = f"{spec.location}: " if spec.location else ""
     source = repr(spec.source) if isinstance(spec.source, str) else "arrays"  # which fill pages
@@ -60,7 +60,16 @@ def unread(composition: Composition, spec: DataSpec) -> str:
     kinds = {kind for facts in roles for kind in facts.get("kinds", ())}
     if spec.kind is not None and spec.kind not in kinds:
         nobody += f": {unknown('kind', spec.kind, kinds)}"
-    return f"{where}{nobody} (asked: {', '.join(asked) or 'none'})"
+    others = [
+        manifest.name
+        for manifest in discover()
+        if manifest.serves("data_source")
+        and manifest.automatic
+        and not manifest.problem
+        and manifest.name not in asked
+    ]
+    more = f"; not asked: {', '.join(others)} (--plugins +{others[0]})" if others else ""
+    return f"{where}{nobody} (asked: {', '.join(asked) or 'none'}){more}"
 
 
 def unstreamed(machine: Machine, composition: Composition, worker: WorkerPlace) -> str:

@@ -8,6 +8,7 @@ import sys
 
 import demitasse
 from demitasse import hookspecs
+from demitasse_datasets.kinds import KINDS
 
 
 def test_the_entry_point_loads_and_implements_the_roles_of_the_manifest():
@@ -17,6 +18,7 @@ def test_the_entry_point_loads_and_implements_the_roles_of_the_manifest():
     assert manifest.problem == ""
     hooks = {name for name in vars(hookspecs) if hasattr(getattr(module, name, None), "demitasse_impl")}
     assert hooks == set(manifest.roles) == {"commands", "data_source", "programs"}
+    assert set(manifest.roles["data_source"]["kinds"]) == set(KINDS)
 
 
 def test_the_plugin_module_is_cheap_to_import():

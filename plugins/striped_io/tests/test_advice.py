@@ -126,6 +126,28 @@ def test_images_that_are_decoded_each_time_can_be_decoded_once(
     assert "90% of the time" in line and "--raw --height H --width W" in line
 
 
+def test_what_was_skipped_is_told_at_the_end(made: Any, opened: Opened, read: Any) -> None:
+    """The log names each fault once; how much was trained without, nobody was told."""
+    for stripe, at in ((0, 5), (0, 800), (2, 5)):
+        data = bytearray(made.stripe(stripe).read_bytes())
+        data[at] ^= 1
+        made.stripe(stripe).write_bytes(data)
+    source, whole = opened(made.path, on_error="skip", memory=0), opened(made.path, on_error="stop")
+    listener = Listener()
+    run(listener, 0.0)
+    assert listener.lines == [] and whole.faults.skipped == 0
+    listener(Event("start", 0))
+    read(source, 0, 101)
+    read(source, 101, 101)
+    listener(Event("end", 2))
+    assert listener.lines == [
+        f"{made.path}: 3 of 101 samples could not be read (2 on stripe 0, 1 on stripe 2); others took "
+        f"their place 6 times"
+    ]
+    run(listener, 0.0)
+    assert listener.lines == []
+
+
 def test_a_training_that_waits_is_told_what_to_change(
     tmp_path: Path,
     made: Any,

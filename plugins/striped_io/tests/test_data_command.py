@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from demitasse import DataError
 from demitasse_striped_io.data_command import Bytes, Progress, command
+from demitasse_striped_io.index import INDEX
 
 
 def run(*arguments: Any, fails: bool = False) -> Result:
@@ -30,6 +32,12 @@ def test_show_says_what_is_there_and_what_is_not(made: Any) -> None:
         file.truncate(100)
     output = run("show", made.path).output
     assert f"stripe 1: {made.stripe(1)}: missing" in output and "cut off at 100" in output
+    assert "2 stripes are not whole" in output and "table" not in output
+    table = made.path / made.index.table
+    for spoil, state in ((lambda: table.write_bytes(b"x"), "cut off at 1"), (table.unlink, "missing")):
+        spoil()
+        assert f"{table}: {state}: without this table" in run("show", made.path / INDEX).output
+        assert json.loads(run("show", made.path, "--json", "-").stdout)["table"]["state"] == state
 
 
 def test_show_says_which_blocks_would_use_all_stripes(tmp_path: Path, columns: Any, write: Any) -> None:
@@ -107,6 +115,18 @@ def test_several_processes_do_not_convert_together(
 )
 def test_numbers_of_bytes(text: str, number: int) -> None:
     assert Bytes().convert(text, None, None) == number
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "1e999", "-inf", "much", ""])
+def test_what_is_no_number_of_bytes_is_told(text: str) -> None:
+    with pytest.raises(click.UsageError, match="is not a number of bytes such as 4M"):
+        Bytes().convert(text, None, None)
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1"])
+def test_measuring_ends(made: Any, seconds: str) -> None:
+    with pytest.raises(DataError, match=rf"--seconds is {seconds}; valid are 0 and more"):
+        run("measure", made.path, "--seconds", seconds)
 
 
 def test_what_is_left_is_told_by_the_pace_since_the_first_report(

@@ -3,10 +3,13 @@ counted."""
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -119,6 +122,22 @@ def test_a_missing_stripe_is_skipped_and_its_replacements_differ(
     assert (out["data"] == made.columns["data"][out["label"]]).all()
 
 
+@pytest.mark.parametrize("count", [2, 4, 6, 9, 10])
+def test_as_long_as_one_sample_can_be_read_it_takes_the_others_places(
+    tmp_path: Path, columns: Any, write: Any, opened: Opened, count: int
+) -> None:
+    """Every second one of four was looked at, and none found."""
+    given = columns(count)
+    index = write(tmp_path / "set", given, stripes=1, block=count * 768)
+    data = bytearray(index.stripes[0].read_bytes())
+    for number in range(count - 1):
+        data[768 * number] ^= 1
+    index.stripes[0].write_bytes(data)
+    source = opened(tmp_path / "set", on_error="skip")
+    assert set(epoch(source)["label"].tolist()) == {count - 1}
+    source.close()
+
+
 def test_when_nothing_can_be_read_skipping_ends_too(made: Any, opened: Opened) -> None:
     for stripe in range(4):
         made.stripe(stripe).unlink()
@@ -133,6 +152,37 @@ def test_a_stripe_that_cannot_be_read_has_the_systems_words(made: Any, opened: O
         DataError, match=r"stripe 0, block 0, sample 0: .*cannot be read: Is a directory"
     ):
         epoch(opened(made.path, memory=0))
+
+
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+def test_without_files_to_open_nothing_is_missing(
+    made: Any, opened: Opened, monkeypatch: pytest.MonkeyPatch, on_error: str
+) -> None:
+    """A process that may open few files skipped the samples of all further stripes."""
+    os_open, files = os.open, list[int]()
+
+    def few(path: Any, flags: int, *mode: int) -> int:
+        if len(files) == 2:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        files.append(os_open(path, flags, *mode))
+        return files[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr("demitasse_striped_io.store.os.open", few)
+        told = r"stripe-02-.*: Too many open files; a set on 4 stripes needs 4 open files at a time"
+        with pytest.raises(DataError, match=told):
+            opened(made.path, on_error=on_error)
+    for file in files:
+        with pytest.raises(OSError):
+            os.fstat(file)
+
+
+def test_a_pipe_in_a_stripes_place_is_waited_for_by_nobody(made: Any, opened: Opened) -> None:
+    made.stripe(1).unlink()
+    os.mkfifo(made.stripe(1))
+    with pytest.raises(DataError, match=r"stripe 1 of 4 is missing: .*is a pipe or a device"):
+        opened(made.path)
+    assert {fault.stripe for fault in check_set(made.path).faults} == {1}
 
 
 def test_a_slow_stripe_is_given_up_and_skipped_or_stops(made: Any, opened: Opened) -> None:
@@ -226,7 +276,12 @@ def test_an_index_of_another_version_is_refused(made: Any) -> None:
         ({"order": "blok"}, "unknown order 'blok'; did you mean 'block'"),
         ({"ordr": "block"}, "unknown option of a striped set 'ordr'; did you mean 'order'"),
         ({"run": -1}, "run is -1; valid are 0 and more"),
-        ({"patience": "long"}, "patience is 'long'; valid is a float"),
+        ({"patience": "long"}, "patience is 'long'; valid is a number$"),
+        ({"run": "1e3"}, "run is '1e3'; valid is a whole number"),
+        ({"random": "maybe"}, "random is 'maybe'; valid is true or false"),
+        ({"memory": "64Q"}, "memory is '64Q'; valid is a number of bytes such as 64M"),
+        ({"rate": "nan"}, "rate is nan; valid are 0 and more"),
+        ({"transform": "crop"}, "transform is 'crop'; valid is a mapping"),
         ({"transform": {"crop": 17}}, "too small for a crop of 17"),
         ({"transform": {"mean": [1, 2]}}, "valid are a number, 3 of them"),
         ({"transform": {"flip": 1}}, "unknown part of transform 'flip'"),
@@ -237,6 +292,13 @@ def test_a_wrong_option_says_what_is_valid(
 ) -> None:
     with pytest.raises(DataError, match=message):
         opened(made.path, **options)
+
+
+def test_bytes_may_have_units(made: Any, opened: Opened) -> None:
+    source = opened(made.path, memory="64M", rate="1.5k", striping_unit="4MiB")
+    options = source.options
+    assert (options.memory, options.rate, options.striping_unit) == (64 << 20, 1536.0, 4 << 20)
+    assert opened(made.path, memory="-1").options.memory == -1
 
 
 def test_a_batch_of_another_shape_is_refused(made: Any, opened: Opened) -> None:

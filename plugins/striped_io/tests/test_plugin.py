@@ -55,6 +55,39 @@ def test_what_was_asked_for_as_a_set_and_is_none_is_an_error_with_the_nearest_na
         data_source(spec=DataSpec(str(made.path.with_name("sett")), "striped"))
 
 
+def test_a_set_without_its_index_is_told_as_a_set(made: Any) -> None:
+    for spoil, told in (
+        ((made.path / "index.json").write_bytes, "damaged: it is no JSON"),
+        (None, "No"),
+    ):
+        if spoil:
+            spoil(b"")
+        else:
+            (made.path / "index.json").unlink()
+        for name in (made.path, f"{made.path}?on_error=skip"):
+            with pytest.raises(DataError, match=f"index.json: .*{told}"):
+                data_source(spec=DataSpec(str(name)))
+
+
+def test_a_composition_without_the_plugin_names_it(made: Any) -> None:
+    told = (
+        r"no composed plugin reads samples from '.*' \(asked: datasets\); not asked: striped_io \(--plu"
+    )
+    with (
+        demitasse.compose(plugins=["datasets"]) as runtime,
+        pytest.raises(DataError, match=told),
+    ):
+        runtime.open_source(DataSpec(str(made.path)))
+
+
+def test_every_description_that_is_shipped_reads_sets() -> None:
+    """A net that reads one trains on each: those of two workers, or of a GPU, could not."""
+    files = sorted((Path(__file__).parents[3] / "hwdesc").glob("*.toml"))
+    named = {path.name: demitasse.load_machine(path).plugins for path in files}
+    assert len(named) > 10
+    assert [name for name, plugins in named.items() if "striped_io" not in plugins] == []
+
+
 def test_findings_say_what_can_be_used_here() -> None:
     assert any("OpenCV" in finding.message for finding in diagnose())
 

@@ -127,3 +127,18 @@ def test_what_is_delivered_is_counted(made: Any, opened: Callable[..., Source], 
     found = deliver(with_readers(opened(made.path), reader), 30, 3, 0.0, least=5)
     assert found.samples == 150 and found.bytes == 150 * (768 + 4)
     assert 0 <= found.waited <= 1 and found.rate > 0
+
+
+def test_a_stream_that_cannot_be_opened_is_an_error_of_all(made: Any, opened: Any) -> None:
+    """The other workers waited for it for ever."""
+
+    class Failing:
+        fields = opened(made.path).fields
+
+        def stream(self, first: int, count: int, step: int) -> Any:
+            if first:
+                raise DataError("no memory")
+            return opened(made.path).stream(first, count, step)
+
+    with pytest.raises(DataError, match="no memory"):
+        deliver(Failing(), 30, 3, 0.0)  # type: ignore[arg-type]

@@ -319,6 +319,26 @@ def test_stripes_go_to_the_folders_that_are_named(
     assert (read(opened(tmp_path / "set"), 0, 30)["data"] == given["data"]).all()
 
 
+def test_a_set_that_was_moved_finds_its_stripes(
+    tmp_path: Path, columns: Any, write: Any, opened: Any, read: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those in folders of its own, and those that lie, or are linked to, in it now."""
+    given, making = columns(30), {"stripes": 4, "block": 2000}
+    monkeypatch.chdir(tmp_path)
+    inside = (Path("set/a"), Path("set/b"))
+    write(Path("set"), given, folders=inside, **making)
+    Path("set").rename("moved")
+    assert (read(opened(tmp_path / "moved"), 0, 30)["data"] == given["data"]).all()
+    index = write(Path("set"), given, folders=(Path("disk"),), **making)
+    Path("disk").rename("other")
+    with pytest.raises(DataError, match=r"stripe 0 of 4 is missing .*moved, put a link to it into set"):
+        opened(Path("set"))
+    for stripe in index.stripes[1:]:
+        Path("set", stripe.name).symlink_to(tmp_path / "other" / stripe.name)
+    Path("other", index.stripes[0].name).rename(Path("set", index.stripes[0].name))
+    assert (read(opened(tmp_path / "set"), 0, 30)["data"] == given["data"]).all()
+
+
 def test_a_set_is_replaced_only_by_force_and_only_when_the_new_one_is_whole(
     tmp_path: Path, columns: Any, write: Any, opened: Any, read: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -490,6 +510,8 @@ def test_a_set_has_one_writer_at_a_time(
 def test_what_cannot_be_laid_out_is_refused(tmp_path: Path, columns: Any, write: Any) -> None:
     with pytest.raises(DataError, match="a sample has 768 bytes, a block only 700"):
         write(tmp_path / "a", columns(3), block=700)
+    with pytest.raises(DataError, match=r"-1 threads, .*; valid are 0, for what is usual, and more"):
+        write(tmp_path / "a", columns(3), threads=-1)
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "notes.txt").write_text("mine")
     with pytest.raises(DataError, match="is a folder with other things in it"):

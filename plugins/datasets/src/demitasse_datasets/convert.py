@@ -138,14 +138,25 @@ def form_of(height: int, width: int, gray: bool, encoded: bool | str) -> Form:
 
 def in_folder(folder: Path) -> list[Listed]:
     """The images of a folder: those of its sub-folders, which are the classes 0, 1, ... by name, or of
-    the folder itself, all of class 0."""
+    the folder itself, all of class 0. Hidden folders are none. Raises DataError for a sub-folder
+    without images that stands before one with some, whose number it would change."""
 
     def images_of(one: Path) -> list[str]:
         found = (p for p in one.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
         return sorted(p.relative_to(folder).as_posix() for p in found)
 
-    classes = sorted(p for p in folder.iterdir() if p.is_dir())
-    lists = [each for each in map(images_of, classes) if each] or [images_of(folder)]
+    classes = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    lists = [images_of(each) for each in classes]
+    while lists and not lists[-1]:
+        lists.pop()
+    if not lists:
+        lists = [images_of(folder)]
+    elif empty := [path.name for path, each in zip(classes, lists, strict=False) if not each]:
+        raise DataError(
+            f"{folder}: its sub-folders are the classes, and there are no images in "
+            f"{', '.join(empty[:4])}{' ...' if len(empty) > 4 else ''}, by which the others' numbers "
+            f"change; take it out, or name a list"
+        )
     named = [(name, label) for label, each in enumerate(lists) for name in each]
     return [Listed(number, name, label) for number, (name, label) in enumerate(named, 1)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from demitasse_datasets.files import check_plain
 from demitasse_datasets.samples import naming
 
 LONGEST_LIST = 1 << 31
+_LABEL = re.compile(r"[+-]?[0-9]{1,11}")
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def read_list(path: Path) -> list[Listed]:
     for number, line in lines(path):
         name, _, label = line.replace("\t", " ").rpartition(" ")
         name = line[: len(name)].rstrip()
-        if not name or not (label.isascii() and label.lstrip("+-").isdecimal() and len(label) < 12):
+        if not name or not _LABEL.fullmatch(label):
             text_of(path, strict=True)  # an image or a database given for a list
             raise DataError(
                 f"{path}:{number}: {line[:200]!r} is not a path, a blank and a label (a whole number)"

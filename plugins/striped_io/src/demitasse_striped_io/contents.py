@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import lzma
+import os
+import stat
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -37,12 +41,30 @@ class Item:
     length: int = -1
     compressed: bool = False
 
+    def bytes(self) -> int:
+        """How many they are; 0 where the file is not there, which is told when it is read."""
+        with suppress(OSError):
+            return self.length if self.length >= 0 else self.file.stat().st_size
+        return 0
+
 
 def opener(file: Path) -> Callable[[Path], Any] | None:
     """What unpacks a file; None for one that is not compressed. Raises OSError."""
-    with file.open("rb") as opened:
+    with _opened(file) as opened:
         start = opened.read(max(map(len, OPENERS)))
     return next((each for begin, each in OPENERS.items() if start.startswith(begin)), None)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """A file, opened without waiting at a pipe for who writes to it. Raises OSError, ValueError."""
+    file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
+    kind = os.fstat(file).st_mode
+    if not stat.S_ISREG(kind):
+        os.close(file)
+        if stat.S_ISDIR(kind):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        raise ValueError("it is a pipe or a device; a file is needed here: copy it to one")
+    return os.fdopen(file, "rb")
 
 
 class Contents:
@@ -59,7 +81,8 @@ class Contents:
             if item.compressed:
                 data = np.frombuffer(self._unpacked(item), np.uint8)
             else:
-                data = np.fromfile(item.file, np.uint8, count=item.length, offset=item.offset)
+                with _opened(item.file) as file:
+                    data = np.fromfile(file, np.uint8, count=item.length, offset=item.offset)
         except BROKEN as error:
             reason = getattr(error, "strerror", None) or error
             raise DataError(f"{item.where}: cannot be read: {reason}") from error

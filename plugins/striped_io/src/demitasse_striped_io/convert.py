@@ -39,7 +39,8 @@ def convert_to_striped(
 ) -> dict[str, Any]:
     """Write the striped set ``target`` (a folder) and return what was done: ``samples``, ``resumed``
     (how many an earlier, broken-off conversion had written), ``form``, ``bytes``, ``stripes``,
-    ``verified``.
+    ``verified``, ``damaged`` (what is wrong with image files that were kept as they are, by their
+    places: with those that have no image's header or end; a run stops there, or skips them).
 
     ``source`` is an image list or folder, tar shards (``train-{000..099}.tar``), or whatever a composed
     plugin reads (LMDB, IDX, CIFAR, HDF5). Images are kept as files, to be resized to ``height`` and
@@ -84,4 +85,5 @@ def convert_to_striped(
         "bytes": sum(index.lengths),
         "stripes": len(index.stripes),
         "verified": verify,
+        "damaged": dict(opened.damaged),
     }

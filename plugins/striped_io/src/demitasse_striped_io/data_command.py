@@ -13,14 +13,13 @@ from typing import Any, TypeVar
 import click
 
 from demitasse import launched, write_text
-from demitasse_striped_io.index import BLOCK, RUN, STRIPES
+from demitasse_striped_io.index import BLOCK, INDEX, RUN, STRIPES
 from demitasse_striped_io.order import ORDERS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 PATIENCE = 2.0
 """Seconds between two lines about the progress."""
-UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 SHOWN = 20
 
 
@@ -30,13 +29,12 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]  # click 8.1 takes none
     name = "bytes"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        text = str(value).strip().lower().removesuffix("b").removesuffix("i")
-        unit = text[-1:] if text[-1:] in ("k", "m", "g") else ""
+        from demitasse_striped_io.options import bytes_of
+
         try:
-            number = float(text.removesuffix(unit))
-        except ValueError:
+            return int(bytes_of(str(value)))
+        except (ValueError, OverflowError):
             self.fail(f"{value!r} is not a number of bytes such as 4M", param, ctx)
-        return int(number * UNITS[unit])
 
 
 class Progress:
@@ -113,6 +111,14 @@ def command() -> None:
     """Each sub-command says what it did, as lines or as JSON."""
 
 
+def _state(file: Path, length: int) -> str:
+    try:
+        found = file.stat().st_size
+    except OSError as error:
+        return "missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+    return "whole" if found >= length else f"cut off at {found:,}"
+
+
 def _faults(count: int) -> str:
     return f"{count:,} fault" if count == 1 else f"{count:,} faults"
 
@@ -126,17 +132,16 @@ def _faults(count: int) -> str:
 @click.argument("path", metavar="SET", type=click.Path(path_type=Path))
 @_json_option
 def show(path: Path, json_path: str | None) -> None:
-    """From the index alone, and the stripes' lengths."""
+    """From the index alone, and the files' lengths."""
     from demitasse_striped_io.index import read_index
 
     index = read_index(path)
     stripes = []
     for number, (file, length) in enumerate(zip(index.stripes, index.lengths, strict=True)):
-        found = file.stat().st_size if file.exists() else None
-        state = "missing" if found is None else "whole" if found >= length else f"cut off at {found:,}"
-        stripes.append(
-            {"stripe": number, "path": str(file), "bytes": length, "state": state if length else "empty"}
-        )
+        state = _state(file, length) if length else "empty"
+        stripes.append({"stripe": number, "path": str(file), "bytes": length, "state": state})
+    at = (path.parent if path.name == INDEX else path) / index.table
+    table_of = {"path": str(at), "bytes": index.table_bytes(), "state": _state(at, index.table_bytes())}
     fields = {
         **{name: ("record", f) for name, f in index.main.items()},
         **{name: ("table", f) for name, f in index.small.items()},
@@ -151,6 +156,7 @@ def show(path: Path, json_path: str | None) -> None:
         "options": dict(index.decoding or {}),
         "source": index.source,
         "stripes": stripes,
+        "table": table_of,
     }
     about = ", ".join(f"{n} {f.shape} {f.dtype}" for n, (_, f) in fields.items())
     used = [s for s in stripes if s["bytes"]]
@@ -167,7 +173,10 @@ def show(path: Path, json_path: str | None) -> None:
         lines.append(f"blocks of {human(better)} would use all stripes")
     wrong = [s for s in used if s["state"] != "whole"]
     lines += [f"stripe {s['stripe']}: {s['path']}: {s['state']}" for s in wrong[:SHOWN]]
-    lines.append(f"{len(wrong)} stripes are not whole" if wrong else "all stripes are there")
+    if table_of["state"] != "whole":
+        lines.append(f"{at}: {table_of['state']}: without this table no sample can be read")
+    count = f"{len(wrong)} stripe{'s are' if len(wrong) > 1 else ' is'} not whole"
+    lines.append(count if wrong else "all stripes are there")
     _say(json_path, record, lines)
 
 
@@ -266,7 +275,12 @@ def convert(source: str, target: Path, order: str | None, json_path: str | None,
         f"wrote {target}: {done['samples']:,} samples{went_on}, {human(done['bytes'])}, {done['form']}, "
         f"on {done['stripes']} stripes{seen}, in {record['seconds']:.1f} s"
     )
-    _say(json_path, record, [line])
+    bad = done["damaged"]
+    lines = [f"{where}: {what}" for where, what in list(bad.items())[:SHOWN]]
+    lines += [f"and {len(bad) - SHOWN:,} more"] if len(bad) > SHOWN else []
+    count = f"{len(bad):,} image{' was' if len(bad) == 1 else 's were'}"
+    warning = f"{count} kept that cannot be read: a run stops there, or with on_error=skip has others"
+    _say(json_path, record, [*lines, *[warning] * bool(bad), line])
 
 
 @command.command(
@@ -310,6 +324,8 @@ def measure(
             f"a batch of {batch} sample{'s' * (batch != 1)} for {workers} worker{'s' * (workers != 1)}; "
             f"each needs one or more"
         )
+    if not 0 <= seconds < math.inf:
+        raise DataError(f"--seconds is {seconds:g}; valid are 0 and more")
     sizes = {"height": height, "width": width} if height or width else {}
     results, slow = [], dict[int, tuple[float, float]]()
     with compose() as runtime:

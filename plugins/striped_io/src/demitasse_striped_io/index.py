@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, Field, is_file, is_folder, nearest_path, replacing
+from demitasse import DataError, Field, is_file, is_folder, is_there, nearest_path, replacing
 
 FORMAT, VERSION = "demitasse striped set", 1
 INDEX = "index.json"
@@ -39,6 +40,10 @@ LARGEST_INDEX = 1 << 24
 JOURNAL = ".writing"
 """In a set's folder while it is written: what has been written so far."""
 FORMS = ("raw", "encoded")
+TAG = re.compile("[0-9a-f]{6}")
+STRIPE = re.compile(rf"stripe-\d+-{TAG.pattern}\.bin$")
+"""How stripes are called in the set's own folder, and how their names end in others; what stands in all
+names of one conversion's."""
 BOOKKEEPING = ("xxh64", "offset", "length")
 
 
@@ -97,7 +102,9 @@ def is_set(path: Path) -> bool:
 
 def write_index(folder: Path, index: Index) -> None:
     """The index, whole or not at all: with it the set begins to exist. Raises OSError."""
-    inside = [os.path.relpath(p, folder) if p.is_relative_to(folder) else str(p) for p in index.stripes]
+    home = folder.absolute()
+    where = [p.absolute() for p in index.stripes]
+    inside = [os.path.relpath(p, home) if p.is_relative_to(home) else str(p) for p in where]
     body = {
         "format": FORMAT,
         "version": VERSION,
@@ -177,7 +184,7 @@ def _parsed(body: Mapping[str, Any], folder: Path) -> Index:
         small=fields("small"),
         record=int(body["record"]),
         block=int(body["block"]),
-        stripes=tuple(folder / str(each["path"]) for each in stripes),
+        stripes=tuple(_found(folder, str(each["path"])) for each in stripes),
         lengths=tuple(int(each["bytes"]) for each in stripes),
         run=int(body["run"]),
         decoding=dict(body["decoding"]),
@@ -185,6 +192,14 @@ def _parsed(body: Mapping[str, Any], folder: Path) -> Index:
         table=Path(str(body["table"]["path"])).name,
         table_check=str(body["table"]["xxh64"]),
     )
+
+
+def _found(folder: Path, named: str) -> Path:
+    """A stripe where it was written or, where it has been moved since, in the set's folder."""
+    path = folder / named
+    if Path(named).is_absolute() and not is_there(path) and is_there(beside := folder / path.name):
+        return beside
+    return path
 
 
 def _check(index: Index, file: Path) -> None:

@@ -3,6 +3,7 @@ lists of images), folders and lists of image files kept as they are, and WebData
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -12,15 +13,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from demitasse import DataError, DataSpec, Field, is_folder, is_there, shortened
+from demitasse import DataError, DataSpec, Field, is_file, is_folder, shortened
 from demitasse_striped_io import loops
 from demitasse_striped_io.contents import Contents, Item
-from demitasse_striped_io.decoding import ENDINGS, decode
+from demitasse_striped_io.decoding import check, decode
 from demitasse_striped_io.index import record_bytes
+from demitasse_striped_io.lists import in_folder, listed
 
+LOOKED_AT = 64
+"""Files, about, whose lengths are looked at."""
+DATABASES = ("lmdb", "leveldb")
 SMALL = 256
 """Bytes up to which a field stands in the table and not in the records."""
-LONGEST_LIST = 1 << 31
 
 
 @dataclass
@@ -49,6 +53,12 @@ class Input(Protocol):
     name: str
     size: int
     form: str
+    identity: str
+    """What tells its samples from others of as many, if anything does."""
+    typical: int
+    """Bytes of a record, about."""
+    damaged: dict[str, str]
+    """What is wrong with image files that were read, and kept as they are, by their places."""
     main: Mapping[str, Field]
     small: Mapping[str, Field]
 
@@ -62,11 +72,12 @@ class Input(Protocol):
 class SourceInput:
     """The samples of an open source, in file order. Small fields go to the table."""
 
-    form = "raw"
+    form, identity = "raw", ""
 
     def __init__(self, source: Any, name: str) -> None:
         """Raises DataError when there is nothing to put in records."""
         self.name, self.size, self._source = name, int(source.size), source
+        self.damaged: dict[str, str] = {}
         self.main: Mapping[str, Field]
         self.small: Mapping[str, Field] = {k: f for k, f in source.fields.items() if _nbytes(f) <= SMALL}
         self.main = {k: f for k, f in source.fields.items() if k not in self.small}
@@ -74,6 +85,7 @@ class SourceInput:
             largest = max(self.small, key=lambda k: _nbytes(self.small[k]))
             self.main = {largest: self.small[largest]}
             self.small = {k: f for k, f in self.small.items() if k != largest}
+        self.typical = record_bytes(self.main)
 
     def lane(self, first: int, count: int, step: int) -> Lane:
         return _SourceLane(self, self._source, first, count, step)
@@ -112,6 +124,22 @@ def _nbytes(field: Field) -> int:
     return int(np.dtype(field.dtype).itemsize * math.prod(field.shape))
 
 
+def _identity(items: Sequence[Item]) -> str:
+    """What changes when others are listed, or in another order, or with other labels."""
+    made = hashlib.sha256()
+    for start in range(0, len(items), 1 << 14):
+        some = items[start : start + (1 << 14)]
+        told = (f"{item.file}\0{item.label}\0{item.offset}\0{item.length}\n" for item in some)
+        made.update("".join(told).encode("utf-8", "surrogateescape"))
+    return made.hexdigest()[:16]
+
+
+def _mean_length(items: Sequence[Item]) -> int:
+    """Of some files, spread over all: how many are read at a time depends on it."""
+    some = [items[i] for i in range(0, len(items), max(1, len(items) // LOOKED_AT))]
+    return 1 + sum(item.bytes() for item in some) // len(some)
+
+
 @dataclass(frozen=True)
 class Form:
     """What becomes of image files: kept as they are (``encoded``), or raw pixels of ``resized``."""
@@ -132,17 +160,20 @@ class FilesInput:
             if not -(1 << 31) <= item.label < 1 << 31:
                 raise DataError(f"{item.where}: its label does not fit 32 bits: {shortened(item.label)}")
         self.name, self.size, self._items, self._form = name, len(items), items, form
+        self.identity, self.damaged = _identity(items), dict[str, str]()
         self.form = "encoded" if form.encoded else "raw"
         self.small: Mapping[str, Field] = {"label": Field((), "int32")}
         with closing(Contents()) as contents:
             pixels = self._pixels(0, contents)
         height, width, channels = pixels.shape
         self.main: Mapping[str, Field] = {"data": Field((channels, height, width), "uint8")}
+        self.typical = _mean_length(items) if form.encoded else record_bytes(self.main)
 
     def _pixels(self, number: int, contents: Contents) -> np.ndarray:
         item = self._items[number]
+        data = contents.read(item)
         try:
-            return decode(contents.read(item), self._form.gray, self._form.resized)
+            return decode(data, self._form.gray, self._form.resized)
         except DataError as error:
             raise DataError(f"{item.where}: {error}") from error
 
@@ -153,7 +184,7 @@ class FilesInput:
         """Samples as they are written."""
         labels = np.array([item.label for item in self._items[first : first + count]], np.int32)
         if self._form.encoded:
-            parts = [contents.read(item) for item in self._items[first : first + count]]
+            parts = [self._kept(item, contents) for item in self._items[first : first + count]]
             lengths = np.array([len(part) for part in parts], np.int64)
             return Chunk(np.concatenate(parts), lengths, {"label": labels})
         shape = self.main["data"].shape
@@ -169,6 +200,14 @@ class FilesInput:
             loops.planes(pixels, planes[i])
         size = record_bytes(self.main)
         return Chunk(planes.reshape(-1), np.full(count, size), {"label": labels})
+
+    def _kept(self, item: Item, contents: Contents) -> np.ndarray:
+        data = contents.read(item)
+        try:
+            check(data)
+        except DataError as error:
+            self.damaged[item.where] = str(error)
+        return data
 
     def close(self) -> None:
         """Files are opened one by one."""
@@ -192,51 +231,39 @@ def open_input(runtime: Any, source: str, *, root: str, kind: str | None, form: 
     """What there is to be written: tar shards, a folder of images (its sub-folders, by name, are the
     classes), a list (``.txt``: a path and a label a line), else what a composed plugin reads. Raises
     DataError."""
+    try:
+        return _opened(runtime, source, root, kind, form)
+    except PermissionError as error:  # of a folder into which the user may not look
+        raise DataError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+
+def _opened(runtime: Any, source: str, root: str, kind: str | None, form: Form) -> Input:
     from demitasse_striped_io.shards import is_shards, shard_items
 
     path = Path(source)
     if kind in (None, "webdataset") and is_shards(source):
         return FilesInput(source, shard_items(source), form)
-    if kind in (None, "images") and is_folder(path) and (listed := _in_folder(path)):
-        return FilesInput(source, listed, form)
+    if kind in (None, "images") and is_folder(path) and (found := in_folder(path)):
+        return FilesInput(source, found, form)
     if kind == "images" or (kind is None and path.suffix.lower() == ".txt"):
-        return FilesInput(source, _listed(path, root), form)
-    if form.resized or form.gray:
+        return FilesInput(source, listed(path, root), form)
+    if not form.resized and not form.gray:
+        return SourceInput(runtime.open_source(DataSpec(source, kind)), source)
+    if kind not in DATABASES and not (kind is None and _is_database(path)):
         raise DataError(
-            f"{source}: only image files are resized or made gray; these are samples already"
+            f"{source}: only image files and databases are resized or made gray; these are samples "
+            f"already"
         )
-    return SourceInput(runtime.open_source(DataSpec(source, kind)), source)
+    options: dict[str, Any] = {"mode": "gray" if form.gray else "color"}
+    if form.resized:
+        height, width = form.resized
+        options["scaling"] = {"mode": "WARP", "height": height, "width": width}
+    opened = runtime.open_source(DataSpec(source, kind, options=options))
+    if form.gray and opened.fields["data"].shape[0] != 1:
+        opened.close()
+        raise DataError(f"{source}: its records are pixels already; only image files are made gray")
+    return SourceInput(opened, source)
 
 
-def _in_folder(folder: Path) -> list[Item]:
-    def images_of(one: Path) -> list[Path]:
-        return sorted(p for p in one.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
-
-    classes = sorted(p for p in folder.iterdir() if p.is_dir())
-    lists = [each for each in map(images_of, classes) if each] or [images_of(folder)]
-    return [Item(path, str(path), label) for label, each in enumerate(lists) for path in each]
-
-
-def _listed(path: Path, root: str) -> list[Item]:
-    try:
-        if path.stat().st_size > LONGEST_LIST:
-            raise DataError(f"{path}: is longer than any list ({path.stat().st_size:,} bytes)")
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is no text: byte {error.start} is not UTF-8") from error
-    items = []
-    for number, line in enumerate(lines, 1):
-        name, _, label = line.strip().replace("\t", " ").rpartition(" ")
-        if not line.strip():
-            continue
-        if not name.strip() or not label.lstrip("+-").isdecimal() or len(label) > 11:
-            raise DataError(
-                f"{path}:{number}: {line[:200]!r} is not a path, a blank and a label (a whole number)"
-            )
-        file = Path(root + name.strip())
-        if not is_there(file) and is_there(path.parent / file):
-            file = path.parent / file
-        items.append(Item(file, f"{path}:{number}: {file}", int(label)))
-    return items
+def _is_database(path: Path) -> bool:
+    return path.name == "data.mdb" or any(is_file(path / name) for name in ("data.mdb", "CURRENT"))

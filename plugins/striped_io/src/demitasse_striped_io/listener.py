@@ -1,4 +1,4 @@
-"""What a training says at its end when it waited for samples."""
+"""What a training says at its end when it waited for samples, or went on without some."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ what reads them."""
 
 class Listener:
     """Counts what a training waits for samples, and says at its end what to change where that is over
-    5%. ``lines`` keeps what was said."""
+    5%; and how many samples could not be read and were skipped. ``lines`` keeps what was said."""
 
     def __init__(self) -> None:
         self._before: weakref.WeakKeyDictionary[Source, float] = weakref.WeakKeyDictionary()
+        self._skipped: weakref.WeakKeyDictionary[Source, int] = weakref.WeakKeyDictionary()
         self.lines: list[str] = []
         self._iterations = 0
         self._seconds = self._waited = 0.0
@@ -38,15 +39,29 @@ class Listener:
         if event.kind == "start":
             self._iterations, self._seconds, self._waited = 0, 0.0, 0.0
             self._before = weakref.WeakKeyDictionary({each: each.waited for each in OPENED})
+            self._skipped = weakref.WeakKeyDictionary({each: each.faults.skipped for each in OPENED})
         elif event.kind == "iteration":
             self._iterations += 1
             if self._iterations > WARMING:
                 self._seconds += float(event.values["seconds"])
                 self._waited += float(event.values["phases"].get("read", 0.0))
         elif event.kind == "end" and "error" not in event.values:
-            self.lines = self._said()
+            self.lines = [*self._without(), *self._said()]
             for line in self.lines:
                 log.warning("%s", line)
+
+    def _without(self) -> list[str]:
+        lines = []
+        for each in OPENED:
+            count = each.faults.skipped - self._skipped.get(each, 0)
+            if count:
+                bad = len(each.faults.found)
+                stripes = ", ".join(f"{n:,} on stripe {i}" for i, n in each.faults.by_stripe().items())
+                lines.append(
+                    f"{each.name}: {bad:,} of {each.size:,} samples could not be read ({stripes}); "
+                    f"others took their place {count:,} time{'s' * (count != 1)}"
+                )
+        return lines
 
     def _said(self) -> list[str]:
         judged = self._iterations >= WARMING + LEAST and self._seconds >= SHORTEST

@@ -56,8 +56,9 @@ def deliver(source: DataSource, batch: int, workers: int, seconds: float, least:
     spans = [0.0] * workers
 
     def work(worker: int) -> None:
-        stream: Any = source.stream(offsets[worker], shares[worker], batch)
+        stream: Any = None
         try:
+            stream = source.stream(offsets[worker], shares[worker], batch)
             out = {
                 name: np.zeros((shares[worker], *field.shape), field.dtype)
                 for name, field in source.fields.items()
@@ -83,7 +84,8 @@ def deliver(source: DataSource, batch: int, workers: int, seconds: float, least:
             begin.abort()
             together.abort()
         finally:
-            stream.close()
+            if stream is not None:
+                stream.close()
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(workers)]
     for thread in threads:

@@ -4,11 +4,16 @@ several."""
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from demitasse import DataError, DataSource, DataSpec, expanded, is_folder, is_there
-from demitasse_striped_io.index import INDEX, JOURNAL, is_set
+from demitasse_striped_io.index import INDEX, JOURNAL, STRIPE, is_set, read_index
 from demitasse_striped_io.options import split_query
+
+LOOKED_AT = 64
+"""Names of a folder that are looked at for a stripe's."""
 
 
 def open_striped(spec: DataSpec) -> DataSource | None:
@@ -29,8 +34,14 @@ def open_striped(spec: DataSpec) -> DataSource | None:
 
 
 def _check_finished(path: Path) -> None:
-    """Raise DataError for a set whose writing was broken off."""
-    if is_folder(path) and is_there(path / JOURNAL) and not is_there(path / INDEX):
+    """Raise DataError for a set whose writing was broken off, or whose index is missing or damaged."""
+    if not is_folder(path):
+        return
+    if is_there(path / JOURNAL) and not is_there(path / INDEX):
         raise DataError(
             f"{path}: is a striped set whose writing was broken off: convert again, and it goes on"
         )
+    with suppress(OSError), os.scandir(path) as entries:
+        # A folder may have a million images: its first names tell enough.
+        if any(STRIPE.fullmatch(entry.name) for entry in islice(entries, LOOKED_AT)):
+            read_index(path)

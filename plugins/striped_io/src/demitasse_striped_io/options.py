@@ -6,13 +6,15 @@ from __future__ import annotations
 import math
 import os
 import platform
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, DataSpec, launched, unknown
+from demitasse import DataError, DataSpec, KernelFiles, address_space, launched, unknown
 from demitasse_striped_io.order import ORDERS
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -23,6 +25,8 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "mode": ("", "color", "gray"),
 }
 LARGEST_IMAGE = 1 << 15
+IN_BYTES = ("memory", "rate", "striping_unit")
+UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 @dataclass(frozen=True)
@@ -76,9 +80,13 @@ class Options:
 
 
 def local_processes() -> int:
-    """How many processes of this run share the machine, as MPI's launchers (Open MPI, MPICH) say."""
-    found = launched()
-    return (found and found.local) or 1
+    """How many processes of this run share the machine, as MPI's launchers (Open MPI, MPICH) and srun
+    say."""
+    if (found := launched()) and found.local:
+        return found.local
+    # Of the nodes of a step, such as 4(x2),3: the most, for SLURM_NODEID counts the allocation's nodes.
+    told = os.environ.get("SLURM_STEP_TASKS_PER_NODE", "")
+    return max([1, *(int(count) for count in re.findall(r"(?:^|,)([0-9]+)", told))])
 
 
 def check_system(name: str) -> None:
@@ -90,9 +98,22 @@ def check_system(name: str) -> None:
         )
 
 
-def physical_memory() -> int:
-    """Bytes of memory that this machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def physical_memory(files: KernelFiles | None = None) -> int:
+    """Bytes of memory that this machine has or, where that is less, that a control group (of a
+    container, or of a job of Slurm's) or ``ulimit -v`` leaves this process."""
+    whole = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    files = files or KernelFiles()
+    for line in files.text("proc/self/cgroup").splitlines():
+        _, controllers, group = (*line.split(":", 2), "", "")[:3]
+        first = controllers == "" or "memory" in controllers.split(",")
+        base, name = ("", "max") if controllers == "" else ("/memory", "limit_in_bytes")
+        # A container may see the host's path, though its files are those at the mount point.
+        around = (PurePosixPath("/", group), *PurePosixPath("/", group).parents) if first else ()
+        for part in around:
+            limit = files.number(f"sys/fs/cgroup{base}{str(part).rstrip('/')}/memory.{name}")
+            whole += [limit] if limit else []
+    addresses = address_space()
+    return min(whole) if addresses is None else min(*whole, max(0, addresses[0] - addresses[1]))
 
 
 def cores() -> int:
@@ -120,11 +141,20 @@ def options_of(spec: DataSpec, query: Mapping[str, str], kept: Mapping[str, Any]
     for name, value in {**kept, **query, **spec.options}.items():
         if name == "transform" and isinstance(value, Mapping):
             made[name] = _transform(value)
+        elif name == "transform":
+            raise DataError(f"transform is {value!r}; valid is a mapping, which no path can have")
         elif name not in known:
             raise DataError(unknown("option of a striped set", name, [*known, "transform"]))
         else:
             made[name] = _value(name, value, known[name])
     return Options(**made)
+
+
+def bytes_of(text: str) -> float:
+    """A number of bytes: ``4M``, ``256MiB``, ``1G``, ``77``. Raises ValueError."""
+    short = text.strip().lower().removesuffix("b").removesuffix("i")
+    unit = short[-1:] if short[-1:] in ("k", "m", "g") else ""
+    return float(short.removesuffix(unit)) * UNITS[unit]
 
 
 def _value(name: str, value: Any, kind: type) -> Any:
@@ -137,10 +167,14 @@ def _value(name: str, value: Any, kind: type) -> Any:
     try:
         if kind is bool:
             number: Any = {"true": True, "false": False, "1": True, "0": False}[str(value).lower()]
+        elif name in IN_BYTES and isinstance(value, str):
+            number = kind(bytes_of(value))
         else:
             number = kind(value)
     except (KeyError, TypeError, ValueError, OverflowError):
-        raise DataError(f"{name} is {value!r}; valid is a {kind.__name__}") from None
+        valid = {bool: "true or false", float: "a number", int: "a whole number"}[kind]
+        valid = "a number of bytes such as 64M" if name in IN_BYTES else valid
+        raise DataError(f"{name} is {value!r}; valid is {valid}") from None
     least = -1 if name == "memory" else 1 if name == "ahead" else 0
     if kind is not bool and not least <= number < math.inf:
         raise DataError(f"{name} is {value}; valid are {least} and more")

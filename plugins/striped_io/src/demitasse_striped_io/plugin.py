@@ -27,6 +27,9 @@ def data_source(spec: DataSpec) -> DataSource | None:
         if spec.location is None:
             raise
         raise DataError(f"{spec.location}: {error}") from error
+    except PermissionError as error:  # of a folder into which the user may not look
+        where = f"{spec.location}: " * (spec.location is not None)
+        raise DataError(f"{where}{error.filename} cannot be read: {error.strerror}") from error
 
 
 @hookimpl

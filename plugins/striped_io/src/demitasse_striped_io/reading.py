@@ -3,6 +3,8 @@ read."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from demitasse import DataError
@@ -22,6 +24,10 @@ class Reading:
 
     def __init__(self, records: Records, order: Order, faults: Faults, skip: int) -> None:
         self.records, self.order, self.faults, self.skip = records, order, faults, skip
+        # Without a divisor in common with the size, so that its multiples reach every sample.
+        self._stride = max(1, round(order.size * GOLDEN))
+        while math.gcd(self._stride, order.size) != 1:
+            self._stride += 1
 
     def numbers(self, first: int, count: int) -> np.ndarray:
         """The records of samples, shape (count,) int64."""
@@ -61,7 +67,7 @@ class Reading:
     def _other(self, number: int, turn: int) -> tuple[int, int]:
         size = self.order.size
         epoch, position = divmod(number + self.skip, size)
-        stride = max(1, round(size * GOLDEN))
+        stride = self._stride
         for later in range(turn + 1, turn + 1 + size):
             other = int(self.order.numbers(epoch * size + (position + later * stride) % size, 1)[0])
             if other not in self.faults.found:

@@ -46,6 +46,12 @@ class RawRecords:
         self._main, self._small = index.main, index.small
         self._transform: Transform | None = None
         fields = dict(index.main)
+        asked = store.options.height, store.options.width
+        if any(asked) and all(field.shape[1:] != asked for field in fields.values()):
+            raise DataError(
+                f"{store.name}: its samples are pixels already, which are not resized when they are "
+                f"read (height {asked[0]}, width {asked[1]}): convert the images again"
+            )
         given = store.options.transform
         if given:
             (name, *others) = index.main

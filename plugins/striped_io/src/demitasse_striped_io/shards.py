@@ -12,7 +12,7 @@ import json
 import re
 import tarfile
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from demitasse import DataError, shortened
@@ -51,7 +51,7 @@ def shard_files(source: str) -> list[Path]:
 
 def shard_items(source: str) -> list[Item]:
     """The images in shards, each with its label (0 where none has one). Raises DataError for a shard
-    that is cut off or no tar file, and for a sample without an image."""
+    that is cut off or no tar file, and for a sample without an image or with several."""
     return [item for file in shard_files(source) for item in _items(file)]
 
 
@@ -76,41 +76,67 @@ def _items(file: Path) -> Iterator[Item]:
 
 
 def _samples(file: Path, archive: tarfile.TarFile) -> Iterator[Item]:
-    image: Item | None = None
-    key, label = "", 0
+    sample: _Sample | None = None
     for member in archive:
         if not member.isreg():
             continue
         folder, _, name = member.name.rpartition("/")
         stem, _, ending = name.partition(".")
-        if f"{folder}/{stem}" != key:
-            if key:
-                yield _whole(file, key, image, label)
-            key, image, label = f"{folder}/{stem}", None, 0
-        if f".{ending.lower()}" in ENDINGS:
+        key, ending = f"{folder}/{stem}", ending.lower()
+        if sample is None or key != sample.key:
+            if sample is not None:
+                yield sample.item()
+            sample = _Sample(file, key)
+        if f".{ending}" in ENDINGS:
             where = f"{file}: {member.name}"
-            image = Item(file, where, 0, member.offset_data, member.size)
-        elif ending in LABELS or ending == "json":
-            label = _label(file, archive, member, ending)
-    if key:
-        yield _whole(file, key, image, label)
+            sample.images.append(Item(file, where, 0, member.offset_data, member.size))
+        elif ending in (*LABELS, "json"):
+            opened = archive.extractfile(member)
+            text = opened.read(LONGEST_LABEL) if opened is not None else b""
+            sample.labels.setdefault(ending, (member.name, text))
+    if sample is not None:
+        yield sample.item()
 
 
-def _whole(file: Path, key: str, image: Item | None, label: int) -> Item:
-    if image is None:
-        name = shortened(key.lstrip("/"), quoted=True)
-        raise DataError(f"{file}: the sample {name} has no image ({', '.join(ENDINGS)})")
-    return Item(image.file, image.where, label, image.offset, image.length)
+@dataclass
+class _Sample:
+    """The members of a sample: its images, and by their endings the names and bytes of what may tell its
+    label."""
 
+    file: Path
+    key: str
+    images: list[Item] = field(default_factory=list)
+    labels: dict[str, tuple[str, bytes]] = field(default_factory=dict)
 
-def _label(file: Path, archive: tarfile.TarFile, member: tarfile.TarInfo, ending: str) -> int:
-    opened = archive.extractfile(member)
-    text = opened.read(LONGEST_LABEL) if opened is not None else b""
-    try:
-        if ending != "json":
-            return int(text)
-        told = json.loads(text)
-        found = [told[name] for name in ("label", *LABELS) if name in told]
-        return int(found[0]) if found else 0
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise DataError(f"{file}: {shortened(member.name)} is no label: {text[:40]!r}") from error
+    def item(self) -> Item:
+        """Its image with its label. Raises DataError for no image, for several, and for a bad label."""
+        label, name = self._label(), shortened(self.key.lstrip("/"), quoted=True)
+        if not self.images:
+            raise DataError(f"{self.file}: the sample {name} has no image ({', '.join(ENDINGS)})")
+        if len(self.images) > 1:
+            found = ", ".join(shortened(Path(image.where).name) for image in self.images[:4])
+            raise DataError(
+                f"{self.file}: the sample {name} has {len(self.images)} images ({found}); which one is "
+                f"meant cannot be told: leave the others out, or give them two endings (mask.png)"
+            )
+        return replace(self.images[0], label=label)
+
+    def _label(self) -> int:
+        """What a member of its own tells, else a field of the JSON, which may tell other things; else
+        0."""
+        ending = next((each for each in (*LABELS, "json") if each in self.labels), None)
+        if ending is None:
+            return 0
+        name, text = self.labels[ending]
+        try:
+            if ending != "json":
+                return int(text)
+            told = json.loads(text)
+            fields = told if isinstance(told, dict) else {}
+            found = next((fields[key] for key in ("label", *LABELS) if key in fields), 0)
+            label = int(found)
+            if isinstance(found, float) and label != found:
+                raise ValueError("it is no whole number")
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise DataError(f"{self.file}: {shortened(name)} is no label: {text[:40]!r}") from error
+        return label

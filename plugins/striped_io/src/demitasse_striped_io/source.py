@@ -67,10 +67,13 @@ class Source:
         blocks = list(range(stripe, layout.blocks, layout.stripes))
         samples = sum(int(layout.bounds[b + 1] - layout.bounds[b]) for b in blocks)
         more = f" (and {len(self.store.missing) - 1} others)" if len(self.store.missing) > 1 else ""
+        index, moved = self.store.index, ""
+        if index.stripes[stripe].parent != self.store.folder:
+            moved = f"if it was moved, put a link to it into {self.store.folder}; "
         return (
             f"{self.name}: stripe {stripe} of {layout.stripes} is missing{more}: {why}; it has blocks "
             f"{', '.join(map(str, blocks[:4]))}{' ...' if len(blocks) > 4 else ''} with {samples:,} "
-            f"samples, the first of them {layout.bounds[stripe]}; on_error=skip goes on without"
+            f"samples, the first of them {layout.bounds[stripe]}; {moved}on_error=skip goes on without"
         )
 
     def _order(self, spec: DataSpec, options: Options, run: int) -> Order:

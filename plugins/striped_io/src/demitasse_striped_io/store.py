@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ some 200 KB."""
 BOUNCE = 8 << 20
 """Bytes of memory in which a thread's direct reads are put straight."""
 NOTHING = np.empty(0, np.uint8)
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""What the process or the machine lacks when a file cannot be opened, which does not make it missing."""
 
 Fetch = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray], None]
 """Reads (pieces, out, checks, verify, status, tally) as ``loops.fetch`` does."""
@@ -71,16 +75,35 @@ class Store:
         self.missing: dict[int, str] = {}
         self.files = np.full(len(self.index.stripes), -1, np.int32)
         flags = os.O_RDONLY | (getattr(os, "O_DIRECT", 0) if self.options.io == "direct" else 0)
+        flags |= os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)  # nobody waits for who writes to a pipe
         for stripe, path in enumerate(self.index.stripes):
             if not self.index.lengths[stripe]:
                 continue  # a small set has empty ones
             try:
-                self.files[stripe] = os.open(path, flags | os.O_CLOEXEC)
+                self.files[stripe] = file = os.open(path, flags)
             except OSError as error:
                 why = error.strerror
                 if error.errno == errno.EINVAL and self.options.io == "direct":
                     why = "its file system has no direct I/O; use io=page"
+                if error.errno in EXHAUSTED:  # no fault of the set's: nothing is skipped
+                    self._close_files()
+                    raise DataError(f"{path}: {why}; {self._needed()}") from error
                 self.missing[stripe] = f"{path}: {why}"
+                continue
+            kind = os.fstat(file).st_mode
+            if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+                os.close(file)
+                self.files[stripe] = -1
+                self.missing[stripe] = f"{path}: is a pipe or a device"
+
+    def _needed(self) -> str:
+        count = sum(length > 0 for length in self.index.lengths)
+        told = f"a set on {count} stripes needs {count} open files at a time"
+        with suppress(ImportError):
+            import resource
+
+            told += f" of the {resource.getrlimit(resource.RLIMIT_NOFILE)[0]:,} of a process (ulimit -n)"
+        return told
 
     def _fetcher(self) -> Fetch:
         options = self.options
@@ -318,6 +341,9 @@ class Store:
                 held.close()
         with self._lock:  # who still copies from it keeps it until then
             self._maps, self._mappable = None, False
+        self._close_files()
+
+    def _close_files(self) -> None:
         for stripe, file in enumerate(self.files.tolist()):
             if file >= 0:
                 os.close(file)

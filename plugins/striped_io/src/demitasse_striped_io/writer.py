@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import secrets
 import threading
 from collections.abc import Callable, Mapping
@@ -30,7 +29,9 @@ from demitasse_striped_io.index import (
     INDEX,
     JOURNAL,
     RUN,
+    STRIPE,
     STRIPES,
+    TAG,
     Index,
     read_index,
     record_bytes,
@@ -41,16 +42,13 @@ from demitasse_striped_io.inputs import Chunk, Input, Lane
 from demitasse_striped_io.layout import Layout
 from demitasse_striped_io.options import check_system, cores
 from demitasse_striped_io.parallel_fs import Striping, create_stripe
+from demitasse_striped_io.resuming import changed
 
 CHUNK = 8 << 20
 """Bytes, about, that are read, and written, at a time."""
 MOST_IN_CHUNK = 4096
 KEPT_SAFE = 256 << 20
 """Bytes after which what is written is made safe on the disks, and entered in the journal."""
-
-_TAG = re.compile("[0-9a-f]{6}")
-_STRIPE = re.compile(rf"stripe-\d+-{_TAG.pattern}\.bin")
-"""The names of a set's stripes in its own folder, and what stands in all names of one conversion's."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +76,12 @@ class Writer:
             raise DataError(
                 f"{making.stripes} stripes, blocks of {making.block} bytes, runs of {making.run} "
                 f"samples; valid are 1 and more"
+            )
+        striping = making.striping
+        if min(making.threads, striping.factor, striping.unit) < 0:
+            raise DataError(
+                f"{making.threads} threads, a striping of {striping.factor} targets in blocks of "
+                f"{striping.unit} bytes; valid are 0, for what is usual, and more"
             )
         if record > making.block:
             raise DataError(
@@ -149,19 +153,35 @@ class Writer:
         """Find or begin the journal."""
         path, settings = self.target / JOURNAL, self._settings()
         begun = self._tag_to_go_on(path, settings)
+        if begun is not None and not self._goes_on(path, begun):
+            begun = None
         if begun is None:
             self._check_free()
-        tag = secrets.token_hex(3) if begun is None else begun
+            tag = secrets.token_hex(3)
+            self._lay_out(tag)
+            self.journal = journals.begin(path, {**settings, "tag": tag}, self.index.columns())
+        self.resumed = self.journal.done
+
+    def _lay_out(self, tag: str) -> None:
         self.paths = self._paths(tag)
         for folder in {path.parent for path in self.paths}:
             folder.mkdir(parents=True, exist_ok=True)
         self.index = self._empty_index(tag)
-        columns = self.index.columns()
-        if begun is None:
-            self.journal = journals.begin(path, {**settings, "tag": tag}, columns)
-        else:
-            self.journal = journals.resume(path, columns)
-        self.resumed = self.journal.done
+
+    def _goes_on(self, path: Path, tag: str) -> bool:
+        """Whether what was written before is still what would be written; what is not is removed, if
+        that is forced. Raises DataError where it is not."""
+        self._lay_out(tag)
+        self.journal = journals.resume(path, self.index.columns())
+        if not (why := changed(self.source, self.index, self.journal, self.paths)):
+            return True
+        if not self._force:
+            raise DataError(
+                f"{self.target}: a conversion was broken off here, and cannot go on: {why}; "
+                f"force (--force) begins anew"
+            )
+        self._remove(self.journal.header)
+        return False
 
     def _settings(self) -> dict[str, Any]:
         """What must be the same for a conversion that was broken off to go on."""
@@ -169,6 +189,7 @@ class Writer:
         return {
             "source": source.name,
             "samples": source.size,
+            "list": source.identity,
             "form": source.form,
             "main": {k: [list(f.shape), f.dtype] for k, f in source.main.items()},
             "small": {k: [list(f.shape), f.dtype] for k, f in source.small.items()},
@@ -187,7 +208,7 @@ class Writer:
             return None
         try:
             found = journals.header_of(path)
-            if not _TAG.fullmatch(str(found.get("tag"))):
+            if not TAG.fullmatch(str(found.get("tag"))):
                 raise DataError(
                     f"{path}: the journal is damaged: it names no stripes; force begins anew"
                 )
@@ -200,9 +221,12 @@ class Writer:
         if not differ:
             return str(found["tag"])
         if not self._force:
+            told = f"{found.get(differ[0])!r} there, {settings[differ[0]]!r} now"
+            if differ == ["list"]:
+                told = f"{self.source.name} lists other samples than then, or in another order"
             raise DataError(
                 f"{self.target}: another conversion was broken off here ({', '.join(differ)} differ: "
-                f"{found.get(differ[0])!r} there, {settings[differ[0]]!r} now); force begins anew"
+                f"{told}); force (--force) begins anew"
             )
         self._remove(found)
         return None
@@ -261,7 +285,7 @@ class Writer:
             else:
                 kept = frozenset(read_index(self.target).stripes)
             for path in self.target.iterdir():
-                if _STRIPE.fullmatch(path.name) and path not in kept:
+                if STRIPE.fullmatch(path.name) and path not in kept:
                     path.unlink()
         (self.target / JOURNAL).unlink()
 
@@ -276,8 +300,7 @@ class Writer:
 
     def _run(self, progress: Callable[[int, int], object]) -> None:
         size, lanes = self.source.size, self.threads
-        guess = self._record or 128 << 10
-        count = max(1, min(MOST_IN_CHUNK, CHUNK // guess))
+        count = max(1, min(MOST_IN_CHUNK, CHUNK // max(1, self.source.typical)))
         starts = list(range(self.journal.done, size, count))
         open_lanes: dict[int, Lane] = {}
         done = self._Pending(self.journal.done, self.journal.end)
@@ -376,7 +399,9 @@ class Writer:
         for stripe, file in enumerate(self._files):
             with self._naming(stripe, f"samples {self.journal.done} to {done.samples}"):
                 os.fdatasync(file)
-        self.journal.add(done.samples - self.journal.done, done.end)
+        before = self.journal.done
+        with _Naming(f"{self.target}: {JOURNAL}, samples {before} to {done.samples}"):
+            self.journal.add(done.samples - before, done.end)
         done.bytes = 0
         done.writing.clear()
 
@@ -396,7 +421,9 @@ class Writer:
             write_index(self.target, self.index)
         except OSError as error:
             raise DataError(f"{self.target}: cannot be written: {error.strerror or error}") from error
-        for path in () if before is None else (*before.stripes, self.target / before.table):
+        # An index may be a stranger's: what it names is removed only if it is called as a stripe is.
+        old = () if before is None else (p for p in before.stripes if STRIPE.search(p.name))
+        for path in (*old, *(() if before is None else [self.target / before.table])):
             if path not in (*self.index.stripes, self.target / self.index.table):
                 path.unlink(missing_ok=True)
         (self.target / JOURNAL).unlink(missing_ok=True)

@@ -1,0 +1,83 @@
+"""Image files by a list (a path and a label a line) or by their folders, as the datasets plugin takes
+them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from demitasse import DataError, is_special, is_there
+from demitasse_striped_io.contents import Item
+from demitasse_striped_io.decoding import ENDINGS
+
+LONGEST_LIST = 1 << 31
+HDF5 = (".h5", ".hdf5")
+_LABEL = re.compile(r"[+-]?[0-9]{1,20}")
+
+
+def in_folder(folder: Path) -> list[Item]:
+    """The images of a folder: those of its sub-folders, which are the classes 0, 1, ... by name, or of
+    the folder itself, all of class 0. Hidden folders are none. Raises DataError for a sub-folder
+    without images that stands before one with some, whose number it would change."""
+
+    def images_of(one: Path) -> list[Path]:
+        return sorted(p for p in one.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
+
+    classes = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    lists = [images_of(each) for each in classes]
+    while lists and not lists[-1]:
+        lists.pop()
+    if not lists:
+        lists = [images_of(folder)]
+    elif empty := [path.name for path, each in zip(classes, lists, strict=False) if not each]:
+        raise DataError(
+            f"{folder}: its sub-folders are the classes, and there are no images in "
+            f"{', '.join(empty[:4])}{' ...' if len(empty) > 4 else ''}, by which the others' numbers "
+            f"change; take it out, or name a list"
+        )
+    return [Item(path, str(path), label) for label, each in enumerate(lists) for path in each]
+
+
+def listed(path: Path, root: str) -> list[Item]:
+    """The images of a list: a path (after ``root``, as text), which may have blanks in it, a blank, a
+    label. It may begin with the mark of a byte order, and names need not be UTF-8. A file that is not
+    there is looked for beside the list. Raises DataError with the line, for files that are not there
+    with the first one's and how many."""
+    text = _text(path, "surrogateescape")
+    items, absent = [], []
+    for number, line in enumerate(re.split(r"\r\n|\r|\n", text), 1):
+        if not (stripped := line.strip()):
+            continue
+        name, _, label = stripped.replace("\t", " ").rpartition(" ")
+        name = stripped[: len(name)].rstrip()
+        if not name or not _LABEL.fullmatch(label):
+            _text(path, "strict")  # an image or a database given for a list
+            hint = "; a list of HDF5 files is of kind hdf5 (--kind hdf5)"
+            raise DataError(
+                f"{path}:{number}: {line[:200]!r} is not a path, a blank and a label (a whole number)"
+                f"{hint if stripped.endswith(HDF5) else ''}"
+            )
+        file = Path(root + name)
+        if not is_there(file):
+            if is_there(path.parent / file):
+                file = path.parent / file
+            else:
+                absent.append(f"{path}:{number}: {file}")
+        items.append(Item(file, f"{path}:{number}: {file}", int(label)))
+    if absent:  # told before hours of writing
+        more = f" (and {len(absent) - 1:,} others that it lists)" if len(absent) > 1 else ""
+        raise DataError(f"{absent[0]}: there is no such file{more}")
+    return items
+
+
+def _text(path: Path, errors: str) -> str:
+    try:
+        if is_special(path):
+            raise DataError(f"{path} is a pipe or a device; a file is needed here: copy it to one")
+        if path.stat().st_size > LONGEST_LIST:
+            raise DataError(f"{path}: is longer than any list ({path.stat().st_size:,} bytes)")
+        return path.read_bytes().decode("utf-8-sig", errors)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is no text: byte {error.start} is not UTF-8") from error
