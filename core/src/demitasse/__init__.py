@@ -2,12 +2,12 @@
 it is cheap: each public name, as ``__init__.pyi`` lists them, is imported when it is first used."""
 
 import importlib
-import pkgutil
 import re
+from pathlib import Path
 
 __version__ = "0.1.0"
 
-_STUB = (pkgutil.get_data(__name__, "__init__.pyi") or b"").decode()
+_STUB = __spec__.loader.get_data(str(Path(__file__).with_suffix(".pyi"))).decode()  # also in a zip file
 _HOME = {
     name: module
     for module, names in re.findall(r"^from (\S+) import \((.*?)\)", _STUB, re.M | re.S)
