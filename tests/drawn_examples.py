@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-DRAWN = int(os.environ.get("DEMITASSE_EXAMPLES", "12"))
+DRAWN = int(os.environ.get("DEMITASSE_EXAMPLES", "10"))
 """Where a test says nothing itself. Each run draws others, so few will do every time; with
 DEMITASSE_EXAMPLES=1000 there are more."""
 
