@@ -17,8 +17,6 @@ from demitasse import PLAIN, Layout, Place, Request, TensorSpec
 from demitasse.operations import VOCABULARY, Shape
 from demitasse_cpu.kernels import narrow_groups
 
-PRECISIONS = pytest.mark.parametrize("precision", ["f32", "bf16"])
-
 
 @st.composite
 def convolutions(draw: st.DrawFn, widths: Sequence[int] = (4, 8)) -> dict[str, Any]:
@@ -61,8 +59,15 @@ def test_any_geometry(
     check_convolution(data.draw(convolutions(widths)), precision, arriving)
 
 
-@PRECISIONS
-@pytest.mark.parametrize(("channels", "groups"), [(128, 32), (32, 4)])
+@pytest.mark.parametrize(
+    ("channels", "groups", "precision"),
+    [
+        (128, 32, "f32"),
+        (32, 4, "f32"),
+        (32, 4, "bf16"),
+        pytest.param(128, 32, "bf16", marks=pytest.mark.slow),  # as above
+    ],
+)
 def test_the_groups_of_resnext_are_served(channels: int, groups: int, precision: str) -> None:
     case = {
         "seed": 1,
