@@ -26,15 +26,6 @@ from demitasse_striped_io.checking import check_set
 from demitasse_striped_io.convert import convert_to_striped
 from demitasse_striped_io.index import INDEX, JOURNAL, read_index, write_index
 from demitasse_striped_io.layout import Layout
-from demitasse_striped_io.parallel_fs import (
-    Striping,
-    create_stripe,
-    hints,
-    is_lustre,
-    lfs_command,
-    why_no_lustre,
-    why_no_mpi,
-)
 
 PLUGINS = ["striped_io", "datasets"]
 
@@ -516,38 +507,3 @@ def test_what_cannot_be_laid_out_is_refused(tmp_path: Path, columns: Any, write:
     (tmp_path / "b" / "notes.txt").write_text("mine")
     with pytest.raises(DataError, match="is a folder with other things in it"):
         write(tmp_path / "b", columns(3), block=800, force=True)
-
-
-def test_lustre_is_told_the_layout_of_each_stripe(tmp_path: Path) -> None:
-    path = Path("/lustre/set/stripe-33.bin")
-    assert lfs_command(path, 33, 32, Striping()) == ["lfs", "setstripe", "-c", "1", "-i", "1", str(path)]
-    assert lfs_command(path, 3, 32, Striping(8, 1 << 20)) == [
-        *("lfs", "setstripe", "-c", "8", "-S", "1048576", str(path)),
-    ]
-    if is_lustre(tmp_path):
-        pytest.skip("this folder is on Lustre")
-    assert "is not on Lustre (its file system is 0x" in str(why_no_lustre(tmp_path))
-
-
-def test_to_ask_for_mpi_io_starts_no_mpi() -> None:
-    """Under another MPI's launcher that ends the process: doctor had told nothing then."""
-    asked = (
-        "from demitasse_striped_io.parallel_fs import why_no_mpi\n"
-        "told = why_no_mpi()\n"
-        "import mpi4py.MPI\n"
-        "print(told, mpi4py.MPI.Is_initialized())"
-    )
-    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=False)
-    if "ImportError" in done.stderr or "RuntimeError" in done.stderr:
-        pytest.skip(f"there is no MPI: {done.stderr}")
-    assert done.stdout == "None False\n", done.stderr
-
-
-def test_stripes_can_be_created_by_mpi_io_with_hints(tmp_path: Path) -> None:
-    assert hints(32, 1 << 28) == {"striping_factor": "32", "striping_unit": "268435456"}
-    if (reason := why_no_mpi()) is not None:
-        pytest.skip(reason)
-    create_stripe(tmp_path / "stripe", 0, Striping(32, 1 << 20, mpi=True))
-    assert (tmp_path / "stripe").read_bytes() == b""
-    with pytest.raises(DataError, match="MPI-IO cannot create it"):
-        create_stripe(tmp_path / "no" / "stripe", 0, Striping(mpi=True))
