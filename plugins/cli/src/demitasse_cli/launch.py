@@ -128,8 +128,9 @@ def check_together(runtime: Runtime) -> None:
         (srun, may_meet), count = step, step[0].size or 1
         if count > 1 and not may_meet and srun.rank == 0:
             print(
-                f"demitasse: srun --mpi=none has started {count} processes that each train "
-                f"alone and write the same files; for one run, name an MPI that srun --mpi=list shows",
+                f"demitasse: srun --mpi=none has started {count} processes that each train alone, of "
+                f"which one may write snapshots of a name; for one run, name an MPI that srun "
+                f"--mpi=list shows",
                 file=sys.stderr,
             )
         if not may_meet:
