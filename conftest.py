@@ -107,8 +107,14 @@ def threads_end() -> Iterator[None]:
     """Fails a test whose threads go on when nobody holds what they work for."""
     before = set(threading.enumerate())
     yield
-    if set(threading.enumerate()) - before:
-        gc.collect()
+    for generation in range(
+        3
+    ):  # what nobody holds is young, mostly: all garbage is long to look through
+        if not (left := set(threading.enumerate()) - before):
+            return
+        gc.collect(generation)
+        for thread in left:
+            thread.join(0.05)
     for thread in set(threading.enumerate()) - before:
         thread.join(5)
         assert not thread.is_alive(), f"{thread} was left behind"

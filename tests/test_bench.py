@@ -63,7 +63,7 @@ def test_a_net_has_its_published_number_of_parameters(name: str) -> None:
     assert NETS[name]().parameters == PARAMETERS[name]
 
 
-SLOW = dict.fromkeys(("vgg16", "resnet50"), pytest.mark.slow)  # 10 s each
+SLOW = dict.fromkeys(("vgg16", "resnet50", "alexnet", "resnet18"), pytest.mark.slow)  # 3 to 10 s each
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in NETS])

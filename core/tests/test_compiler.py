@@ -259,7 +259,13 @@ def damage(content: bytes, kind: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("suffix", "kind"), [("nbi", "empty"), ("nbi", "cut off"), ("nbc", "empty"), ("nbc", "a bit")]
+    ("suffix", "kind"),
+    [
+        pytest.param("nbi", "empty", marks=pytest.mark.slow),  # 3 s each
+        ("nbi", "cut off"),
+        pytest.param("nbc", "empty", marks=pytest.mark.slow),
+        ("nbc", "a bit"),
+    ],
 )
 def test_a_damaged_loop_is_forgotten_and_compiled_again(tmp_path: Path, suffix: str, kind: str) -> None:
     """A flipped bit too, also where it is in machine code, which numba alone would run."""

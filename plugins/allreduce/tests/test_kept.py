@@ -66,7 +66,7 @@ def folder(tmp_path: Path) -> Path:
     "sync",
     [
         {},
-        {"stage": "overlap", "shared": False},
+        pytest.param({"stage": "overlap", "shared": False}, marks=pytest.mark.slow),
         {"stage": "SC-OB"},  # where the one has not waited for what the root has begun to send
         pytest.param({"stage": "naive"}, marks=pytest.mark.slow),
         pytest.param({"stage": "SC-B"}, marks=pytest.mark.slow),

@@ -73,7 +73,7 @@ def test_a_process_that_vanishes_on_another_host_is_named(failing: Callable[...,
     assert met[0]["hosts"] == ["a", "b", "a"]
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_stopped_process_is_named_by_all_others(failing: Callable[..., Met], victim: int) -> None:
     survivors_name(failing("stops", victim), victim, "stopped, or its host is down; last heard of ")
 

@@ -56,7 +56,7 @@ def alexnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prototxt.write(net, tmp_path_factory.mktemp("alexnet"))
 
 
-@pytest.mark.parametrize(("ranks", "peak"), [(4, 53), (3, 70)])
+@pytest.mark.parametrize(("ranks", "peak"), [pytest.param(4, 53, marks=pytest.mark.slow), (3, 70)])
 def test_stages_take_what_was_measured_of_each_other(
     ranks: int, peak: int, alexnet: Path, machine: Callable[[str], Path]
 ) -> None:
