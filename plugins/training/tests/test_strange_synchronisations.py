@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demitasse import GradientSync, PlanError, PluginError, Span, compose
+from demitasse import Event, GradientSync, PlanError, PluginError, Span, compose
 
 
 class Strange(GradientSync):
@@ -218,3 +218,19 @@ def test_who_waits_for_siblings_in_quiesce_is_told_that_they_come_one_by_one(
         assert trainer.step(1).iteration == 3 and trainer.snapshot(tmp_path / "toy").is_file()
     told = "plugin 'stranger', Meets: raised RuntimeError in quiesce: siblings are quiesced one after"
     assert str(caught.value).startswith(told)
+
+
+def test_what_cannot_be_trained_is_told_before_a_test(toy: ModuleType, tmp_path: Path) -> None:
+    """The first test of a large net takes long, and would be for nothing."""
+    kind = type("Strange", (Strange,), {"end": lambda self: 3})
+    events: list[Event] = []
+    listener = toy.plugin("listener", observe=lambda: events.append)
+    plugins = [serving(toy, kind), listener, "reference", "training", "snapshots", toy.toy()]
+    nets = toy.classifier(), toy.classifier(20, "test")
+    solver = toy.solver(*nets, test_interval=5, snapshot_prefix=str(tmp_path / "toy"))
+    with compose(toy.machine(2, sync=("stranger",)), plugins) as runtime:
+        trainer = runtime.trainer(solver, precision="f64")
+        with pytest.raises(PluginError, match=r"end gave 3"):
+            trainer.run()
+    assert [event.kind for event in events] == ["start", "end"]
+    assert not list(tmp_path.iterdir())

@@ -318,6 +318,8 @@ class Trainer(Rooted):
         nets = nets_told(solver, self.runtime.layer_types)
         self._tell("start", {**about, **nets, "arrays": self.arrays})
         self._pace.asked = False, False
+        if self.iteration < solver.max_iterations:
+            self._crew.bind(self.iteration)  # what cannot be trained is told before a long test
         if solver.test_first and solver.test_interval and self._tests.nets:
             tested, good = self.iteration, self._run_test(stop, until)
         while self.iteration < solver.max_iterations and not (good or self.stopped):
