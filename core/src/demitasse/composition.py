@@ -117,8 +117,8 @@ class Composition(Rooted):
         return {**plain, "rejected": dict(self.rejected)}
 
     def __str__(self) -> str:
-        lines = [f"machine {self.machine}"]
-        lines += [f"{c.role:<14} {c.subject:<44} {c.plugin:<16} {c.reason}" for c in self.choices]
+        lines, wide = [f"machine {self.machine}"], max((len(c.reason) for c in self.choices), default=0)
+        lines += [f"{c.role:<14} {c.plugin:<16} {c.reason:<{wide}}  {c.subject}" for c in self.choices]
         lines += [f"{'not used':<14} {name:<16} {reason}" for name, reason in self.rejected]
         return "\n".join(lines)
 
