@@ -98,6 +98,7 @@ def train(runtime: Runtime, iterations: int, told: dict[str, Any]) -> None:
     least = float(os.environ.get("UNTIL", "2"))
     with runtime.trainer(solver, precision="f64") as trainer:
         trainer.listeners.append(listen)
+        told["before"] = trainer.notes
         trainer.run(until=lambda scores: scores["accuracy"] >= least)
         told["iteration"], told["notes"] = trainer.iteration, trainer.notes
         params = [array for arrays in trainer.net.params.values() for array in arrays]

@@ -50,6 +50,7 @@ def test_three_processes_have_the_losses_of_one_worker(
     for each in told:
         np.testing.assert_allclose(each["losses"], right, rtol=0, atol=1e-10)
     assert "2 of 3 processes hold a shard" in told[0]["notes"][-3]
+    assert "2 of 3 processes hold a shard" in told[0]["before"][-1]  # and no bytes, which were 0 so far
 
 
 def test_whole_gradients_are_measured_where_threads_and_servers_have_slices(

@@ -96,13 +96,14 @@ class Sharded(GradientSync):
         return self.post.sent.get(shard, 0), self.post.received.get(shard, 0)
 
     def told_of_shards(self) -> list[str]:
-        """How many there are, and the bytes of each that this process has sent and received."""
+        """How many there are, and the bytes of each that this process has sent and received, if any."""
         bytes_of = map(self.moved, range(self.servers))
         return [
             f"{self.servers} of {self.size} processes hold a shard of the parameters each",
             *(
                 f"shard {s}: {out:,} bytes sent, {in_:,} received"
                 for s, (out, in_) in enumerate(bytes_of)
+                if out or in_
             ),
         ]
 
