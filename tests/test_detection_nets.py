@@ -364,6 +364,7 @@ def test_so_do_pycaffes_solvers(tested: Path) -> None:
     solver.step(1)
 
 
+@pytest.mark.slow
 def test_a_net_with_such_a_loss_is_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from demitasse_cli.main import main
 

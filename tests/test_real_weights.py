@@ -45,6 +45,9 @@ SCORES = {
 }
 """Net, weights and OpenCV 4's accuracy on the whole test set."""
 
+SLOW = ("quick at 4,000, ICT", "quick at 5,000, V1")
+"""As the others."""
+
 
 @pytest.fixture
 def runtime() -> Iterator[Runtime]:
@@ -82,7 +85,10 @@ def accuracy(runtime: Runtime, net: Path, weights: Path, unpacked: Unpacked) -> 
     return float(made.test(100)["accuracy"])
 
 
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in SCORES],
+)
 def test_a_caffemodel_scores_what_another_reader_gives(
     runtime: Runtime, unpacked: Unpacked, name: str
 ) -> None:
@@ -139,7 +145,15 @@ QUICK = {
     ("solver", "state", "overrides", "iteration", "expected", "fresh"),
     [
         (EVERPEACE / "mnist/lenet_solver", "lenet_iter_10000.solverstate", LENET, 10_000, 0.006, 2.3),
-        (ICT / "cifar10_quick_solver", "cifar10_quick_iter_4000.solverstate", QUICK, 4000, 0.7, 2.3),
+        pytest.param(
+            ICT / "cifar10_quick_solver",
+            "cifar10_quick_iter_4000.solverstate",
+            QUICK,
+            4000,
+            0.7,
+            2.3,
+            marks=pytest.mark.slow,
+        ),
         (
             ICT / "cifar10_quick_solver_lr1",
             "cifar10_quick_iter_5000.solverstate.h5",

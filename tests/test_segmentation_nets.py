@@ -38,6 +38,7 @@ def test_enet_puts_maxima_back_where_they_were() -> None:
             np.testing.assert_array_equal(y, expected.reshape(y.shape))
 
 
+@pytest.mark.slow
 @needs_enet
 def test_enet_learns_from_images_and_images_of_classes(tmp_path: Path) -> None:
     """Its own file for training the encoder, with smaller images: DenseImageData, which divides classes

@@ -183,6 +183,7 @@ print(len(loops.double.stats.cache_misses))
 """
 
 
+@pytest.mark.slow
 def test_of_processes_that_call_a_loop_at_once_one_compiles_it(tmp_path: Path) -> None:
     pytest.importorskip("fcntl", reason="a system without locks")
     ones = [python(tmp_path, CALL) for _ in range(3)]

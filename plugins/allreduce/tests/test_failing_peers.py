@@ -141,10 +141,11 @@ def train(tmp_path: Path, survivors_live: list[str]) -> Callable[..., Run]:
     [
         (signal.SIGKILL, 1, r"died; last heard of at iteration \d+"),
         (signal.SIGKILL, 0, r"died; last heard of at iteration \d+"),
-        (
+        pytest.param(
             signal.SIGSTOP,
             2,
             r"is silent for [\d.]+ s: stopped, or its host is down; last heard of at iteration \d+",
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -75,7 +75,12 @@ def test_a_slow_process_holds_others_up_only_as_the_model_says(
     [
         (SSP, "dies", r"died; last heard of "),
         pytest.param(ASP, "dies", r"died; last heard of ", marks=pytest.mark.slow),
-        (ASP, "raises", r"failed at iteration 7: DataError: samples.bin: sample 17 is cut off"),
+        pytest.param(
+            ASP,
+            "raises",
+            r"failed at iteration 7: DataError: samples.bin: sample 17 is cut off",
+            marks=pytest.mark.slow,
+        ),
         (SSP, "stops", r"is silent for [\d.]+ s: stopped, or its host is down; last heard of "),
     ],
     ids=["killed, ssp", "killed, asp", "raising, asp", "stopped, ssp"],
