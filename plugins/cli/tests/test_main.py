@@ -108,6 +108,17 @@ def test_a_wrong_option_is_answered_with_the_nearest(capsys: pytest.CaptureFixtu
         (["train", "s", "--option", f"a.b={'9' * 5000}"], "(5,000 characters) is no number"),
         (["train", "s", "--option", "lr=1"], "'lr=1' is not PLUGIN.KEY=VALUE"),
         (["test", "net"], "--weights"),
+        (
+            ["train", ""],
+            "SOLVER is empty (a variable of the shell that is not set?); see demitasse train ",
+        ),
+        (["train", "-solver", ""], "--solver is empty (a variable"),
+        (["train", "s", "--hw", ""], "--hw is empty (a variable"),  # not the working folder
+        (["curve", "a.json", ""], "RUNS... is empty (a variable"),
+        (["check", ""], "PLUGIN is empty (a variable"),
+        (["draw", ""], "NET is empty (a variable"),
+        (["data", "convert", "", "set"], "SOURCE is empty (a variable"),
+        (["convert_imageset", "", "list.txt", ""], "LIST or DB is empty (a variable"),
     ],
 )
 def test_a_wrong_use_is_one_line(

@@ -130,6 +130,7 @@ def load(manifest: Manifest, name: str) -> click.Command:
             f"plugin {manifest.name!r}: its command {name!r} is a {type(command).__name__}, "
             f"not a click command"
         )
+    usage.refuse_empty(command)
     return command
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -30,6 +31,28 @@ def told(error: click.UsageError, given: Sequence[str]) -> str:
     if match := re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", words):
         return f"too many words: {match[1]}"
     return words
+
+
+def refuse_empty(command: click.Command) -> None:
+    """Have a command refuse empty text for a path, which would be the working folder, and for a word
+    without which it cannot do: mostly a variable of the shell that is not set."""
+    for each in getattr(command, "commands", {}).values():
+        refuse_empty(each)
+    for parameter in command.params:
+        word = isinstance(parameter, click.Argument) and parameter.nargs == 1
+        if (word or isinstance(parameter.type, click.Path)) and "type_cast_value" not in vars(parameter):
+            cast = partial(_cast, parameter, parameter.type_cast_value)
+            parameter.type_cast_value = cast  # type: ignore[method-assign]
+
+
+def _cast(
+    parameter: click.Parameter, cast: Callable[..., Any], context: click.Context, value: Any
+) -> Any:
+    if value == "" or (isinstance(value, tuple | list) and "" in value):
+        raise click.UsageError(
+            f"{_name(parameter)} is empty (a variable of the shell that is not set?)", context
+        )
+    return cast(context, value)
 
 
 def _option(name: str, parameters: Sequence[click.Parameter], given: Sequence[str]) -> str:

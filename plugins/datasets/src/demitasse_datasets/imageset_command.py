@@ -95,6 +95,8 @@ def convert(program: str, given: tuple[str, ...], written: dict[str, Any], **mor
     if len(given) not in (2, 3):
         raise click.UsageError("give LIST and DB, or ROOT, LIST and DB")
     root, (source, target) = given[0] if len(given) == 3 else "", given[-2:]
+    if not (source and target):  # ROOT may be: paths of a list are whole then
+        raise click.UsageError("LIST or DB is empty (a variable of the shell that is not set?)")
     renamed = {"resize_height": "height", "resize_width": "width"}
     options = {renamed.get(name, name): value for name, value in written.items()}
     options["encoded"] = options.pop("encode_type") or options["encoded"]
