@@ -159,3 +159,10 @@ def test_files_hold_the_picture_and_the_data(tmp_path: Path) -> None:
 def test_mistakes_are_named(words: tuple[Any, ...], message: str) -> None:
     with pytest.raises(DemitasseError, match=message):
         run(*words)
+
+
+@pytest.mark.parametrize("option", ["--ranks", "--size"])
+def test_numbers_that_no_array_counts_are_refused(option: str) -> None:
+    done = run("ring", "--ranks", 4, option, 10**20)
+    assert done.exit_code == 2
+    assert f"{10**20} is not in the range" in done.output

@@ -294,3 +294,4 @@ def test_a_picture_of_another_kind_is_refused_before_it_is_drawn(tmp_path: Path)
     assert done.exit_code == 2
     assert f"say {target.with_suffix('.svg')}" in done.output
     assert not target.exists()
+    assert "say small.svg" in CliRunner().invoke(command, [str(net), "."]).output

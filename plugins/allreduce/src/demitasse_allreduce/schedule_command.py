@@ -32,13 +32,17 @@ PAPER = {"alpha": 1e-6, "bandwidth": 12e9, "oversubscription": 4.0}
 )
 @click.argument("algorithm")
 @click.option(
-    "--ranks", required=True, type=click.IntRange(min=1), metavar="N", help="How many take part."
+    "--ranks",
+    required=True,
+    type=click.IntRange(1, 1 << 20),
+    metavar="N",
+    help="How many take part.",
 )
 @click.option(
     "--size",
     default=1 << 20,
     show_default=True,
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, 1 << 48),
     metavar="ELEMENTS",
     help="Elements of 4 bytes.",
 )

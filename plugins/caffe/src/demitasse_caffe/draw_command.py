@@ -41,8 +41,9 @@ def command(net: Path, target: str | None, rankdir: str, phase: str) -> None:
 
     path = Path(target) if target else Path(net.with_suffix(".svg").name)
     if target != "-" and path.suffix.lower() != ".svg":
+        named = path.with_suffix(".svg") if path.name else path / net.with_suffix(".svg").name
         raise click.UsageError(
-            f"{path}: nets are drawn as SVG; say {path.with_suffix('.svg')}, which browsers show, and "
+            f"{path}: nets are drawn as SVG; say {named}, which browsers show, and "
             f"Inkscape or rsvg-convert make other formats of it"
         )
     with compose() as runtime:
