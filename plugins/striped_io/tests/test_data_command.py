@@ -127,6 +127,8 @@ def test_what_is_no_number_of_bytes_is_told(text: str) -> None:
 def test_measuring_ends(made: Any, seconds: str) -> None:
     with pytest.raises(DataError, match=rf"--seconds is {seconds}; valid are 0 and more"):
         run("measure", made.path, "--seconds", seconds)
+    with pytest.raises(click.BadParameter, match="not in the range"):
+        run("measure", made.path, "--batch", 10**20)
 
 
 def test_what_is_left_is_told_by_the_pace_since_the_first_report(

@@ -291,7 +291,13 @@ def convert(source: str, target: Path, order: str | None, json_path: str | None,
     "some seconds, and say how quick that is and what each stripe gives.",
 )
 @click.argument("source")
-@click.option("--batch", default=256, show_default=True, help="Samples of a mini-batch of all workers.")
+@click.option(
+    "--batch",
+    default=256,
+    type=click.IntRange(1, (1 << 31) - 1),
+    show_default=True,
+    help="Samples of a mini-batch of all workers.",
+)
 @click.option("--workers", default=1, show_default=True, help="Workers that share it.")
 @click.option("--seconds", default=2.0, show_default=True, help="How long.")
 @click.option("--shuffle/--no-shuffle", default=True, help="In a shuffled order, or the file's.")
