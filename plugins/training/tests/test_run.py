@@ -285,6 +285,32 @@ def test_what_would_be_ignored_is_refused(toy: ModuleType, runtime: Callable[...
         made.trainer(solver, retain=True)
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"overrides": "base_lr=1"}, "overrides maps keys to values, .*; given 'base_lr=1'"),
+        ({"overrides": {1: 2}}, "overrides maps keys to values, .*; given {1: 2}"),
+        ({"data": np.zeros((2, 4))}, "data maps a phase to arrays .*given ndarray"),
+        ({"data": 3}, "data maps a phase to arrays .*given int"),
+        ({"scaling": None}, r"unknown scaling 'None' \(valid: strong, weak\)"),
+        ({"precision": ["f32"]}, r"unknown precision .*\(valid: bf16, f32, "),
+    ],
+)
+def test_arguments_of_another_type_are_told(
+    toy: ModuleType, runtime: Callable[..., Any], given: dict[str, Any], told: str
+) -> None:
+    with pytest.raises((ModelError, CompositionError), match=told):
+        runtime().trainer(toy.solver(toy.classifier()), **{"precision": "f64", **given})
+
+
+def test_what_cannot_be_asked_is_refused_before_anything_is_trained(running: Any) -> None:
+    """As the command's text of the same name, which is none of Python's functions."""
+    trainer, events = running(test_interval=4)
+    with pytest.raises(ModelError, match=r"until is a function, .*; given 'accuracy>=0.99'"):
+        trainer.run(until="accuracy>=0.99")
+    assert events == [] and trainer.iteration == 0
+
+
 def test_a_snapshot_that_cannot_be_written_names_path_and_reason(running: Any, tmp_path: Path) -> None:
     trainer, events = running()
     (tmp_path / "file").write_text("in the way")

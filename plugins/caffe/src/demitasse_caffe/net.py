@@ -208,5 +208,5 @@ def _cut_off(layer: Layer, classes: Collection[str]) -> Layer:
 
 def check_phase(phase: str) -> None:
     """Raise ModelError for a phase that is neither train nor test."""
-    if phase not in PHASES:
-        raise ModelError(f"unknown phase {phase!r} (valid: {', '.join(PHASES)})")
+    if not isinstance(phase, str) or phase not in PHASES:
+        raise ModelError(f"unknown phase {phase!r:.99} (valid: {', '.join(PHASES)})")

@@ -30,17 +30,34 @@ SCALINGS = ("strong", "weak")
 def chosen_precision(runtime: Runtime, asked: str | None) -> str:
     """The precision that a run asks for, else that of the machine's description. Raises
     CompositionError with the valid ones."""
-    precision = asked or runtime.machine.precision
-    if precision not in PRECISIONS:
-        where = None if asked else runtime.machine.origin
-        raise CompositionError(unknown("precision", precision, PRECISIONS, where))
+    precision = runtime.machine.precision if asked is None else asked
+    if not isinstance(precision, str) or precision not in PRECISIONS:
+        where = runtime.machine.origin if asked is None else None
+        raise CompositionError(unknown("precision", str(precision), PRECISIONS, where))
     return precision
 
 
 def check_scaling(scaling: str) -> None:
     """Raise CompositionError for what ``scaling`` cannot be."""
-    if scaling not in SCALINGS:
-        raise CompositionError(unknown("scaling", scaling, SCALINGS))
+    if not isinstance(scaling, str) or scaling not in SCALINGS:
+        raise CompositionError(unknown("scaling", str(scaling), SCALINGS))
+
+
+def check_overrides(overrides: Any) -> None:
+    """Raise ModelError unless ``overrides`` maps what is to be another value to that."""
+    if overrides is None or (
+        isinstance(overrides, Mapping) and all(isinstance(k, str) for k in overrides)
+    ):
+        return
+    form = "overrides maps keys to values, {'base_lr': 0.1, 'layer.data.data_param.batch_size': 64}"
+    raise ModelError(f"{form}; given {overrides!r:.99}")
+
+
+def check_asks(**asks: Any) -> None:
+    """Raise ModelError for what a run is to ask and cannot: not after hours, when it is asked first."""
+    for name, ask in asks.items():
+        if ask is not None and not callable(ask):
+            raise ModelError(f"{name} is a function, which is asked whether to; given {ask!r:.99}")
 
 
 def check_retain(retain: str | None) -> None:

@@ -36,12 +36,12 @@ def make_workers(
     """Plan the solver's net for each worker of this process, with the choices of kernels that were
     ``saved``, and join them. Who has been made is in the ``crew`` also where another fails. Raises
     ModelError for samples that nobody would read."""
+    open_source, dtype = opener(runtime, data, "train"), PRECISIONS[precision]
     if "test" in (data or {}) and not solver.tests:
         raise ModelError(
             f"{solver.train.location}: data is given for phase 'test'; there is no test net"
         )
     update = Update.named(solver.update, solver.update_attributes, runtime.vocabulary, solver.location)
-    open_source, dtype = opener(runtime, data, "train"), PRECISIONS[precision]
     for place in arrange(runtime.machine, dtype, processes):
         if saved is not None and (tuner := runtime.kernels(place).tuner) is not None:
             tuner.prefer(saved.record.get("kernels", {}))

@@ -31,6 +31,7 @@ from demitasse_training import parameters
 from demitasse_training.arguments import (
     at_least_one,
     check_backward,
+    check_overrides,
     check_retain,
     chosen_precision,
     read_weights,
@@ -90,6 +91,7 @@ class Net(PlannedNet, Rooted):
     ) -> None:
         self._one_at_a_time = threading.RLock()
         self.loaded: dict[str, parameters.Loaded] = {}
+        check_overrides(overrides)
         check_retain(retain)
         check_backward(backward, retain if gradients is None else "all")
         seed, precision = whole_seed(seed), chosen_precision(runtime, precision)

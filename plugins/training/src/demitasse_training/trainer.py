@@ -31,6 +31,8 @@ from demitasse_training import agreement
 from demitasse_training.accord import Accord
 from demitasse_training.arguments import (
     at_least_one,
+    check_asks,
+    check_overrides,
     check_retain,
     check_scaling,
     chosen_precision,
@@ -104,6 +106,7 @@ class Trainer(Rooted):
         partial: bool = False,
     ) -> None:
         check_scaling(scaling)
+        check_overrides(overrides)
         check_retain(retain)
         self.runtime, self.scaling = runtime, scaling
         self.processes = runtime.processes
@@ -288,6 +291,7 @@ class Trainer(Rooted):
         read, in any process, or a listener fails, a snapshot keeps what was trained so far. Listeners
         are told of the end of a run that fails too, with its ``error``. Raises SnapshotError, before
         anything else, where another process's training writes snapshots with the same prefix."""
+        check_asks(stop=stop, save=save, until=until)
         first = self.processes.rank == 0
         if first:
             self.check_snapshots()
