@@ -444,6 +444,13 @@ def test_an_unknown_algorithm_of_a_description_says_where(
         simulated(solver, hw, scaling="weak")
 
 
+def test_memory_of_this_machine_that_nobody_allocates_is_told(solver: Path, tmp_path: Path) -> None:
+    path = tmp_path / "made-up.toml"
+    path.write_text(f'schema = 1\nname = "made-up"\nfingerprint = "any"\n{NODE.replace("host", "hots")}')
+    with pytest.raises(demitasse.PlanError, match=r"made-up.toml:7: .*'hots'; did you mean 'host'"):
+        simulated(solver, path)
+
+
 def test_samples_that_are_not_here_need_only_a_shape(
     solver: Path, machine: Callable[[str], Path]
 ) -> None:

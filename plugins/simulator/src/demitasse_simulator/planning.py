@@ -281,7 +281,10 @@ class Drawing(Runtime):
         return self.counters.setdefault(space, Counter(space))
 
     def kernels(self, worker: WorkerPlace) -> Kernels:
-        """The real runtime's, with a record of what each was chosen for."""
+        """The real runtime's, with a record of what each was chosen for. Raises PlanError where this
+        machine has no such memory, which says more than that nothing computes in it."""
+        if not worker.place.simulated:
+            self._real.allocator(worker.space)
         self.recorders.append(Recorder(self._real.kernels(worker)))
         return self.recorders[-1]
 
