@@ -53,7 +53,8 @@ class SyncSpec:
 class Level:
     """``count`` siblings in each ``parent`` (None: the level before); the rest is of one sibling, as in
     a description: ``workers`` are threads, mpi, streams, simulated or None, ``kernels`` the plugin that
-    they prefer; ``peak``, and what layers reach of it (``sustained``), are FLOP/s, ``clock`` is Hz."""
+    they prefer; ``peak``, and what layers reach of it (``sustained``), are FLOP/s, ``clock`` is Hz,
+    ``launch`` is the seconds that a kernel takes at least."""
 
     name: str
     count: int = 1
@@ -66,6 +67,7 @@ class Level:
     kernels: str | None = None
     peak: Quantity | None = None
     sustained: Quantity | None = None
+    launch: Quantity | None = None
     clock: Quantity | None = None
     cores: int | None = None
     threads_per_core: int | None = None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from demitasse import Machine
 
 UNITS = {"capacity": "B", "bandwidth": "B/s", "latency": "s", "clock": "Hz"}
-UNITS |= {"peak": "FLOP/s", "sustained": "FLOP/s"}
+UNITS |= {"peak": "FLOP/s", "sustained": "FLOP/s", "launch": "s"}
 
 
 COUNTS = ("count", "cores", "threads_per_core")

@@ -40,7 +40,7 @@ from demitasse_descriptions.unserved import unstreamed as unstreamed
 
 WORKERS = ("threads", "mpi", "streams", "simulated")
 _UNITS = {"latency": "s", "capacity": "B", "bandwidth": "B/s", "clock": "Hz"}
-_UNITS |= {"peak": "FLOP/s", "sustained": "FLOP/s"}
+_UNITS |= {"peak": "FLOP/s", "sustained": "FLOP/s", "launch": "s"}
 _LONG = re.compile(r"\d[\d_]{4000,}")
 """Digits of which Python makes no whole number."""
 _STRINGS = r'"""[^\0]*?"""|\'\'\'[^\0]*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*'

@@ -16,7 +16,7 @@ import demitasse
 from demitasse import CompositionError, DescriptionError, GradientSync, hookimpl, load_machine
 from demitasse_simulator.described import standing_in
 from demitasse_simulator.program import Simulation
-from demitasse_simulator.report import human_bytes, show
+from demitasse_simulator.report import by_layer, human_bytes, show
 
 SAMPLES = {"data": (1, 12, 12), "label": ()}
 ROOT = Path(__file__).parents[3]
@@ -169,6 +169,19 @@ def test_an_absurd_batch_takes_no_memory_to_predict(
     batch = {"layer.data.data_param.batch_size": "1000000"}
     done = simulated(solver, machine(NODE), overrides=batch)
     assert done.fits is False and done.memory["arena"] > 3e9
+
+
+def test_a_kernel_takes_a_launch_at_least(solver: Path, machine: Callable[[str], Path]) -> None:
+    """A millisecond is more than any of this net takes otherwise."""
+    quick = simulated(solver, machine(NODE))
+    slow, slower = (simulated(solver, machine(f'{NODE}launch = "{n} ms"\n')) for n in (1, 2))
+    rows = by_layer(slow)
+    assert quick.seconds < 1e-3
+    assert all(row["seconds"] == pytest.approx(1e-3 * len(row["kernels"])) for row in rows)
+    assert slow.seconds * 1e3 == pytest.approx(round(slow.seconds * 1e3), rel=1e-3)  # and the samples
+    assert slow.seconds >= sum(row["seconds"] for row in rows)
+    assert slower.seconds == pytest.approx(2 * slow.seconds, rel=1e-3)
+    assert "a kernel 1 ms (assumed) at least" in slow.sources
 
 
 @pytest.mark.parametrize(

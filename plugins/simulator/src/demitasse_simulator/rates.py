@@ -129,8 +129,9 @@ def home_of(machine: Machine, level: Level, sharing: Mapping[str, int]) -> Home 
 
 
 class Roofline:
-    """A level's rate and its memory's bandwidth. The rate is what the description says that layers
-    sustain, else its peak: no kernel is quicker. Raises DescriptionError that names the key where the
+    """A level's rate, its memory's bandwidth, and what a kernel takes at least (``launch``; 0 where no
+    level around says it). The rate is what the description says that layers sustain, else its peak: no
+    kernel is quicker. Raises DescriptionError that names the key where the
     description lacks one of the two."""
 
     def __init__(self, machine: Machine, place: Place, sharing: Mapping[str, int]) -> None:
@@ -161,16 +162,19 @@ class Roofline:
             raise missing_number(machine, home.level, f"memory.bandwidth of space {space!r}", why)
         self.bandwidth = bandwidth.value * home.memories / home.sharing
         self._lines.append(f"memory {space!r} {bandwidth} x {home.memories}{_shared(home.sharing)}")
+        launch = next((outer.launch for outer in around if outer.launch is not None), None)
+        self.launch = 0.0 if launch is None else launch.value
+        self._lines += [] if launch is None else [f"a kernel {launch} at least"]
 
     def cost(
         self, plugin: str, candidate: Candidate, request: Request, flops: float, moved: float
     ) -> Costed:
-        """The kernel's own word, or the larger of arithmetic and memory."""
+        """The kernel's own word, or the largest of arithmetic, memory and launch."""
         if candidate.seconds is not None:
             return Costed(candidate.seconds, "kernel")
-        arithmetic, memory = flops / self.rate, moved / self.bandwidth
-        self._counts |= arithmetic > memory
-        return Costed(max(arithmetic, memory), "roofline")
+        arithmetic, others = flops / self.rate, max(moved / self.bandwidth, self.launch)
+        self._counts |= arithmetic > others
+        return Costed(max(arithmetic, others), "roofline")
 
     def describe(self) -> list[str]:
         return self._lines
