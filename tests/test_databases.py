@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from sample_files import packed, photo, proto
 
 import demitasse
-from demitasse import DataError, DataSpec
+from demitasse import DataError, DataSpec, image_size
 from demitasse_caffe.schema import schema
 from demitasse_datasets import images, leveldb_format
 from demitasse_datasets.datum import Datum, parse, serialize
@@ -316,7 +316,7 @@ def test_what_is_no_whole_image_is_refused_before_it_takes_memory(data: bytes, m
 @pytest.mark.parametrize("ending", [".jpg", ".png", ".bmp", ".webp", ".tiff", ".gif", ".ppm", ".pgm"])
 def test_the_size_of_an_image_is_known_before_it_is_decoded(ending: str) -> None:
     data = packed(photo(37, 53, 1 if ending == ".pgm" else 3), ending)
-    assert images.size(data) == (53, 37)
+    assert image_size(data) == (53, 37)
     assert images.decode(data).shape == (37, 53, 3)
 
 
@@ -325,7 +325,7 @@ def test_progressive_jpegs_and_lossless_webps_tell_their_size_too() -> None:
         (".jpg", [cv2.IMWRITE_JPEG_PROGRESSIVE, 1]),
         (".webp", [cv2.IMWRITE_WEBP_QUALITY, 101]),
     ):
-        assert images.size(bytes(cv2.imencode(ending, photo(37, 53), options)[1])) == (53, 37)
+        assert image_size(bytes(cv2.imencode(ending, photo(37, 53), options)[1])) == (53, 37)
 
 
 @pytest.mark.parametrize("form", ["database", "list"])

@@ -5,6 +5,7 @@ from demitasse.arena import (
     Memory as Memory,
 )
 from demitasse_contracts import (
+    IMAGE_ENDINGS as IMAGE_ENDINGS,
     absent as absent,
     blamed as blamed,
     blamed_inside as blamed_inside,
@@ -13,6 +14,7 @@ from demitasse_contracts import (
     by_suffix as by_suffix,
     check_file as check_file,
     check_given as check_given,
+    check_image as check_image,
     check_levels as check_levels,
     check_program as check_program,
     check_word as check_word,
@@ -20,6 +22,8 @@ from demitasse_contracts import (
     disagreement as disagreement,
     gathered_layer_types as gathered_layer_types,
     gathered_words as gathered_words,
+    image_size as image_size,
+    images_by_class as images_by_class,
     kernels_elsewhere as kernels_elsewhere,
     nearest_path as nearest_path,
     no_package as no_package,

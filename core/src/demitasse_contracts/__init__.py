@@ -13,6 +13,10 @@ from demitasse_contracts.given import disagreement as disagreement
 from demitasse_contracts.given import no_package as no_package
 from demitasse_contracts.given import unfit as unfit
 from demitasse_contracts.given import unreadable as unreadable
+from demitasse_contracts.image_files import IMAGE_ENDINGS as IMAGE_ENDINGS
+from demitasse_contracts.image_files import check_image as check_image
+from demitasse_contracts.image_files import image_size as image_size
+from demitasse_contracts.image_files import images_by_class as images_by_class
 from demitasse_contracts.levels import check_levels as check_levels
 from demitasse_contracts.model_files import by_suffix as by_suffix
 from demitasse_contracts.model_files import check_file as check_file

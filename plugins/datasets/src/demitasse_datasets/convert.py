@@ -14,14 +14,22 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, DataSpec, folder_beside, is_folder, is_there, permutation, unknown
+from demitasse import (
+    DataError,
+    DataSpec,
+    folder_beside,
+    images_by_class,
+    is_folder,
+    is_there,
+    permutation,
+    unknown,
+)
 from demitasse_datasets import images
 from demitasse_datasets.datum import Datum, serialize
 from demitasse_datasets.decoders import decoders, for_each
 from demitasse_datasets.image_list import Listed, read_bytes, read_list
 from demitasse_datasets.samples import naming
 
-ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 ENCODED = ("bmp", "jpeg", "jpg", "png", "ppm", "tif", "tiff", "webp")
 """Formats in which images are written that Caffe reads."""
 ALSO = {".jpeg": ".jpg", ".jpg": ".jpeg", ".tif": ".tiff", ".tiff": ".tif"}
@@ -137,28 +145,13 @@ def form_of(height: int, width: int, gray: bool, encoded: bool | str) -> Form:
 
 
 def in_folder(folder: Path) -> list[Listed]:
-    """The images of a folder: those of its sub-folders, which are the classes 0, 1, ... by name, or of
-    the folder itself, all of class 0. Hidden folders are none. Raises DataError for a sub-folder
-    without images that stands before one with some, whose number it would change."""
-
-    def images_of(one: Path) -> list[str]:
-        found = (p for p in one.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
-        return sorted(p.relative_to(folder).as_posix() for p in found)
-
-    classes = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-    lists = [images_of(each) for each in classes]
-    while lists and not lists[-1]:
-        lists.pop()
-    if not lists:
-        lists = [images_of(folder)]
-    elif empty := [path.name for path, each in zip(classes, lists, strict=False) if not each]:
-        raise DataError(
-            f"{folder}: its sub-folders are the classes, and there are no images in "
-            f"{', '.join(empty[:4])}{' ...' if len(empty) > 4 else ''}, by which the others' numbers "
-            f"change; take it out, or name a list"
-        )
-    named = [(name, label) for label, each in enumerate(lists) for name in each]
-    return [Listed(number, name, label) for number, (name, label) in enumerate(named, 1)]
+    """The images of a folder, with the numbers of their classes. Raises DataError."""
+    images = (
+        (path.relative_to(folder).as_posix(), label)
+        for label, each in enumerate(images_by_class(folder))
+        for path in each
+    )
+    return [Listed(number, name, label) for number, (name, label) in enumerate(images, 1)]
 
 
 def from_files(

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from demitasse import DataError, DataSpec, Field, is_file, is_folder, shortened
+from demitasse import DataError, DataSpec, Field, check_image, is_file, is_folder, shortened
 from demitasse_striped_io import loops
 from demitasse_striped_io.contents import Contents, Item
-from demitasse_striped_io.decoding import check, decode
+from demitasse_striped_io.decoding import decode
 from demitasse_striped_io.index import record_bytes
 from demitasse_striped_io.lists import in_folder, listed
 
@@ -204,7 +204,7 @@ class FilesInput:
     def _kept(self, item: Item, contents: Contents) -> np.ndarray:
         data = contents.read(item)
         try:
-            check(data)
+            check_image(data.data)
         except DataError as error:
             self.damaged[item.where] = str(error)
         return data

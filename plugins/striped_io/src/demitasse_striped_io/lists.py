@@ -6,9 +6,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from demitasse import DataError, is_special, is_there
+from demitasse import DataError, images_by_class, is_special, is_there
 from demitasse_striped_io.contents import Item
-from demitasse_striped_io.decoding import ENDINGS
 
 LONGEST_LIST = 1 << 31
 HDF5 = (".h5", ".hdf5")
@@ -16,26 +15,9 @@ _LABEL = re.compile(r"[+-]?[0-9]{1,20}")
 
 
 def in_folder(folder: Path) -> list[Item]:
-    """The images of a folder: those of its sub-folders, which are the classes 0, 1, ... by name, or of
-    the folder itself, all of class 0. Hidden folders are none. Raises DataError for a sub-folder
-    without images that stands before one with some, whose number it would change."""
-
-    def images_of(one: Path) -> list[Path]:
-        return sorted(p for p in one.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
-
-    classes = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-    lists = [images_of(each) for each in classes]
-    while lists and not lists[-1]:
-        lists.pop()
-    if not lists:
-        lists = [images_of(folder)]
-    elif empty := [path.name for path, each in zip(classes, lists, strict=False) if not each]:
-        raise DataError(
-            f"{folder}: its sub-folders are the classes, and there are no images in "
-            f"{', '.join(empty[:4])}{' ...' if len(empty) > 4 else ''}, by which the others' numbers "
-            f"change; take it out, or name a list"
-        )
-    return [Item(path, str(path), label) for label, each in enumerate(lists) for path in each]
+    """The images of a folder, with the numbers of their classes. Raises DataError."""
+    classes = enumerate(images_by_class(folder))
+    return [Item(path, str(path), label) for label, images in classes for path in images]
 
 
 def listed(path: Path, root: str) -> list[Item]:

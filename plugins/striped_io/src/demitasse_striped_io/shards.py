@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from demitasse import DataError, shortened
+from demitasse import IMAGE_ENDINGS, DataError, shortened
 from demitasse_striped_io.contents import BROKEN, Item, opener
-from demitasse_striped_io.decoding import ENDINGS
 
 LABELS = ("cls", "index", "label")
 LONGEST_LABEL = 1 << 20
@@ -87,7 +86,7 @@ def _samples(file: Path, archive: tarfile.TarFile) -> Iterator[Item]:
             if sample is not None:
                 yield sample.item()
             sample = _Sample(file, key)
-        if f".{ending}" in ENDINGS:
+        if f".{ending}" in IMAGE_ENDINGS:
             where = f"{file}: {member.name}"
             sample.images.append(Item(file, where, 0, member.offset_data, member.size))
         elif ending in (*LABELS, "json"):
@@ -112,7 +111,7 @@ class _Sample:
         """Its image with its label. Raises DataError for no image, for several, and for a bad label."""
         label, name = self._label(), shortened(self.key.lstrip("/"), quoted=True)
         if not self.images:
-            raise DataError(f"{self.file}: the sample {name} has no image ({', '.join(ENDINGS)})")
+            raise DataError(f"{self.file}: the sample {name} has no image ({', '.join(IMAGE_ENDINGS)})")
         if len(self.images) > 1:
             found = ", ".join(shortened(Path(image.where).name) for image in self.images[:4])
             raise DataError(

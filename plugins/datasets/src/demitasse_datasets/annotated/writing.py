@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from demitasse import DataError, unknown
-from demitasse_datasets import images
+from demitasse import DataError, image_size, unknown
 from demitasse_datasets.annotated.annotations import READERS, read_label_map
 from demitasse_datasets.annotated.record import serialize_annotated
 from demitasse_datasets.convert import check_target, form_of, from_files, write_lmdb
@@ -62,7 +61,7 @@ def convert_annotated(
     listed, about = read_pairs(path)
 
     def finish(each: Listed, datum: Datum) -> bytes:
-        size = images.size(read_bytes(root + each.path, path)) or (datum.width, datum.height)
+        size = image_size(read_bytes(root + each.path, path)) or (datum.width, datum.height)
         file = beside(root + about[each.line], path)
         return serialize_annotated(datum, READERS[form](file, size, names))
 

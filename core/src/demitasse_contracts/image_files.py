@@ -1,0 +1,164 @@
+"""Files of images: those that a folder has, and what is checked of one before a decoder takes memory
+for it."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+from demitasse import DataError
+
+IMAGE_ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+
+_FORMATS = "JPEG, PNG, BMP, WebP, TIFF, GIF, PNM"
+_ALWAYS, _LARGEST = 1 << 22, 1 << 30
+"""Pixels (4 million, 12 MB in colour) that any image may have, and that OpenCV lets one have."""
+_PIXELS_PER_BYTE = 8 * 1032
+"""What deflate at its best makes of a byte, at a bit a pixel: an image that has more than ``_ALWAYS``
+pixels and more than this for each of its bytes lies about its size."""
+_HEAD, _TAIL = 1 << 10, 1 << 10
+"""Bytes in which most headers, with their comments, and most ends lie."""
+_NO_FRAME = {0xC4, 0xC8, 0xCC}
+"""Markers among JPEG's start-of-frame codes that start none."""
+_PNM = re.compile(rb"P[1-6](?:\s|#[^\n]*\n)+(\d{1,9})\s+(?:#[^\n]*\n\s*)*(\d{1,9})\s")
+
+
+def images_by_class(folder: Path) -> list[list[Path]]:
+    """The images of a folder, by name: those of each of its sub-folders, which are the classes 0, 1, ...
+    by name, or of the folder itself, all of class 0. Hidden folders are none. Raises DataError for a
+    sub-folder without images that stands before one with some, whose number it would change."""
+
+    def images_of(one: Path) -> list[Path]:
+        found = (p for p in one.rglob("*") if p.suffix.lower() in IMAGE_ENDINGS and p.is_file())
+        return sorted(found, key=Path.as_posix)
+
+    classes = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    images = [images_of(each) for each in classes]
+    while images and not images[-1]:
+        images.pop()
+    if not images:
+        return [images_of(folder)]
+    if empty := [path.name for path, each in zip(classes, images, strict=False) if not each]:
+        raise DataError(
+            f"{folder}: its sub-folders are the classes, and there are no images in "
+            f"{', '.join(empty[:4])}{' ...' if len(empty) > 4 else ''}, by which the others' numbers "
+            f"change; take it out, or name a list"
+        )
+    return images
+
+
+def check_image(data: memoryview | bytes) -> None:
+    """Raise DataError for what is no image, for one that was cut off, and for one whose header claims
+    more pixels than its bytes can hold."""
+    if not len(data):
+        raise DataError("its image is empty (0 bytes)")
+    found = image_size(data)
+    if found is None:
+        start = bytes(data[:8]).hex(" ")
+        raise DataError(f"it is no image: it begins with the bytes {start} (read are {_FORMATS})")
+    width, height = found
+    if min(width, height) < 1:
+        raise DataError(f"its image has no pixels: {width} x {height}")
+    if width * height > max(_ALWAYS, min(_LARGEST, _PIXELS_PER_BYTE * len(data))):
+        raise DataError(f"its image claims {width:,} x {height:,} pixels in {len(data):,} bytes")
+    kind = {b"\xff\xd8": "JPEG", b"\x89P": "PNG"}.get(bytes(data[:2]))
+    if kind and not (_ends_as_jpeg if kind == "JPEG" else _ends_as_png)(data):
+        raise DataError(f"its image is cut off after {len(data):,} bytes: a {kind} without its end")
+
+
+def _ends_as_jpeg(data: memoryview | bytes) -> bool:
+    """Whether an end follows the last scan: libjpeg fills with gray what is missing, and goes on."""
+    for some in (data[-_TAIL:], data):
+        whole = bytes(some)
+        if (end := whole.rfind(b"\xff\xd9")) >= 0:
+            return end > whole.rfind(b"\xff\xda")
+    return False
+
+
+def _ends_as_png(data: memoryview | bytes) -> bool:
+    """By the chunks' lengths, as behind the last one anything may stand; and OpenCV takes as much memory
+    for a chunk as it says that it needs."""
+    at = 8
+    while at + 8 <= len(data):
+        if data[at + 4 : at + 8] == b"IEND":
+            return True
+        at += 12 + int.from_bytes(data[at : at + 4], "big")
+    return False
+
+
+def image_size(data: memoryview | bytes) -> tuple[int, int] | None:
+    """(width, height) by the header of an image; None when it is none of those that are read or has no
+    whole header."""
+    head = bytes(data[:_HEAD])
+    try:
+        if head.startswith(b"\xff\xd8\xff"):
+            return _jpeg(data)
+        if head.startswith(b"\x89PNG\r\n\x1a\n") and head[12:16] == b"IHDR":
+            return _pair(">II", head, 16)
+        if head.startswith(b"BM"):
+            old = struct.unpack_from("<I", head, 14)[0] == 12
+            width, height = _pair("<HH" if old else "<ii", head, 18)
+            return width, abs(height)
+        if head.startswith((b"GIF87a", b"GIF89a")):
+            return _pair("<HH", head, 6)
+        if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
+            return _webp(head)
+        if head.startswith((b"II*\0", b"MM\0*")):
+            return _tiff(data, "<" if head[:1] == b"I" else ">")
+        if found := _PNM.match(head):
+            return int(found[1]), int(found[2])
+    except (struct.error, IndexError):
+        return None
+    return None
+
+
+def _pair(form: str, data: memoryview | bytes, at: int) -> tuple[int, int]:
+    first, second = struct.unpack_from(form, data, at)
+    return first, second
+
+
+def _jpeg(data: memoryview | bytes) -> tuple[int, int] | None:
+    at = 2
+    while at + 4 <= len(data):
+        if data[at] != 0xFF:
+            return None
+        marker = data[at + 1]
+        if marker == 0xFF:
+            at += 1
+        elif marker == 0x01 or 0xD0 <= marker <= 0xD7:
+            at += 2
+        elif 0xC0 <= marker <= 0xCF and marker not in _NO_FRAME:
+            height, width = _pair(">HH", data, at + 5)
+            return width, height
+        elif marker in (0xD8, 0xD9, 0xDA):
+            return None
+        else:
+            at += 2 + max(2, struct.unpack_from(">H", data, at + 2)[0])
+    return None
+
+
+def _webp(head: bytes) -> tuple[int, int] | None:
+    form = head[12:16]
+    if form == b"VP8X":
+        width, height = (int.from_bytes(head[at : at + 3], "little") + 1 for at in (24, 27))
+        return width, height
+    if form == b"VP8L":
+        bits = struct.unpack_from("<I", head, 21)[0]
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if form == b"VP8 ":
+        width, height = _pair("<HH", head, 26)
+        return width & 0x3FFF, height & 0x3FFF
+    return None
+
+
+def _tiff(data: memoryview | bytes, order: str) -> tuple[int, int] | None:
+    at = struct.unpack_from(f"{order}I", data, 4)[0]
+    count = struct.unpack_from(f"{order}H", data, at)[0]
+    found = {}
+    for entry in range(min(count, 64)):
+        tag, kind = struct.unpack_from(f"{order}HH", data, at + 2 + 12 * entry)
+        if tag in (256, 257):
+            form = "H" if kind == 3 else "I"
+            found[tag] = struct.unpack_from(f"{order}{form}", data, at + 10 + 12 * entry)[0]
+    return (found[256], found[257]) if len(found) == 2 else None
