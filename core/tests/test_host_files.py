@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from demitasse import cache_folder, folder_beside, replacing, write_text
+from demitasse import cache_folder, folder_beside, matching, open_plain, replacing, write_text
 
 
 def test_the_cache_lies_where_the_system_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,3 +264,31 @@ def test_a_device_stays_one_and_its_error_names_the_file(tmp_path: Path) -> None
     with pytest.raises(OSError, match=f"^{path} could not be written: No space left on device$"):
         write_text(path, "text")
     assert list(tmp_path.iterdir()) == [path] and path.is_symlink()
+
+
+def test_a_file_is_opened_without_waiting_at_a_pipe(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("seven..")
+    os.mkfifo(tmp_path / "pipe")
+    file, about = open_plain(tmp_path / "file")
+    assert os.read(file, 100) == b"seven.." and about.st_size == 7
+    os.close(file)
+    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208  the numbers alone
+    for name in ("pipe", "/dev/zero"):
+        with pytest.raises(ValueError, match=r"^it is a pipe or a device; a file is needed here"):
+            open_plain(tmp_path / name)
+    with pytest.raises(IsADirectoryError, match="Is a directory"):
+        open_plain(tmp_path)
+    assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_a_pattern_is_of_two_parts_at_most(tmp_path: Path) -> None:
+    for name in ("a/1.x", "a/2.x", "b/c/3.x"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert sorted(matching(tmp_path / "*" / "[12].?")) == [
+        tmp_path / "a" / "1.x",
+        tmp_path / "a" / "2.x",
+    ]
+    assert list(matching(tmp_path / "**" / "3.x")) == []  # no whole tree
+    with pytest.raises(ValueError, match="at most 2 parts of a path are patterns"):
+        matching(tmp_path / "*" / "*" / "*")

@@ -16,10 +16,12 @@ from demitasse_contracts import (
     check_given as check_given,
     check_image as check_image,
     check_levels as check_levels,
+    check_plain as check_plain,
     check_program as check_program,
     check_word as check_word,
     closed as closed,
     disagreement as disagreement,
+    file_text as file_text,
     gathered_layer_types as gathered_layer_types,
     gathered_words as gathered_words,
     image_size as image_size,
@@ -69,6 +71,7 @@ from demitasse_host.echoes import (
     shortened as shortened,
 )
 from demitasse_host.files import (
+    SPECIAL_FILE as SPECIAL_FILE,
     cache_folder as cache_folder,
     expanded as expanded,
     folder_beside as folder_beside,
@@ -77,6 +80,8 @@ from demitasse_host.files import (
     is_special as is_special,
     is_there as is_there,
     locked as locked,
+    matching as matching,
+    open_plain as open_plain,
     replacing as replacing,
     write_text as write_text,
 )

@@ -20,6 +20,8 @@ from demitasse_contracts.image_files import images_by_class as images_by_class
 from demitasse_contracts.levels import check_levels as check_levels
 from demitasse_contracts.model_files import by_suffix as by_suffix
 from demitasse_contracts.model_files import check_file as check_file
+from demitasse_contracts.model_files import check_plain as check_plain
+from demitasse_contracts.model_files import file_text as file_text
 from demitasse_contracts.model_files import nearest_path as nearest_path
 from demitasse_contracts.owners import blamed as blamed
 from demitasse_contracts.owners import blamed_inside as blamed_inside

@@ -6,10 +6,22 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from demitasse import ModelError, is_file, is_folder, is_there, nearest
+from demitasse import (
+    SPECIAL_FILE,
+    DataError,
+    DemitasseError,
+    ModelError,
+    is_file,
+    is_folder,
+    is_special,
+    nearest,
+)
 
 if TYPE_CHECKING:
     from demitasse import Composition
+
+_LONGEST_LIST = 1 << 31
+"""Bytes."""
 
 
 def check_file(path: Path) -> None:
@@ -18,9 +30,33 @@ def check_file(path: Path) -> None:
         raise ModelError(f"{path} is a folder; a file is needed here: name one in it")
     if is_file(path):
         return
-    if is_there(path):
-        raise ModelError(f"{path} is a pipe or a device; a file is needed here: copy it to one")
+    check_plain(path, ModelError)
     raise ModelError(f"no such file: {path}{nearest_path(path)}")
+
+
+def check_plain(path: str | Path, kind: type[DemitasseError] = DataError) -> None:
+    """Raise an error of this kind for what may be read without an end, or where nobody may look."""
+    try:
+        special = is_special(path)
+    except OSError as error:
+        raise kind(f"{path}: cannot be read: {error.strerror}") from error
+    if special:
+        raise kind(f"{path} {SPECIAL_FILE}")
+
+
+def file_text(path: Path, strict: bool = False) -> str:
+    """The text of a list or the like, without the mark of a byte order. Names of files in it need not be
+    UTF-8: other bytes are kept as they are, unless ``strict``. Raises DataError for what cannot be read,
+    is too long, or is no text."""
+    check_plain(path)
+    try:
+        if path.stat().st_size > _LONGEST_LIST:
+            raise DataError(f"{path}: is longer than any list ({path.stat().st_size:,} bytes)")
+        return path.read_bytes().decode("utf-8-sig", "strict" if strict else "surrogateescape")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is no text: byte {error.start} is not UTF-8") from error
 
 
 def by_suffix(composition: Composition, role: str, path: Path) -> tuple[list[Any], list[Any], str]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import glob
 import os
 import secrets
 import shutil
@@ -14,6 +15,11 @@ from demitasse_host import leftovers
 LONGEST_NAME = 255
 """Bytes of a file's name that file systems take."""
 
+MOST_PATTERNS = 2
+"""Parts of a path that may be patterns."""
+
+SPECIAL_FILE = "is a pipe or a device; a file is needed here: copy it to one"
+"""What is said of a name for which ``is_special`` is true."""
 
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
@@ -48,6 +54,32 @@ def is_special(path: str | Path) -> bool:
     without an end; see ``is_there``."""
     mode = _mode(path)
     return mode != 0 and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def open_plain(path: str | Path) -> tuple[int, os.stat_result]:
+    """The number of a file that is opened to be read, and what the system has of it: without waiting at
+    a pipe for who writes to it. Raises OSError for a folder, too, and ValueError for a pipe or a
+    device."""
+    file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
+    about = os.fstat(file)
+    if stat.S_ISREG(about.st_mode):
+        return file, about
+    os.close(file)
+    if stat.S_ISDIR(about.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    raise ValueError(f"it {SPECIAL_FILE}")
+
+
+def matching(path: Path) -> Iterator[Path]:
+    """The paths that a pattern (with ``*``, ``?`` or ``[]``) names. Raises ValueError where more than
+    ``MOST_PATTERNS`` parts of it are patterns."""
+    if sum(map(glob.has_magic, path.parts)) > MOST_PATTERNS:
+        raise ValueError(
+            f"at most {MOST_PATTERNS} parts of a path are patterns: whoever reads a net is not to "
+            f"search all disks"
+        )
+    # Not Path.glob, which refuses absolute patterns, and for which ** is a whole tree.
+    return map(Path, glob.iglob(str(path)))  # noqa: PTH207
 
 
 def _mode(path: str | Path) -> int:

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, DataSpec, ModelError, is_file, nearest_path, shortened
+from demitasse import DataError, DataSpec, ModelError, check_plain, is_file, nearest_path, shortened
 from demitasse_caffe.schema import wire_classes
 from demitasse_caffe.weights import read_blob
-from demitasse_caffe.whole_file import check_plain, write_whole
+from demitasse_caffe.whole_file import write_whole
 
 TOGETHER = 256
 
@@ -41,7 +41,7 @@ def read_mean(path: Path) -> np.ndarray:
     """A mean of a binaryproto, or of a NumPy file of real numbers. Raises ModelError and DataError."""
     if path.suffix != ".npy":
         return read_mean_image(path)
-    check_plain(path)
+    check_plain(path, ModelError)
     try:
         stored: np.ndarray = np.lib.format.open_memmap(path, mode="r")
         extra = path.stat().st_size - stored.offset - stored.nbytes  # type: ignore[attr-defined]

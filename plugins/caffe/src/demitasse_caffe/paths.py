@@ -7,13 +7,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from demitasse import ModelError, nearest, nearest_path
+from demitasse import ModelError, matching, nearest, nearest_path
 
 FILES = ("mean_file", "root_folder", "source")
 """The fields of a layer's parameters that name files."""
-
-MOST_PATTERNS = 2
-"""Parts of a path that may be patterns: a net's file is not to have all disks searched."""
 
 _WINDOWS = re.compile(r"[A-Za-z]:/")
 """How an absolute path of Windows begins."""
@@ -169,9 +166,6 @@ def _exists(path: Path) -> bool:
     try:
         if path.exists():  # whatever is in its name
             return True
-        if not 0 < sum(map(glob.has_magic, path.parts)) <= MOST_PATTERNS:
-            return False
-        # Not Path.glob, for which ** is a whole tree.
-        return any(glob.iglob(str(path)))  # noqa: PTH207
+        return glob.has_magic(str(path)) and any(matching(path))
     except (OSError, ValueError):
         return False

@@ -5,22 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from demitasse import ModelError, is_special, replacing
-
-
-def check_plain(path: Path) -> None:
-    """Raise ModelError for what may be read without an end, or where nobody may look."""
-    try:
-        special = is_special(path)
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
-    if special:
-        raise ModelError(f"{path}: is a pipe or a device; a file is needed here: copy it to one")
+from demitasse import ModelError, check_plain, replacing
 
 
 def read_whole(path: Path) -> bytes:
     """What is in a file. Raises ModelError with the system's reason, and for a pointer of Git LFS."""
-    check_plain(path)
+    check_plain(path, ModelError)
     try:
         data = path.read_bytes()
     except OSError as error:

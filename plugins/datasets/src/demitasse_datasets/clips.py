@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, Field
+from demitasse import DataError, Field, file_text
 from demitasse_datasets import images
 from demitasse_datasets.annotated.draws import Draws
 from demitasse_datasets.crops import fit
 from demitasse_datasets.decoders import decoders, for_each
-from demitasse_datasets.image_list import beside, lines, read_image, text_of
+from demitasse_datasets.image_list import beside, lines, read_image
 from demitasse_datasets.samples import naming
 
 STARTS = ("listed", "anywhere", "parts")
@@ -156,7 +156,7 @@ def read_clips(path: Path, counted: bool = True) -> list[Listed]:
     for number, line in lines(path):
         name, *numbers = line.rsplit(None, 2 if counted else 1)
         if len(numbers) != 1 + counted or not all(map(_is_number, numbers)):
-            text_of(path, strict=True)  # an image or a database given for a list
+            file_text(path, strict=True)  # an image or a database given for a list
             what = (
                 "a path, a frame or how many there are, and a label" if counted else "a path and a label"
             )

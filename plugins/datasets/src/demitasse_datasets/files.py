@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from demitasse import DataError, is_special, nearest_path
+from demitasse import DataError, check_plain, nearest_path
 
 COMPRESSIONS: dict[bytes, tuple[str, Callable[..., IO[Any]]]] = {
     b"\x1f\x8b": ("gzip", gzip.open),
@@ -27,16 +27,6 @@ COMPRESSIONS: dict[bytes, tuple[str, Callable[..., IO[Any]]]] = {
 
 SUFFIXES = ("", ".gz", ".xz", ".bz2")
 CHUNK = 1 << 20
-
-
-def check_plain(path: Path) -> None:
-    """Raise DataError for what may be read without an end, or where nobody may look."""
-    try:
-        special = is_special(path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    if special:
-        raise DataError(f"{path} is a pipe or a device; a file is needed here: copy it to one")
 
 
 class SampleFile:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from demitasse import DataError, Field, is_there
+from demitasse import DataError, Field, file_text, is_there, open_plain
 from demitasse_datasets import images
 from demitasse_datasets.crops import Crop, fit
 from demitasse_datasets.decoders import decoders, for_each
-from demitasse_datasets.files import check_plain
 from demitasse_datasets.samples import naming
 
-LONGEST_LIST = 1 << 31
 _LABEL = re.compile(r"[+-]?[0-9]{1,11}")
 
 
@@ -32,24 +28,9 @@ class Listed:
     label: int
 
 
-def text_of(path: Path, strict: bool = False) -> str:
-    """A list's text, without the mark of a byte order. Names of files need not be UTF-8: other bytes are
-    kept as they are, unless ``strict``. Raises DataError for what cannot be read, is too long, or is no
-    text."""
-    check_plain(path)
-    try:
-        if path.stat().st_size > LONGEST_LIST:
-            raise DataError(f"{path}: is longer than any list ({path.stat().st_size:,} bytes)")
-        return path.read_bytes().decode("utf-8-sig", "strict" if strict else "surrogateescape")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is no text: byte {error.start} is not UTF-8") from error
-
-
 def lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines of a text file that are not blank, numbered from 1. Raises DataError."""
-    for number, line in enumerate(text_of(path).split("\n"), 1):
+    for number, line in enumerate(file_text(path).split("\n"), 1):
         if stripped := line.strip():
             yield number, stripped
 
@@ -62,7 +43,7 @@ def read_list(path: Path) -> list[Listed]:
         name, _, label = line.replace("\t", " ").rpartition(" ")
         name = line[: len(name)].rstrip()
         if not name or not _LABEL.fullmatch(label):
-            text_of(path, strict=True)  # an image or a database given for a list
+            file_text(path, strict=True)  # an image or a database given for a list
             raise DataError(
                 f"{path}:{number}: {line[:200]!r} is not a path, a blank and a label (a whole number)"
             )
@@ -76,14 +57,9 @@ def read_list(path: Path) -> list[Listed]:
 
 def _whole(name: str | Path) -> bytes:
     # By as few calls of the system as can be: in each, threads that decode pass the interpreter's lock
-    # on. Opened without waiting at a pipe for who writes to it.
-    file = os.open(name, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
+    # on.
+    file, about = open_plain(name)
     try:
-        about = os.fstat(file)
-        if stat.S_ISDIR(about.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not stat.S_ISREG(about.st_mode):
-            raise DataError("is a pipe or a device; a file is needed here: copy it to one")
         data = os.read(file, about.st_size + 1)
         while len(data) < about.st_size and (more := os.read(file, about.st_size - len(data))):
             data += more

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse import DataError, Field
+from demitasse import DataError, Field, file_text
 from demitasse_datasets import images
 from demitasse_datasets.annotated.draws import Draws
 from demitasse_datasets.crops import below, draws, fit
 from demitasse_datasets.decoders import decoders, for_each
-from demitasse_datasets.image_list import lines, read_image, text_of
+from demitasse_datasets.image_list import lines, read_image
 from demitasse_datasets.samples import naming
 
 CLASSES = ("pixels", "image", "none")
@@ -99,7 +99,7 @@ def read_pairs(path: Path, kind: str = "pixels") -> list[Listed]:
     for number, line in lines(path):
         names = line.split()
         if (kind != "none" and len(names) != 2) or (kind == "image" and not _is_class(names[-1])):
-            text_of(path, strict=True)  # an image or a database given for a list
+            file_text(path, strict=True)  # an image or a database given for a list
             what = "two paths" if kind == "pixels" else "a path and a class from 0 to 255"
             raise DataError(
                 f"{path}:{number}: {line[:200]!r} is not {what} with a blank between: {wanted[kind]}"

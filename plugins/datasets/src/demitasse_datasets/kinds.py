@@ -8,11 +8,21 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from demitasse import DataError, DataSpec, expanded, is_folder, is_there, nearest_path, unknown
+from demitasse import (
+    DataError,
+    DataSpec,
+    check_plain,
+    expanded,
+    is_folder,
+    is_there,
+    matching,
+    nearest_path,
+    unknown,
+)
 from demitasse_datasets.cifar import FORMATS, is_cifar, open_cifar
 from demitasse_datasets.database import kind_of
 from demitasse_datasets.digits import open_digits
-from demitasse_datasets.files import SUFFIXES, SampleFile, bare_name, check_plain, missing, natural
+from demitasse_datasets.files import SUFFIXES, SampleFile, bare_name, missing, natural
 from demitasse_datasets.hdf5 import is_hdf5
 from demitasse_datasets.idx import is_idx, labels_beside, open_idx
 from demitasse_datasets.opening import OPTIONS, open_file, open_filler
@@ -22,7 +32,6 @@ from demitasse_datasets.stand_ins import PREFIX, StandIns
 
 KINDS = ("arrays", "idx", "cifar10", "cifar100", "digits", "random", *OPTIONS)
 SPLITS = ("train", "test")
-MOST_PATTERNS = 2
 BEHIND = {"split": "train, test", "labels": "a file, true, false"}
 """Options that may stand behind a source's name, and what is valid."""
 
@@ -184,14 +193,10 @@ def _paths(text: str) -> list[Path]:
             check_plain(path)
             paths.append(path)
             continue
-        if sum(map(glob.has_magic, path.parts)) > MOST_PATTERNS:
-            raise DataError(
-                f"{str(path)!r}: at most {MOST_PATTERNS} parts of a path are patterns: whoever reads a "
-                f"net is not to search all disks"
-            )
-        # Path.glob refuses absolute patterns and some others.
-        names = glob.glob(str(path))  # noqa: PTH207
-        found = sorted(map(Path, names), key=natural)
+        try:
+            found = sorted(matching(path), key=natural)
+        except ValueError as error:
+            raise DataError(f"{str(path)!r}: {error}") from error
         if not found:
             raise DataError(f"no file matches {str(path)!r}{nearest_path(path)} ({UNDERSTOOD})")
         by_name: dict[Path, Path] = {}

@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from demitasse import DataError, Field
+from demitasse import DataError, Field, file_text
 from demitasse_datasets import images
 from demitasse_datasets.crops import below, draws
 from demitasse_datasets.decoders import decoders, for_each
-from demitasse_datasets.image_list import read_bytes, text_of
+from demitasse_datasets.image_list import read_bytes
 from demitasse_datasets.samples import naming
 
 
@@ -137,7 +137,7 @@ def read_windows(
 ) -> tuple[list[str], int, tuple[list[Window], list[Window]]]:
     """The images of a window file, their channels, and its background and foreground windows. Raises
     DataError with the number of the word that is wrong."""
-    words = iter(list(enumerate(text_of(path).split(), 1)))
+    words = iter(list(enumerate(file_text(path).split(), 1)))
     paths: list[str] = []
     places: dict[int, int] = {}
     sets: tuple[list[Window], list[Window]] = ([], [])

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import bz2
-import errno
 import gzip
 import lzma
 import os
-import stat
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,7 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from demitasse import DataError
+from demitasse import DataError, open_plain
 
 OPENERS: Mapping[bytes, Callable[[Path], Any]] = {
     b"\x1f\x8b": gzip.open,
@@ -56,15 +54,8 @@ def opener(file: Path) -> Callable[[Path], Any] | None:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """A file, opened without waiting at a pipe for who writes to it. Raises OSError, ValueError."""
-    file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
-    kind = os.fstat(file).st_mode
-    if not stat.S_ISREG(kind):
-        os.close(file)
-        if stat.S_ISDIR(kind):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        raise ValueError("it is a pipe or a device; a file is needed here: copy it to one")
-    return os.fdopen(file, "rb")
+    """A file. Raises OSError, ValueError."""
+    return os.fdopen(open_plain(path)[0], "rb")
 
 
 class Contents:

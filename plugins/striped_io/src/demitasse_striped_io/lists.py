@@ -6,10 +6,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from demitasse import DataError, images_by_class, is_special, is_there
+from demitasse import DataError, file_text, images_by_class, is_there
 from demitasse_striped_io.contents import Item
 
-LONGEST_LIST = 1 << 31
 HDF5 = (".h5", ".hdf5")
 _LABEL = re.compile(r"[+-]?[0-9]{1,20}")
 
@@ -25,7 +24,7 @@ def listed(path: Path, root: str) -> list[Item]:
     label. It may begin with the mark of a byte order, and names need not be UTF-8. A file that is not
     there is looked for beside the list. Raises DataError with the line, for files that are not there
     with the first one's and how many."""
-    text = _text(path, "surrogateescape")
+    text = file_text(path)
     items, absent = [], []
     for number, line in enumerate(re.split(r"\r\n|\r|\n", text), 1):
         if not (stripped := line.strip()):
@@ -33,7 +32,7 @@ def listed(path: Path, root: str) -> list[Item]:
         name, _, label = stripped.replace("\t", " ").rpartition(" ")
         name = stripped[: len(name)].rstrip()
         if not name or not _LABEL.fullmatch(label):
-            _text(path, "strict")  # an image or a database given for a list
+            file_text(path, strict=True)  # an image or a database given for a list
             hint = "; a list of HDF5 files is of kind hdf5 (--kind hdf5)"
             raise DataError(
                 f"{path}:{number}: {line[:200]!r} is not a path, a blank and a label (a whole number)"
@@ -50,16 +49,3 @@ def listed(path: Path, root: str) -> list[Item]:
         more = f" (and {len(absent) - 1:,} others that it lists)" if len(absent) > 1 else ""
         raise DataError(f"{absent[0]}: there is no such file{more}")
     return items
-
-
-def _text(path: Path, errors: str) -> str:
-    try:
-        if is_special(path):
-            raise DataError(f"{path} is a pipe or a device; a file is needed here: copy it to one")
-        if path.stat().st_size > LONGEST_LIST:
-            raise DataError(f"{path}: is longer than any list ({path.stat().st_size:,} bytes)")
-        return path.read_bytes().decode("utf-8-sig", errors)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is no text: byte {error.start} is not UTF-8") from error

@@ -27,7 +27,7 @@ from demitasse import (
     ShapeError,
     Tensor,
     blamed,
-    is_special,
+    check_plain,
     shapes_by_operand,
     shortened,
     unknown,
@@ -178,10 +178,9 @@ class NetGraph(Graph):
         ``real`` the plan's)."""
         assert self._layer is not None
         check_asked(fields, batch, self._where())
-        if isinstance(spec.source, str) and is_special(spec.source):
-            told = f"{spec.source} is a pipe or a device; a file is needed here: copy it to one"
-            raise DataError(f"{self._where()}: {told}")
         try:
+            if isinstance(spec.source, str):
+                check_plain(spec.source)
             source = self._open_source(spec)
         except DataError as error:
             told = str(error).removeprefix(f"{spec.location}: ")

@@ -14,9 +14,8 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
-from demitasse import DataError, unknown
+from demitasse import DataError, file_text, unknown
 from demitasse_datasets.annotated.record import BOX
-from demitasse_datasets.image_list import text_of
 
 Boxes = NDArray[np.float64]
 Size = tuple[int, int]
@@ -27,7 +26,7 @@ _SIDES = ("xmin", "ymin", "xmax", "ymax")
 def read_label_map(path: Path, strict: bool = True) -> dict[str, int]:
     """The number of each class by its name, of a text ``item { name: "car" label: 1 }`` for each. Raises
     DataError for what is none, and where it is ``strict`` for a name that is given twice."""
-    text = re.sub(r'("[^"]*")|#[^\n]*', lambda found: found[1] or "", text_of(path))
+    text = re.sub(r'("[^"]*")|#[^\n]*', lambda found: found[1] or "", file_text(path))
     items = r'\s*item\s*\{((?:[^{}"]|"[^"]*")*)\}'
     left = re.sub(items, "", text).strip()
     if left:
@@ -50,7 +49,7 @@ def from_xml(path: Path, size: Size, labels: Mapping[str, int]) -> Boxes:
     """Of VOC's or ILSVRC's annotation of an image: ``object`` with ``name``, ``bndbox`` and perhaps
     ``difficult``, in pixels of the ``size`` that is said there."""
     try:
-        root = ElementTree.fromstring(text_of(path))
+        root = ElementTree.fromstring(file_text(path))
     except ElementTree.ParseError as error:
         raise DataError(f"{path}: is no XML: {error}") from error
     said = [_number(root.find(f"size/{side}"), 0.0) or 0.0 for side in ("width", "height")]
@@ -75,7 +74,7 @@ def from_json(path: Path, size: Size, labels: Mapping[str, int]) -> Boxes:
     """Of a COCO image by itself: ``image`` with its size, ``annotation`` a list of ``category_id``, the
     name of a class in the label map, ``bbox`` (x, y, width, height) and ``iscrowd``."""
     try:
-        said = json.loads(text_of(path))
+        said = json.loads(file_text(path))
         image, things = said.get("image", {}), said["annotation"]
         size = int(float(image.get("width", size[0]))), int(float(image.get("height", size[1])))
         rows = []
@@ -99,7 +98,7 @@ def from_json(path: Path, size: Size, labels: Mapping[str, int]) -> Boxes:
 def from_text(path: Path, size: Size, labels: Mapping[str, int]) -> Boxes:
     """Of lines with a label and xmin, ymin, xmax, ymax in pixels."""
     rows = []
-    for number, line in enumerate(text_of(path).split("\n"), 1):
+    for number, line in enumerate(file_text(path).split("\n"), 1):
         if not line.strip():
             continue
         try:
