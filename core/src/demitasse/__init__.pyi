@@ -106,6 +106,7 @@ from demitasse_host.launch import (
     local_rank as local_rank,
 )
 from demitasse_host.memory import (
+    HostAllocator as HostAllocator,
     HostMemory as HostMemory,
     address_space as address_space,
     available_bytes as available_bytes,

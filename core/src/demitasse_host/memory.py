@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,39 @@ class HostMemory:
     def close(self) -> None:
         """Give the block back; the system has it again when the last view is gone."""
         self._block = None
+
+
+class HostAllocator:
+    """Gives blocks of host memory (``demitasse.Allocator``), each over what ``block`` makes of a number
+    of bytes, and counts all that it ever gave. ``told`` is what errors call it, ``remedy`` what they
+    advise."""
+
+    def __init__(
+        self,
+        block: Callable[[int], Any] = zeroed,
+        space: str = "host",
+        told: str = "host memory",
+        remedy: str = "use a smaller batch or a machine with more memory",
+    ) -> None:
+        self.space, self.allocations, self.bytes = space, 0, 0
+        self._block, self._told, self._remedy = block, told, remedy
+
+    def allocate(self, nbytes: int) -> HostMemory:
+        """A new zeroed block. Raises MemoryError with the bytes asked for and those available: before
+        they are used, as a system that lends more than it has would end the process then."""
+        available = available_bytes()
+        try:
+            if available is not None and nbytes > available:
+                raise MemoryError
+            memory = HostMemory(self._block(nbytes))
+        except (MemoryError, OSError, OverflowError, ValueError) as error:
+            known = "unknown" if available is None else f"{available:,}"
+            raise MemoryError(
+                f"{self._told}: asked for {nbytes:,} bytes, available are {known}; {self._remedy}"
+            ) from error
+        self.allocations += 1
+        self.bytes += nbytes
+        return memory
 
 
 def available_bytes() -> int | None:

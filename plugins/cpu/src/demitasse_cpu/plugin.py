@@ -31,9 +31,10 @@ def kernels(request: Request) -> Iterable[Candidate]:
 @hookimpl
 def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
     """Host memory in large pages where the system has them, for the space ``host`` only."""
-    from demitasse_cpu.allocator import HostAllocator
+    from demitasse import HostAllocator
+    from demitasse_cpu.allocator import in_pages
 
-    return HostAllocator() if space == "host" else None
+    return HostAllocator(in_pages) if space == "host" else None
 
 
 @hookimpl

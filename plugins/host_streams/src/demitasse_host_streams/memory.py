@@ -8,12 +8,13 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from demitasse import HostMemory, available_bytes
+from demitasse import HostAllocator
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -87,28 +88,7 @@ def pinned(shape: Sequence[int], dtype: str) -> np.ndarray:
     return block.view(dtype).reshape(tuple(shape))
 
 
-class StandInAllocator:
-    """Gives blocks of host memory that stand for one accelerator's, and counts all that it ever gave."""
-
-    def __init__(self, space: str) -> None:
-        self.space = space
-        self.allocations = 0
-        self.bytes = 0
-
-    def allocate(self, nbytes: int) -> HostMemory:
-        """A new zeroed block. Raises MemoryError with the bytes asked for and those that the host has:
-        before they are used, as a system that lends more than it has would end the process then."""
-        available = available_bytes()
-        try:
-            if available is not None and nbytes > available:
-                raise MemoryError
-            memory = HostMemory(block_of(nbytes, self.space))
-        except (MemoryError, OverflowError, ValueError) as error:
-            known = "an unknown amount is" if available is None else f"{available:,} are"
-            raise MemoryError(
-                f"{self.space} stands in the host's memory: asked for {nbytes:,} bytes, {known} "
-                f"available; use a smaller batch or fewer stand-ins"
-            ) from error
-        self.allocations += 1
-        self.bytes += nbytes
-        return memory
+def stand_in_allocator(space: str) -> HostAllocator:
+    """Gives blocks of host memory that stand for one accelerator's."""
+    told, remedy = f"{space} stands in the host's memory", "use a smaller batch or fewer stand-ins"
+    return HostAllocator(partial(block_of, space=space), space, told, remedy)

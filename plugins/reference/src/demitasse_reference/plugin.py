@@ -22,7 +22,7 @@ def kernels(request: Request) -> Iterable[Candidate]:
 @hookimpl
 def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
     """Plain NumPy memory, for the space ``host`` only."""
-    from demitasse_reference.allocator import HostAllocator
+    from demitasse import HostAllocator
 
     return HostAllocator() if space == "host" else None
 
