@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     "--weights", metavar="FILE[,FILE]", help="The weights of a net, for a format that holds both (ONNX)."
 )
 @click.option("--force", is_flag=True, help="Overwrite OUT if it is there.")
-@click.option(
-    "--json", "json_path", metavar="FILE", help="Write what was done as JSON; - is standard output."
-)
+@shared.json_option("what was done")
 def command(
     source: Path,
     target: Path,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from demitasse_cli import options as shared
 from demitasse_cli import report
 
 if TYPE_CHECKING:
@@ -59,9 +60,7 @@ def topics_of(manifest: Manifest) -> dict[str, str]:
     cls=Doctor,
     help="Check every plugin and this environment; the exit status is 1 if something is wrong.",
 )
-@click.option(
-    "--json", "json_path", metavar="FILE", help="Write the findings as JSON; - is standard output."
-)
+@shared.json_option("the findings")
 def command(json_path: str | None, **topics: bool) -> int:
     """Import each plugin, compare it with its manifest, ask it for its own findings, also on the
     ``topics`` that are asked for."""

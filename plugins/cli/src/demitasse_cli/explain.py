@@ -34,7 +34,7 @@ PLANNED = "planned"
 @click.option(
     "--kernel", "kernels", is_flag=True, help="Show what the planned kernels say of themselves, too."
 )
-@click.option("--json", "json_path", metavar="FILE", help="Write it as JSON; - is standard output.")
+@shared.json_option("it")
 def command(
     model: Path | None,
     hw: str,

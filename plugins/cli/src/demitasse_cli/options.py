@@ -89,6 +89,12 @@ def runtime_options(function: F) -> F:
     return function
 
 
+def json_option(what: str) -> Callable[[F], F]:
+    """--json: a file for ``what`` was found."""
+    about = f"Write {what} as JSON; - is standard output."
+    return click.option("--json", "json_path", metavar="FILE", help=about)
+
+
 def samples_option(function: F) -> F:
     """--samples: shapes of samples that are not here."""
     return click.option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from demitasse_cli import options as shared
 from demitasse_cli import report
 
 
@@ -12,9 +13,7 @@ from demitasse_cli import report
     help="List the installed plugins, without importing any of them.",
     epilog="Example: demitasse plugins --json plugins.json",
 )
-@click.option(
-    "--json", "json_path", metavar="FILE", help="Write the list as JSON; - is standard output."
-)
+@shared.json_option("the list")
 def command(json_path: str | None) -> None:
     """Name, version, roles and summary of each; or why it cannot be used."""
     from demitasse import discover

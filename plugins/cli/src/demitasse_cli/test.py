@@ -47,9 +47,7 @@ if TYPE_CHECKING:
 @flags.log_options
 @shared.precision_option
 @shared.overrides_option
-@click.option(
-    "--json", "json_path", metavar="FILE", help="Write the result as JSON; - is standard output."
-)
+@shared.json_option("the result")
 def command(
     model: Path | None,
     model_flag: Path | None,

@@ -68,9 +68,7 @@ class Row:
 @shared.precision_option
 @shared.overrides_option
 @shared.samples_option
-@click.option(
-    "--json", "json_path", metavar="FILE", help="Write the result as JSON; - is standard output."
-)
+@shared.json_option("the result")
 def command(
     model: Path | None,
     model_flag: Path | None,

@@ -117,9 +117,7 @@ class History:
     metavar="FILE",
     help="Write a timeline for chrome://tracing or Perfetto.",
 )
-@click.option(
-    "--json", "json_path", metavar="FILE", help="Write the result as JSON; - is standard output."
-)
+@shared.json_option("the result")
 @click.option("--no-progress", "--quiet", "quiet", is_flag=True, help="Show no progress.")
 def command(
     solver: Path | None,
