@@ -65,3 +65,16 @@ def differ() -> Callable[[Params, Params], float]:
 def failing(toy: ModuleType) -> Callable[..., Any]:
     """``failing(worker, at, error)``: samples whose stream of one worker raises at a read."""
     return toy.spoilt  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def deployed(toy: ModuleType) -> Any:
+    """A classifier of images that are given by hand."""
+    return toy.net(
+        toy.layer("data", "Input", "", "data", shape=(4, 1, 6, 6)),
+        toy.layer("hidden", "InnerProduct", "data", "hidden", outputs=7),
+        toy.layer("active", "ReLU", "hidden", "hidden"),
+        toy.layer("scores", "InnerProduct", "hidden", "scores", outputs=3),
+        toy.layer("probability", "Softmax", "scores", "probability"),
+        phase="test",
+    )
