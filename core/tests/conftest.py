@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from toy_packages import Install, installing
 
 from demitasse import Layer, NetDefinition, Runtime, compose
 
@@ -66,3 +68,10 @@ def agree(toy: ModuleType, train: Train) -> Callable[..., Any]:
         return planned
 
     return check
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """``install(name, ...)`` puts a distribution with one plugin where Python looks for them."""
+    with installing(tmp_path, monkeypatch) as put:
+        yield put

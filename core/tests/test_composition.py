@@ -1,89 +1,17 @@
-"""Composition: plugins are found by their manifests, chosen with a reason, and checked at once."""
+"""Composition: plugins are chosen with a reason, and what they are given and need is checked at once."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from toy_packages import KERNELS, MACHINE, Install
 
 import demitasse
-from demitasse import (
-    CompositionError,
-    Level,
-    Machine,
-    Manifest,
-    PluginError,
-    SyncSpec,
-    compose,
-    discover,
-)
-
-MACHINE = Machine("desk", (Level("machine"),), fingerprint="any")
-KERNELS = """
-from demitasse import hookimpl
-
-@hookimpl
-def kernels(request):
-    return ()
-"""
-
-Install = Callable[..., Path]
-
-
-def manifest_text(name: str, **values: Any) -> str:
-    """A manifest in TOML; ``priority`` is that of its kernels, ``more`` is put after the keys."""
-    lists = "".join(f"{key} = {list(values.get(key, ()))}\n" for key in ("requires", "conflicts"))
-    return (
-        f'name = "{name}"\napi = "{values.get("api", ">=0.1,<0.2")}"\n'
-        f"automatic = {str(values.get('automatic', False)).lower()}\n{lists}{values.get('more', '')}\n"
-        f"[roles.{values.get('role', 'kernels')}]\npriority = {values.get('priority', 5)}\n"
-    )
-
-
-@pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """``install(name, ...)`` puts a distribution with one plugin where Python looks for them."""
-    before = set(sys.modules)
-
-    def put(
-        name: str,
-        code: str = KERNELS,
-        manifest: str | None = None,
-        distribution: str | None = None,
-        package: str | None = None,
-        **values: Any,
-    ) -> Path:
-        package = package or f"toys_{name.replace('-', '_')}"
-        distribution = distribution or f"toys-{name}"
-        site = tmp_path / f"site-{distribution}"
-        folder, facts = site / package, site / f"{package}-1.2.dist-info"
-        folder.mkdir(parents=True)
-        facts.mkdir()
-        text = manifest_text(name, **values) if manifest is None else manifest
-        (folder / "__init__.py").write_text("")
-        (folder / "plugin.py").write_text(textwrap.dedent(code))
-        (folder / "plugin.toml").write_text(text)
-        (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n")
-        (facts / "entry_points.txt").write_text(f"[demitasse.plugins]\n{name} = {package}.plugin\n")
-        monkeypatch.syspath_prepend(str(site))
-        return folder
-
-    yield put
-    for name in set(sys.modules) - before:
-        if name.startswith("toys_"):
-            del sys.modules[name]
-
-
-def found(name: str) -> Manifest:
-    (manifest,) = [manifest for manifest in discover() if manifest.name == name]
-    return manifest
+from demitasse import CompositionError, Level, Machine, PluginError, SyncSpec, compose, discover
 
 
 def reasons(machine: Machine = MACHINE, plugins: Any = None) -> dict[str, str]:
@@ -94,274 +22,7 @@ def reasons(machine: Machine = MACHINE, plugins: Any = None) -> dict[str, str]:
     return {manifest.name: why[manifest.name] for manifest in composition.plugins}
 
 
-# Discovery.
-
-
-def test_discovery_reads_manifests_without_importing_plugins() -> None:
-    code = """
-        import sys
-        from demitasse import discover
-        names = [manifest.name for manifest in discover()]
-        assert {"null", "reference", "training"} <= set(names), names
-        assert names == sorted(names)
-        packages = {name.partition(".")[0] for name in sys.modules if name.startswith("demitasse_")}
-        print(packages - {"demitasse_host"})  # the core's own
-    """
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    shown = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (shown.stdout.strip(), shown.stderr) == ("set()", "")
-
-
-def test_composing_imports_only_what_was_chosen() -> None:
-    code = """
-        import sys
-        from demitasse import Level, Machine, compose
-        compose(Machine("desk", (Level("machine"),), fingerprint="any"), ["null"])
-        print(sorted({n.partition(".")[0] for n in sys.modules if n.startswith("demitasse_")}))
-    """
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    shown = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (shown.stdout.strip(), shown.stderr) == (
-        "['demitasse_contracts', 'demitasse_host', 'demitasse_null']",
-        "",
-    )
-
-
-def test_a_manifest_tells_its_distribution_roles_and_priority(install: Install) -> None:
-    install("abacus", priority=7, more='summary = "Counts on fingers"')
-    manifest = found("abacus")
-    assert (manifest.distribution, manifest.version) == ("toys-abacus", "1.2")
-    assert (manifest.summary, manifest.automatic) == ("Counts on fingers", False)
-    assert (dict(manifest.roles), manifest.priority) == ({"kernels": {"priority": 7}}, 7)
-    assert manifest.problem == ""
-    assert "toys_abacus" not in sys.modules
-
-
-# Plugins that cannot be used.
-
-
-def test_a_missing_plugin_is_named_with_the_nearest_and_how_to_install_it() -> None:
-    with pytest.raises(PluginError) as caught:
-        compose(MACHINE, ["refrence"])
-    message = str(caught.value)
-    assert "unknown plugin 'refrence'" in message
-    assert "did you mean 'reference'?" in message
-    assert "pip install demitasse-refrence" in message
-
-
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [
-        ("import abakus_that_is_not_there", "ModuleNotFoundError: No module named 'abakus_that"),
-        ("1 / 0", "ZeroDivisionError: division by zero (toys_abacus/plugin.py:1); reinstall"),
-        ("def f(:", "SyntaxError"),
-        ("raise SystemExit(3)", "SystemExit: 3"),
-    ],
-)
-def test_a_plugin_that_cannot_be_imported_is_named_with_the_reason(
-    install: Install, code: str, reason: str
-) -> None:
-    install("abacus", code)
-    with pytest.raises(PluginError, match=r"'abacus' \(toys-abacus 1.2\) cannot be imported") as caught:
-        compose(MACHINE, ["abacus"])
-    assert reason in str(caught.value)
-    assert "reinstall it or leave it out" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("values", "problem"),
-    [
-        ({"more": "automtic = true"}, r"plugin\.toml.*unknown key 'automtic'; did you mean 'automatic'"),
-        (
-            {"more": "[roles.allocator]\nspace = ['host']"},
-            r"plugin\.toml: role allocator: unknown fact 'space'; did you mean 'spaces'",
-        ),
-        (
-            {"more": "[roles.allocator]\nsuffixes = ['.x']"},
-            r"role allocator: unknown fact 'suffixes' \(valid: kinds, priority, spaces\)",
-        ),
-        ({"role": "kernel"}, r"plugin\.toml.*unknown role 'kernel'; did you mean 'kernels'"),
-        ({"api": ">=7"}, rf"demitasse '>=7', this is {demitasse.__version__}; install versions"),
-        ({"api": ""}, r"does not say for which versions of demitasse it is \(api = "),
-        ({"api": "about 0.1"}, "it is for demitasse 'about 0.1', which is no range of versions"),
-        (
-            {"manifest": manifest_text("sliderule")},
-            "the name is 'sliderule', the entry point's 'abacus'",
-        ),
-        ({"manifest": 'name = "abacus'}, r"manifest .*plugin\.toml cannot be read"),
-    ],
-    ids=[
-        "key",
-        "fact",
-        "another role's fact",
-        "role",
-        "range",
-        "no range",
-        "no such range",
-        "name",
-        "no TOML",
-    ],
-)
-def test_what_is_wrong_with_a_manifest_is_told_when_the_plugin_is_named(
-    install: Install, values: dict[str, Any], problem: str
-) -> None:
-    install("abacus", **values)
-    with pytest.raises(PluginError, match=f"plugin 'abacus' .*cannot be used: .*{problem}"):
-        compose(MACHINE, ["abacus"])
-    with compose(MACHINE, ["null"]):
-        assert "toys_abacus" not in sys.modules
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        manifest_text("abacus").replace('">=0.1,<0.2"', "1"),
-        manifest_text("abacus").replace("requires = []", "requires = 3"),
-        'name = "abacus"\napi = ">=0.1"\nroles = 3\n',
-        'name = "abacus"\napi = ">=0.1"\nroles = ["kernels"]\n',
-        'name = "abacus"\napi = ">=0.1"\nroles = { kernels = 3 }\n',
-        manifest_text("abacus").replace("priority = 5", 'priority = "high"'),
-        manifest_text("abacus").replace("priority = 5", "spaces = 3"),
-        manifest_text("abacus").replace("priority = 5", "spaces = [3]"),
-        manifest_text("abacus").replace("requires = []", "requires = [3]"),
-        manifest_text("abacus").replace("priority = 5", "priority = true"),
-        manifest_text("abacus").replace("priority = 5", 'commands = "count"'),
-    ],
-    ids=[
-        *("api", "requires", "roles", "list of roles", "role", "priority", "spaces", "list of spaces"),
-        *("list of requires", "no number", "commands"),
-    ],
-)
-def test_a_value_of_the_wrong_type_is_the_problem_of_its_plugin_alone(
-    install: Install, text: str
-) -> None:
-    install("abacus", manifest=text)
-    with compose(MACHINE, ["+null"]) as runtime:
-        assert "abacus" not in runtime.explain().versions
-    with pytest.raises(PluginError, match="'abacus'"):
-        compose(MACHINE, ["abacus"])
-
-
-def test_a_wheel_that_left_its_manifest_out_is_told_how_to_have_it_packaged(install: Install) -> None:
-    (install("abacus") / "plugin.toml").unlink()
-    with pytest.raises(PluginError) as caught:
-        compose(MACHINE, ["abacus"])
-    told = str(caught.value)
-    assert "plugin.toml is not there; have it packaged (with setuptools, " in told
-    assert told.count("plugin.toml is not there") == 1
-    assert 'package-data] toys_abacus = ["plugin.toml"])' in told
-
-
-@pytest.mark.parametrize(
-    ("point", "meant"),
-    [
-        ("toys-abacus.plugin", "toys_abacus.plugin"),
-        ("toys_abacus.plugin:", "toys_abacus.plugin"),
-        ('"toys_abacus.plugin"', "toys_abacus.plugin"),
-        (".plugin", "package.plugin"),
-        ("", "package.plugin"),
-        ("toys_abacus..plugin", "package.plugin"),
-    ],
-)
-def test_an_entry_point_that_is_no_module_is_its_plugins_fault_alone(
-    install: Install, point: str, meant: str
-) -> None:
-    folder = install("abacus")
-    install("quill")
-    (facts,) = folder.parent.glob("*.dist-info")
-    (facts / "entry_points.txt").write_text(f"[demitasse.plugins]\nabacus = {point}\n")
-    assert found("quill").problem == ""
-    assert found("abacus").problem == (
-        f"its entry point {point!r} names no module (valid: a module's name, as {meant!r}); mend "
-        f"pyproject.toml and reinstall"
-    )
-    with pytest.raises(PluginError, match=r"'abacus' \(.*names no module"):
-        compose(MACHINE, ["abacus"])
-
-
-def test_a_package_that_is_gone_is_named(install: Install) -> None:
-    folder = install("abacus")
-    for file in sorted(folder.iterdir()):
-        file.unlink()
-    folder.rmdir()
-    with pytest.raises(
-        PluginError, match=r"'abacus'.*toys_abacus\.plugin is not there; reinstall toys-"
-    ):
-        compose(MACHINE, ["abacus"])
-
-
-def test_a_manifest_and_a_module_that_disagree_are_refused(install: Install) -> None:
-    install("abacus", role="allocator")
-    with pytest.raises(PluginError, match=r"'abacus'.*declares.*'allocator'.*implements.*'kernels'"):
-        compose(MACHINE, ["abacus"])
-
-
-@pytest.mark.parametrize(
-    ("role", "code", "remedy"),
-    [
-        (
-            "kernels",
-            KERNELS.replace("def kernels", "def kernel"),
-            "unknown hook 'kernel'; did you mean 'kernels'?",
-        ),
-        (
-            "kernels",
-            KERNELS.replace("@hookimpl", ""),
-            "mark a function kernels of the module with hookimpl",
-        ),
-        ("allocator", KERNELS, "give plugin.toml a table [roles.kernels]"),
-    ],
-    ids=["misspelt", "not marked", "not declared"],
-)
-def test_what_disagrees_is_told_with_its_remedy(
-    install: Install, role: str, code: str, remedy: str
-) -> None:
-    install("abacus", code, role=role)
-    with pytest.raises(PluginError) as caught:
-        compose(MACHINE, ["abacus"])
-    assert remedy in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_required_plugin_that_is_misspelt_is_told_with_the_nearest(install: Install) -> None:
-    install("abacus", requires=["referense"])
-    with pytest.raises(
-        PluginError, match=r"'abacus' requires 'referense': unknown plugin 'referense'; did "
-    ):
-        compose(MACHINE, ["abacus", "reference"])
-
-
-def test_a_text_that_is_no_range_is_told_with_one_that_is(install: Install) -> None:
-    install("abacus", api="about 0.1")
-    told = "demitasse 'about 0.1', which is no range of versions (valid: as '>=0.1,<0.2'), this is"
-    with pytest.raises(PluginError) as caught:
-        compose(MACHINE, ["abacus"])
-    assert told in str(caught.value)
-
-
-def test_a_hook_with_an_argument_that_it_is_not_given_is_refused(install: Install) -> None:
-    install("abacus", KERNELS.replace("request", "operation"))
-    with pytest.raises(PluginError, match=r"'abacus' breaks a hook's contract(.|\n)*operation"):
-        compose(MACHINE, ["abacus"])
-
-
-def test_two_distributions_of_one_plugin_are_both_named(install: Install) -> None:
-    install("abacus")
-    install("abacus", distribution="other-abacus", package="toys_other")
-    for plugins in (["abacus"], ["null"], None):
-        with pytest.raises(PluginError, match=r"'abacus'.*both provide it; remove one") as caught:
-            compose(MACHINE, plugins)
-        assert {"toys-abacus", "other-abacus"} < {*str(caught.value).replace(":", "").split()}
-
-
-def test_an_object_takes_the_place_of_what_is_installed_but_not_of_another_object(
-    toy: ModuleType,
-) -> None:
-    given = [toy.plugin("null", kernels=lambda request: ()) for _ in range(2)]
-    with compose(MACHINE, given[:1]) as runtime:
-        assert [manifest.distribution for manifest in runtime.explain().plugins] == ["an object given"]
-    with pytest.raises(PluginError, match="'null': an object given and an object given both provide it"):
-        compose(MACHINE, given)
+# Options.
 
 
 def test_an_option_for_a_plugin_that_is_not_there_is_refused() -> None:
@@ -531,6 +192,16 @@ def test_a_composition_prints_and_reports_each_choice(install: Install) -> None:
 
 
 # Plugin objects.
+
+
+def test_an_object_takes_the_place_of_what_is_installed_but_not_of_another_object(
+    toy: ModuleType,
+) -> None:
+    given = [toy.plugin("null", kernels=lambda request: ()) for _ in range(2)]
+    with compose(MACHINE, given[:1]) as runtime:
+        assert [manifest.distribution for manifest in runtime.explain().plugins] == ["an object given"]
+    with pytest.raises(PluginError, match="'null': an object given and an object given both provide it"):
+        compose(MACHINE, given)
 
 
 def test_an_object_with_a_manifest_stands_for_itself(toy: ModuleType) -> None:
