@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from demitasse import Candidate, Layout, Place, Request, TensorSpec
+from demitasse import PLAIN, Candidate, Layout, Place, Request, TensorSpec
 from demitasse.operations import VOCABULARY
 from demitasse_tuning import cache, tuner
 from demitasse_tuning.tuner import CandidateTuner
@@ -140,5 +141,32 @@ def relu() -> Callable[..., Request]:
         spec = TensorSpec((count,), "float32")
         place = Place("machine", threads=threads, simulated=simulated)
         return Request(VOCABULARY["relu"], (spec,), (spec,), {}, place, **fields)
+
+    return request
+
+
+@pytest.fixture(scope="session")
+def convolution() -> Callable[..., Request]:
+    """``convolution(direction, inputs, outputs, ...)``: a request for a 3x3 convolution of 8 images of
+    16 x 32 x 32 to 32 channels, some of whose operands lie in layouts."""
+
+    def request(
+        direction: str = "",
+        inputs: Sequence[Layout] = (),
+        outputs: Sequence[Layout] = (),
+        threads: int = 1,
+        precision: str = "f32",
+    ) -> Request:
+        shapes = {"x": (8, 16, 32, 32), "w": (32, 16, 3, 3), "b": (32,), "y": (8, 32, 32, 32)}
+        operation = VOCABULARY[f"convolution{direction}"]
+        given, made = (
+            tuple(
+                TensorSpec(shapes[operand.name.removeprefix("d")], "float32", layout or PLAIN)
+                for operand, layout in zip_longest(operands, layouts)
+            )
+            for operands, layouts in ((operation.inputs, inputs), (operation.outputs, outputs))
+        )
+        attributes = {"kernel": (3, 3), "stride": (1, 1), "pad": (1, 1)}
+        return Request(operation, given, made, attributes, Place("machine", threads=threads), precision)
 
     return request
