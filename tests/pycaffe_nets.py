@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ ON_REFERENCE = ["caffe", "datasets", "reference", "training", "snapshots"]
 LAYERS = "layers_of_users"
 """The module with layers of type Python."""
 RANDOM = {"type": "gaussian", "std": 0.5}
+
+Make = Callable[..., caffe.Net]
 
 
 @contextmanager

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from pycaffe_nets import PLUGINS, RANDOM, branching, close, scripts_run_with, through_a_file
+from pycaffe_nets import RANDOM, Make, branching, close, scripts_run_with
 from real_files import DATA
 
-import demitasse
 import demitasse_caffe.pycaffe as caffe
 from demitasse import ModelError, ShapeError
 from demitasse_caffe.pycaffe import layers as L  # noqa: N812 (its name in every script)
@@ -21,25 +18,7 @@ LENET = DATA / "caffemodel" / "everpeace+caffe" / "examples" / "mnist"
 
 needs_data = pytest.mark.skipif(not LENET.is_dir(), reason=f"no caffemodels under {DATA}")
 
-Make = Callable[..., caffe.Net]
-
-
-@pytest.fixture(autouse=True)
-def runtime() -> Iterator[demitasse.Runtime]:
-    """The kernels that users have, which ask for layouts of their own; without the trying of them."""
-    with scripts_run_with(PLUGINS) as made:
-        yield made
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Make:
-    """``make(spec, phase, force_backward=...)``: a net through a file."""
-    return partial(through_a_file, tmp_path)
-
-
-@pytest.fixture
-def x() -> np.ndarray:
-    return np.random.default_rng(0).normal(size=(4, 6))
+pytestmark = pytest.mark.usefixtures("scripts")
 
 
 @pytest.mark.parametrize(("write", "read"), [("save", "copy_from"), ("save_hdf5", "load_hdf5")])
