@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kernels_on_cpu import ORDERS, check
 from test_angular_margin import CASES as MARGINS
 from test_kernels_agree import joined
-from test_loss_layers import CASES as LOSSES
+from test_loss_words import CASES as LOSSES
 
 from demitasse.operations import VOCABULARY
 from demitasse_gpu.device import Device
