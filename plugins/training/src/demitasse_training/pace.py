@@ -138,7 +138,7 @@ class Pace:
             self._processes.report(iteration)
             workers[worker].statistics.keep()
             kept[worker] = iteration
-            workers[worker].goes_on = iteration + 1 < stretch.last
+            workers[worker].reading.goes_on = iteration + 1 < stretch.last
             try:
                 return steps[worker].run(
                     iteration, rate_of(self._solver, iteration) * workers[worker].portion
@@ -193,7 +193,7 @@ class Pace:
 
     def _unread(self, error: BaseException) -> bool:
         """Whether it is samples that could not be read, or taken."""
-        return isinstance(error, DataError) or any(w.unread is error for w in self._crew.workers)
+        return isinstance(error, DataError) or any(w.reading.unread is error for w in self._crew.workers)
 
     def _failed(self, error: BaseException) -> None:
         """Tell the other processes, and the user what is kept; samples are read again from here on."""

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from demitasse import (
-    Bucket,
     Buffer,
-    DataError,
     DataSource,
     DataSpec,
     FlatMemory,
@@ -26,7 +22,6 @@ from demitasse import (
     Solver,
     Span,
     Step,
-    Stream,
     Work,
     WorkerPlace,
     make_plan,
@@ -42,8 +37,8 @@ from demitasse_training.norms import Norms
 from demitasse_training.own_shapes import varying
 from demitasse_training.passes import Passes, around, at_work
 from demitasse_training.planner import TOGETHER
+from demitasse_training.reading import Reading, fed_buffers
 from demitasse_training.recomputing import recompute
-from demitasse_training.samples import Destination, close_stream, destinations, open_stream
 from demitasse_training.shared_parameters import SharedParameters
 from demitasse_training.shares import Share
 from demitasse_training.statistics import Statistics, changed_parameters
@@ -83,11 +78,7 @@ class Worker:
         self.passes: Passes | None = None  # stand for the step where samples have shapes of their own
         self.whole = False  # whether what changes parameters is one work, which no interrupt breaks off
         self._finished: Any = None  # if so: a number that is not 0 once that is done
-        self.streams: list[Stream] = []
-        self.unread: Exception | None = None  # what reading samples has raised last
         self.agree: Work | None = None  # behind the last forward pass: raises where others cannot go on
-        self.goes_on = False  # whether an iteration of the same stretch follows this one
-        self._ahead = set[int]()  # the feeds whose samples for it are there already
         self.engine = runtime.engine(place)
         self.levels: list[GradientSync] = []
         self.watched: list[Watched] = []  # the same, as they are asked
@@ -120,6 +111,10 @@ class Worker:
             else None
         )
         self._take_memory(others)
+        array = partial(_array, self.memory)
+        self.reading = Reading(
+            self._graph, self._plan, solver.passes, array, self.engine, self.allocator
+        )
         self._make_net = partial(
             Net,
             runtime,
@@ -228,15 +223,14 @@ class Worker:
         """The memory of a buffer, in its layout."""
         if self.passes is not None:
             return self.passes.step.array(buffer)
-        region = self.memory[buffer.region]
-        return region.view(buffer.offset, buffer.spec.physical, buffer.spec.array_type)
+        return _array(self.memory, buffer)
 
     @property
     def bound(self) -> bool:
         """Whether there is a step, and streams for it."""
         if self.passes is not None:
             return self.passes.net.reads
-        return self.step is not None and len(self.streams) == len(self.graph.feeds)
+        return self.step is not None and self.reading.is_open
 
     def bind(self, iteration: int) -> Step | Passes:
         """The step, bound at first use, with streams that go on at ``iteration``."""
@@ -247,17 +241,7 @@ class Worker:
             return self.passes
         if self._step is None:
             self._step = self._bind()
-        if not self.streams:
-            with ExitStack() as stack:  # all or, where this is interrupted, none
-                made = []
-                for feed, out in zip(self.graph.feeds, self._outs, strict=True):
-                    first = iteration * self.solver.passes * feed.batch + feed.offset
-                    made.append(open_stream(feed, first, feed.batch))
-                    stack.callback(made[-1].close)
-                    if out.near and (lend := getattr(made[-1], "lend", None)) is not None:
-                        lend(self.allocator)
-                self.streams = made
-                stack.pop_all()
+        self.reading.open(iteration)
         return self._step
 
     def begin(self) -> None:
@@ -277,38 +261,9 @@ class Worker:
 
     def rewind(self) -> None:
         """Close the streams; the next ``bind`` opens them where its iteration begins."""
-        self._ahead.clear()
         if self.passes is not None:
             self.passes.net.pause()
-        if not self.streams:
-            return
-        while self.streams:
-            close_stream(self.streams.pop())  # first: who reads ahead may be waiting
-        for out in self._outs:
-            out.forget()
-
-    def read_ahead(self, bucket: Bucket) -> None:
-        """While others are waited for, when ``bucket`` is final: read the next iteration's samples, once
-        nothing reads this one's. What cannot be read is read again, and told of, when it is its turn."""
-        if not self.goes_on or self.plan.final[bucket.index] < self._last_look:
-            return
-        with suppress(DataError):
-            for number, out in enumerate(self._outs):
-                if number not in self._ahead:
-                    out.take(self.streams[number], ahead=True)
-                    self._ahead.add(number)
-
-    @cached_property
-    def _last_look(self) -> int:
-        """The last entry that reads samples."""
-        names = (f"{feed.layer}.{key}" for feed in self.graph.feeds for key in feed.tensors)
-        fed = {(b.region, b.offset) for b in (self.plan.buffers[name] for name in names)}
-        read = [
-            i
-            for i, entry in enumerate(self.plan.entries)
-            if any(buffer and (buffer.region, buffer.offset) in fed for buffer in entry.inputs)
-        ]
-        return max(read, default=-1)
+        self.reading.close()
 
     def peek(self, iteration: int) -> Step:
         """Read the iteration's first samples without moving the streams; the step for them."""
@@ -321,15 +276,7 @@ class Worker:
             self.rewind()
             return step
         runs.scalars(iteration, 0.0)
-        if self._ahead or any(out.expects for out in self._outs):  # not where they are looked for
-            self.rewind()
-        for feed, out in zip(self.graph.feeds, self._outs, strict=True):
-            first = iteration * self.solver.passes * feed.batch + feed.offset
-            stream = open_stream(feed, first, feed.batch)
-            try:
-                out.take(stream)
-            finally:
-                close_stream(stream)
+        self.reading.peek(iteration)
         return runs
 
     def close(self) -> None:
@@ -340,17 +287,12 @@ class Worker:
         for level in self.watched:
             level.close()
 
-    @cached_property
-    def _outs(self) -> list[Destination]:
-        return destinations(self.graph, self.plan, self.array, self.engine, self.allocator)
-
     @property
     def _waiting_bytes(self) -> int:
         """Of the samples that are read ahead, where they wait on an accelerator."""
         if self.engine is None:
             return 0
-        fed = (f"{feed.layer}.{key}" for feed in self.graph.feeds for key in feed.tensors)
-        return sum(self.plan.buffers[name].spec.nbytes for name in fed)
+        return sum(buffer.spec.nbytes for buffer in fed_buffers(self.graph, self.plan))
 
     def _take_memory(self, others: Sequence[Worker]) -> None:
         plan, item, take = self.plan, np.dtype(self.dtype).itemsize, self.allocator.allocate
@@ -441,7 +383,7 @@ class Worker:
         if self._may_read_ahead:
             for level in self.levels:
                 if hasattr(level, "meanwhile"):
-                    level.meanwhile = self.read_ahead
+                    level.meanwhile = self.reading.ahead
         for level in self.watched:
             flat = level.update_memory(flat)
         numbers = {**numbers, **flat.numbers}  # a master's updates may be of other iterations than these
@@ -463,7 +405,7 @@ class Worker:
         step = make(
             plan,
             self.memory,
-            [self._read(i, out) for i, out in enumerate(self._outs)] if outer is None else [],
+            self.reading.works() if outer is None else [],
             levels=self.watched,
             update=lambda span: self.update.bind(
                 span,
@@ -499,17 +441,8 @@ class Worker:
         (bucket,) = (b for b in buckets if b.span.start <= span.start < b.span.stop)
         return self.memory["arena"].view(self.plan.brief[bucket.index], (len(span),), self.dtype)
 
-    def _read(self, number: int, out: Destination) -> Work:
-        worker = weakref.proxy(self)  # whose step has this work: its memory goes with the last of both
 
-        def read() -> None:
-            if number in worker._ahead:
-                worker._ahead.remove(number)
-                return
-            try:
-                out.take(worker.streams[number], ahead=True)
-            except Exception as error:
-                worker.unread = error
-                raise
-
-        return read
+def _array(memory: Mapping[str, Any], buffer: Buffer) -> Any:
+    """A buffer in the memory of its region, in its layout."""
+    region = memory[buffer.region]
+    return region.view(buffer.offset, buffer.spec.physical, buffer.spec.array_type)
