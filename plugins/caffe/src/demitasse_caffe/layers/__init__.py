@@ -32,17 +32,13 @@ from demitasse_caffe.layers.forks import (
     BN,
     Axpy,
     DepthwiseConvolution,
-    Interp,
     Normalize,
     Permute,
     ReLU6,
-    Reorg,
     Reverse,
     ShuffleChannel,
     SpatialDropout,
     Transpose,
-    Unpooling,
-    Upsample,
 )
 from demitasse_caffe.layers.hdf5 import HDF5Data, HDF5Output
 from demitasse_caffe.layers.indexing import (
@@ -72,6 +68,7 @@ from demitasse_caffe.layers.normalization import LRN, MVN, BatchNorm, Bias, Scal
 from demitasse_caffe.layers.recurrent import LSTM, RNN, Lstm, LSTMUnit
 from demitasse_caffe.layers.reduction import ArgMax, Reduction
 from demitasse_caffe.layers.regions import L1Loss, ROIPooling, SmoothL1Loss, SmoothL1LossOHEM
+from demitasse_caffe.layers.resampling import Interp, Reorg, Unpooling, Upsample
 from demitasse_caffe.layers.sequences import (
     ContinuationIndicator,
     CtcLoss,

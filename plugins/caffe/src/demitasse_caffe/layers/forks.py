@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from demitasse import GraphBuilder, Layer, Tensor
 from demitasse_caffe.fillers import Constant, filler
 from demitasse_caffe.layers.activation import dropped, drops_now
-from demitasse_caffe.layers.base import CaffeLayer, check_size, in_training, rearranged
+from demitasse_caffe.layers.base import CaffeLayer, in_training, rearranged
 from demitasse_caffe.layers.convolution import Convolution
 from demitasse_caffe.layers.indexing import place_of
 from demitasse_caffe.layers.normalization import LEAST_EPSILON, filled, untrained
@@ -225,50 +224,6 @@ def _unit_lengths(layer: Layer, message: Any, x: Tensor, graph: GraphBuilder) ->
     return [y, graph.apply("reshape", lengths, shape=(x.shape[0], 1, *x.shape[2:]))]
 
 
-class Interp(CaffeLayer):
-    """Resized by straight lines between places, so that corners stay corners; pads, which are not above
-    0, cut off first. Chen et al. 2015, *DeepLab*."""
-
-    name = "Interp"
-
-    def expand(
-        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
-    ) -> Sequence[Tensor]:
-        interp, x = message.interp_param, bottoms[0]
-        if len(x.shape) != 4:
-            raise ValueError(f"resizes samples x channels x rows x columns; its bottom is {x!r}")
-        cut = (-interp.pad_beg, -interp.pad_end)
-        inner = [extent - sum(cut) for extent in x.shape[2:]]
-        if min(cut) < 0:
-            raise ValueError(f"pad_beg {-cut[0]} and pad_end {-cut[1]}: what is cut off is 0 or less")
-        if min(inner) < 1:
-            raise ValueError(f"pad_beg {-cut[0]} and pad_end {-cut[1]} do not leave a part of {x!r}")
-        if any(cut):
-            x = graph.apply("crop", x, offset=(0, 0, cut[0], cut[0]), extent=(*x.shape[:2], *inner))
-        sizes = _resized(interp, inner)
-        check_size(f"top {layer.tops[0]!r}", (*x.shape[:2], *sizes))
-        for axis, size in enumerate(sizes, 2):
-            if size != x.shape[axis]:
-                x = _along_lines(layer, graph, x, axis, size)
-        return [x]
-
-
-def _resized(interp: Any, inner: Sequence[int]) -> list[int]:
-    """The extents of a result: so many times fewer steps, then so many times more, or as given, which
-    counts where nothing or both of these are said."""
-    given = [name for name in ("shrink_factor", "zoom_factor") if interp.HasField(name)]
-    named = interp.HasField("height") and interp.HasField("width")
-    if not given and not named:
-        raise ValueError("interp_param needs height and width, zoom_factor or shrink_factor")
-    sizes = [interp.height, interp.width]
-    if len(given) == 1 or not named:
-        if min(getattr(interp, name) for name in given) < 1:
-            raise ValueError(f"interp_param {{ {given[0]} }} is not 1 or more")
-        fewer = ((extent - 1) // interp.shrink_factor for extent in inner)
-        sizes = [steps * interp.zoom_factor + 1 for steps in fewer]
-    return list(_some(*sizes))
-
-
 class BN(CaffeLayer):
     """A learned scale and shift of each channel of a normalised blob. Ioffe and Szegedy 2015.
 
@@ -358,135 +313,3 @@ def _by_the_batch(x: Tensor, further: int, graph: GraphBuilder) -> list[Tensor]:
     shape = (1, x.shape[1], *[1] * (len(x.shape) - 2))
     stopped = [graph.apply("stop_gradient", statistic) for statistic in statistics]
     return [y, *(graph.apply("reshape", statistic, shape=shape) for statistic in stopped)]
-
-
-class Upsample(CaffeLayer):
-    """Each element of the first bottom where the second, the places of a Pooling layer's maxima (its
-    second top), says, and 0 around. Badrinarayanan et al. 2017, *SegNet*, section 3. Of one bottom each
-    element ``scale`` times ``scale`` times. Redmon and Farhadi 2018, *YOLOv3*, section 2.3."""
-
-    name = "Upsample"
-    bottoms = (1, 2)
-    no_gradient = MappingProxyType({1: "places"})
-
-    def expand(
-        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
-    ) -> Sequence[Tensor]:
-        about, x = message.upsample_param, bottoms[0]
-        if len(bottoms) == 1 and not any(map(about.HasField, ("scale", "scale_h", "scale_w"))):
-            raise ValueError(
-                "upsample_param { scale } is not given; a second bottom has the places of a Pooling "
-                "layer's maxima"
-            )
-        size = _enlarged(about, x)
-        check_size(f"top {layer.tops[0]!r}", (*x.shape[:2], *size))
-        if len(bottoms) == 2:
-            return [graph.apply("unpooling", *bottoms, size=size, source=place_of(layer))]
-        for axis, extent in enumerate(size, 2):
-            if extent != x.shape[axis]:
-                places = np.arange(extent)[:, None] * x.shape[axis] // extent
-                x = _resampled(layer, graph, x, axis, places, np.ones(places.shape))
-        return [x]
-
-
-class Reorg(CaffeLayer):
-    """Fewer places with more channels, as Darknet has it, or with ``reverse`` more places with fewer.
-
-    In reverse the channels of a place become ``stride`` x ``stride`` places. The other way what that
-    would read is written, of an image that is taken to have ``stride`` squared times fewer channels
-    than it has and as much larger sides, and its result to have its elements in the order of more
-    channels: so are the weights that Darknet's nets were trained with. Redmon and Farhadi 2017,
-    *YOLO9000*, section 2.
-    """
-
-    name = "Reorg"
-
-    def expand(
-        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
-    ) -> Sequence[Tensor]:
-        about, x = message.reorg_param, bottoms[0]
-        stride = about.stride
-        if stride < 1 or len(x.shape) != 4:
-            raise ValueError(f"reorg_param {{ stride }} is not given, or its bottom {x!r} no image")
-        images, channels, rows, columns = x.shape
-        if channels % stride**2 or (not about.reverse and (rows % stride or columns % stride)):
-            raise ValueError(
-                f"stride {stride} does not divide the sides, or its square the channels, of {x!r}"
-            )
-        fewer = channels // stride**2
-        if about.reverse:
-            shape, order = (images, stride, stride, fewer, rows, columns), (0, 3, 4, 1, 5, 2)
-            result = (images, fewer, rows * stride, columns * stride)
-        else:
-            shape, order = (images, fewer, rows, stride, columns, stride), (0, 3, 5, 1, 2, 4)
-            result = (images, channels * stride**2, rows // stride, columns // stride)
-        parts = rearranged(graph, "permute", graph.apply("reshape", x, shape=shape), order=order)
-        return [graph.apply("reshape", parts, shape=result)]
-
-
-class Unpooling(CaffeLayer):
-    """Upsample by the names of DeconvNet's fork, which say the result's rows and columns. Noh et al.
-    2015, *Learning Deconvolution Network for Semantic Segmentation*, section 3.2."""
-
-    name = "Unpooling"
-    bottoms = (2, 2)
-    no_gradient = MappingProxyType({1: "places"})
-
-    def expand(
-        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
-    ) -> Sequence[Tensor]:
-        unpooling, x = message.unpooling_param, bottoms[0]
-        if unpooling.unpool != unpooling.MAX or unpooling.pad:
-            raise ValueError("puts maxima back where they were: unpool is MAX, and pad 0")
-        if len(x.shape) != 4:
-            raise ValueError(f"puts images on a larger plane; its bottom is {x!r}")
-        sides = [name for name in ("unpool_h", "unpool_w") if unpooling.HasField(name)]
-        if unpooling.HasField("unpool_size") == bool(sides) or len(sides) == 1:
-            raise ValueError("unpooling_param needs unpool_size, or both unpool_h and unpool_w")
-        size = [getattr(unpooling, name) for name in sides] or [unpooling.unpool_size] * 2
-        return [graph.apply("unpooling", *bottoms, size=_some(*size), source=place_of(layer))]
-
-
-def _enlarged(upsample: Any, x: Tensor) -> tuple[int, int]:
-    """The rows and columns of an unpooled image: as given, or a scale times those of x, one less where
-    the pooled image had an odd number of them."""
-    if len(x.shape) != 4:
-        raise ValueError(f"puts images on a larger plane; its bottom is {x!r}")
-    sizes = [name for name in ("upsample_h", "upsample_w") if upsample.HasField(name)]
-    scales = [name for name in ("scale_h", "scale_w") if upsample.HasField(name)]
-    if len(sizes) == 1 or len(scales) == 1:
-        raise ValueError(f"upsample_param {{ {(*sizes, *scales)[0]} }} needs the other side's, too")
-    if sizes:
-        return _some(upsample.upsample_h, upsample.upsample_w)
-    factors = [getattr(upsample, name) for name in scales] or [upsample.scale] * 2
-    odd = [upsample.pad_out_h, upsample.pad_out_w]
-    if any(pads and factor != 2 for pads, factor in zip(odd, factors, strict=True)):
-        raise ValueError(f"pad_out_h and pad_out_w are for a scale of 2, not {factors}")
-    pairs = zip(x.shape[2:], factors, odd, strict=True)
-    return _some(*(extent * factor - pads for extent, factor, pads in pairs))
-
-
-def _some(height: int, width: int) -> tuple[int, int]:
-    if min(height, width) < 1:
-        raise ValueError(f"makes an image of {height} x {width}")
-    return height, width
-
-
-def _along_lines(layer: Layer, graph: GraphBuilder, x: Tensor, axis: int, size: int) -> Tensor:
-    """x with ``size`` places along an axis, the first and the last where they were."""
-    extent = x.shape[axis]
-    at = np.arange(size) * ((extent - 1) / (size - 1) if size > 1 else 0.0)
-    low = np.minimum(at.astype(np.int64), extent - 1)
-    places = np.stack([low, np.minimum(low + 1, extent - 1)], 1)
-    weights = np.stack([1 - (at - low), at - low], 1)
-    return _resampled(layer, graph, x, axis, places, weights)
-
-
-def _resampled(
-    layer: Layer, graph: GraphBuilder, x: Tensor, axis: int, places: np.ndarray, weights: np.ndarray
-) -> Tensor:
-    table = (
-        graph.constant(f"{layer.name}.places{axis}", places),
-        graph.constant(f"{layer.name}.weights{axis}", weights),
-    )
-    return rearranged(graph, "resample", x, *table, axis=axis)
