@@ -12,8 +12,9 @@ import pytest
 from demitasse import ModelError, compose
 from demitasse_caffe.conversion import convert_model
 from demitasse_caffe.fork_fields import fork_field
+from demitasse_caffe.outline import Outline
 from demitasse_caffe.schema import schema
-from demitasse_caffe.text import Outline, parse
+from demitasse_caffe.text import parse
 
 INPUT = 'layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 } } }\n'
 SOLVER = 'net: "net.prototxt"\nbase_lr: 0.1\nlr_policy: "fixed"\nmax_iter: 10\n'

@@ -13,9 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from demitasse import DemitasseError, ModelError
+from demitasse_caffe.outline import Outline
 from demitasse_caffe.plugin import model_reader
 from demitasse_caffe.schema import schema
-from demitasse_caffe.text import Outline, parse
+from demitasse_caffe.text import parse
 
 NET = """name: "small"  # a comment with a { brace
 layer {

@@ -10,8 +10,8 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from demitasse import ModelError
+from demitasse_caffe.outline import Outline
 from demitasse_caffe.schema import Schema, is_repeated, video_width, wire_classes
-from demitasse_caffe.text import Outline
 from demitasse_caffe.unknown_fields import told, unknown_fields
 from demitasse_caffe.whole_file import read_whole
 

@@ -13,9 +13,10 @@ from google.protobuf.message import EncodeError
 from demitasse import Location, ModelError, Runtime
 from demitasse_caffe.binary import NO_OUTLINE, binary_kind, has_weights, parse_binary
 from demitasse_caffe.net import net_file
+from demitasse_caffe.outline import Outline
 from demitasse_caffe.reader import BINARY, WEIGHTS
 from demitasse_caffe.schema import Schema, is_repeated, schema
-from demitasse_caffe.text import Outline, not_a_model, parse, read_text, which
+from demitasse_caffe.text import not_a_model, parse, read_text, which
 from demitasse_caffe.upgrade import upgrade_solver
 from demitasse_caffe.whole_file import write_whole
 

@@ -11,11 +11,12 @@ from typing import Any
 from demitasse import Layer, Location, ModelError, NetDefinition
 from demitasse_caffe.coordinates import crop_note
 from demitasse_caffe.fork_fields import TYPES
+from demitasse_caffe.outline import Change, Outline
 from demitasse_caffe.paths import FILES, moved
 from demitasse_caffe.python_layers import with_known_types
 from demitasse_caffe.schema import Schema, is_repeated, number
 from demitasse_caffe.shared_parameters import with_common_multipliers
-from demitasse_caffe.text import Change, Outline, not_a_model, parse, read_text, which
+from demitasse_caffe.text import not_a_model, parse, read_text, which
 from demitasse_caffe.upgrade import upgrade_net
 
 PHASES = {"train": 0, "test": 1}

@@ -10,10 +10,11 @@ from demitasse import LayerType, ModelError, NetDefinition, Solver, Weights, is_
 from demitasse_caffe.binary import binary_kind, has_weights, parse_binary
 from demitasse_caffe.hdf5_file import is_hdf5
 from demitasse_caffe.net import NetFile, check_phase, define, net_file, state_of
+from demitasse_caffe.outline import Outline
 from demitasse_caffe.overrides import Overrides
 from demitasse_caffe.schema import Schema, schema
 from demitasse_caffe.solver import SolverFile
-from demitasse_caffe.text import Outline, not_a_model, parse, read_text, which
+from demitasse_caffe.text import not_a_model, parse, read_text, which
 
 WEIGHTS = (".caffemodel", ".solverstate", ".caffemodel.h5", ".solverstate.h5")
 TEXT = (".prototxt", ".pbtxt")

@@ -12,11 +12,11 @@ from typing import Any
 from demitasse import Location, ModelError, NetDefinition, Solver, unknown
 from demitasse_caffe import fork_fields
 from demitasse_caffe.net import NetFile, define, net_file, read_net, state_of
+from demitasse_caffe.outline import Outline
 from demitasse_caffe.overrides import Overrides
 from demitasse_caffe.paths import find_file, moved
 from demitasse_caffe.rates import POLICIES, Above, AtLeast, Poly, RampUp, Rate, StepsTaken, WarmUp
 from demitasse_caffe.schema import Schema, number
-from demitasse_caffe.text import Outline
 from demitasse_caffe.upgrade import upgrade_solver
 
 _UPDATES = {

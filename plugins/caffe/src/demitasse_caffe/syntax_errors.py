@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from demitasse_caffe.text import Block, Outline
+    from demitasse_caffe.outline import Block, Outline
 
 _HOLE = re.compile(
     r"""\$\#.*?\#\$ | \{\{.*?\}\} | \{%.*?%\}           # of tools for texts

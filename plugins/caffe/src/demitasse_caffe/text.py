@@ -9,162 +9,23 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from google.protobuf import text_format
 
-from demitasse import ModelError, nearest, unknown
-from demitasse_caffe.fork_fields import (
-    TYPES,
-    ForkField,
-    engine_word,
-    fork_field,
-    notes,
-    old_type_owner,
-)
+from demitasse import ModelError, nearest
+from demitasse_caffe.field_errors import given_twice, strangers_field, unknown_field, wrong_value
+from demitasse_caffe.fork_fields import ForkField, engine_word, fork_field, notes
+from demitasse_caffe.outline import DEEPEST, Block, Change, Entry, Outline
 from demitasse_caffe.schema import Schema, is_repeated
 from demitasse_caffe.syntax_errors import syntax_error, unknown_escape
 from demitasse_caffe.whole_file import read_whole
 
-_TOKEN = re.compile(
-    r"""\#[^\n]*                                        # a comment
-    | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*'         # strings
-    | [{}<>\[\]:;,] | [^\s{}<>\[\]:;,\#"']+ | ["']    # punctuation, words, quotes never closed""",
-    re.VERBOSE,
-)
 _CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7})(?=\s)", re.MULTILINE)
 """What a tool for versions leaves at the beginning of a line where it cannot join two."""
-_OPEN = {"{": "}", "<": ">"}
-_LAYERS = ("layer", "layers")
 _DEVICES = re.compile(r"^(\s*device_id\s*:?\s*)\[\s*(\w*)[^\]]*\]", re.MULTILINE)
 """Several devices, which TSN's fork takes where Caffe has one."""
-_DEEPEST = 100
-"""How deep blocks may nest: as protobuf's binary reader has it."""
-SCHEMA = "as Caffe's caffe.proto lists them"
-"""Where to see all of many names."""
-
-
-@dataclass(eq=False)
-class Block:
-    """A message in the text. ``words`` are its scalar fields as they are written, less their quotes;
-    ``quoted`` are those that had some."""
-
-    name: str
-    line: int
-    parent: Block | None
-    closed: bool = False
-    words: dict[str, str] = field(default_factory=dict)
-    quoted: set[str] = field(default_factory=set)
-    depth: int = 0
-
-    @property
-    def path(self) -> tuple[str, ...]:
-        """The names of the enclosing blocks and its own; empty for the file."""
-        names: list[str] = []
-        block = self
-        while block.parent is not None:
-            names.append(block.name)
-            block = block.parent
-        return tuple(reversed(names))
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A field in the text: where it stands, and its value's first word unless it is a block."""
-
-    block: Block
-    name: str
-    line: int
-    column: int
-    opens: Block | None = None
-    value: str | None = None
-
-
-@dataclass(frozen=True)
-class Change:
-    """A field of a fork that changes what the layer in a line computes, or only how it ``trains``, and
-    the error about it, for phases that have the layer."""
-
-    line: int
-    trains: bool
-    told: str
-
-
-class Outline:
-    """The fields and blocks of a text in order."""
-
-    def __init__(self, text: str) -> None:
-        self.root = Block("", 1, None)
-        self.entries: list[Entry] = []
-        self.unclosed: Block | None = None
-        self.too_deep: int | None = None  # the line where blocks nest deeper than any message does
-        self.misfit = ""  # a field that no message has, told if nothing worse is wrong with the net
-        self.changes: list[Change] = []  # fields of forks that change results
-        self.notes: tuple[str, ...] = ()  # what of a fork's was read over, in sentences
-        self._read(text)
-
-    def names(self) -> list[str]:
-        """The fields of the file itself, in order."""
-        return [entry.name for entry in self.entries if entry.block is self.root]
-
-    def line(self, name: str, within: tuple[str, ...] = ()) -> int | None:
-        """The line of the first field of a name, in the file itself or a block at a path."""
-        found = (e.line for e in self.entries if e.name == name and e.block.path == within)
-        return next(found, None)
-
-    def lines(self, path: tuple[str, ...]) -> list[int]:
-        """The lines of all blocks at a path of names."""
-        named = (e for e in self.entries if e.opens is not None and e.name == path[-1])
-        return [entry.line for entry in named if entry.block.path == path[:-1]]
-
-    def _read(self, text: str) -> None:
-        block, name, line, line_start, end = self.root, "", 1, 0, 0
-        position = (1, 1)
-        named = after_colon = False
-        lists: list[tuple[Block, str]] = []
-        for match in _TOKEN.finditer(text):
-            token, start = match.group(), match.start()
-            if breaks := text.count("\n", end, start):
-                line, line_start = line + breaks, text.rindex("\n", end, start) + 1
-            end = start
-            if token[0] == "#":
-                continue
-            if token in _OPEN:
-                if not named:  # an element of a list, or a brace that a template has
-                    name = lists[-1][1] if lists and lists[-1][0] is block else ""
-                    position = (line, start - line_start + 1)
-                inner = Block(name, line, block, depth=block.depth + 1)
-                if inner.depth + len(lists) > _DEEPEST:
-                    self.too_deep = self.too_deep or line
-                self.entries.append(Entry(block, name, *position, opens=inner))
-                block = inner
-            elif token in "}>":
-                while lists and lists[-1][0] is block:
-                    lists.pop()
-                block.closed = True
-                block = block.parent or self.root
-            elif token == "[":
-                lists.append((block, name))
-                if block.depth + len(lists) > _DEEPEST:
-                    self.too_deep = self.too_deep or line
-            elif token == "]":
-                if lists and lists[-1][0] is block:
-                    lists.pop()
-            elif after_colon and token not in ":;,":
-                self.entries.append(Entry(block, name, *position, value=token))
-                block.words.setdefault(name, token.strip("\"'"))
-                if token[0] in "\"'":
-                    block.quoted.add(name)
-            elif token not in ":;," and not (lists and lists[-1][0] is block):
-                name, position = token, (line, start - line_start + 1)
-                named, after_colon = True, False
-                continue
-            after_colon = token == ":"
-            named = named and after_colon
-        if block is not self.root:
-            self.unclosed = block
 
 
 def read_text(path: Path) -> str:
@@ -196,7 +57,7 @@ def parse(
     What a fork has that changes no result is left out, and told in the outline's ``notes``.
     """
     if outline.too_deep is not None:
-        raise ModelError(f"{path}:{outline.too_deep}: blocks are nested deeper than {_DEEPEST}")
+        raise ModelError(f"{path}:{outline.too_deep}: blocks are nested deeper than {DEEPEST}")
     if mark := _CONFLICT.search(text):
         where = f"{path}:{text.count(chr(10), 0, mark.start()) + 1}"
         raise ModelError(
@@ -246,7 +107,7 @@ class _Fields:
             first = self._first.setdefault((entry.block, entry.name), entry)
             again = (first.line, first.column) != (entry.line, entry.column)
             if again and not is_repeated(field):
-                raise ModelError(_given_twice(self._path, entry, first, descriptor))
+                raise ModelError(given_twice(self._path, entry, first, descriptor))
             if entry.value is not None:
                 self._value(entry, field)
         if self._name == "SolverParameter":
@@ -266,21 +127,21 @@ class _Fields:
             if not fork.effect:
                 self.passed_over.append((fork, entry.name, entry.line))
         elif _of_known_type(entry, self._schema):
-            told = _unknown_field(self._path, entry, descriptor)
+            told = unknown_field(self._path, entry, descriptor)
             line = None if fork is None or self._strict else _line_of_layer(entry, self._outline)
             if fork is None or line is None:
                 self._misfit(entry, told)
             else:
                 self._outline.changes.append(Change(line, fork.training, told))
         elif self._strict:
-            raise ModelError(_strangers_field(self._path, entry, descriptor, self._schema))
+            raise ModelError(strangers_field(self._path, entry, descriptor, self._schema))
         self.foreign = True
 
     def _value(self, entry: Entry, field: Any) -> None:
         """A field's value, in whose place a known one stands where it is left out."""
         if fork := engine_word(entry.name, entry.value or ""):
             self.passed_over.append((fork, entry.name, entry.line))
-        elif told := _wrong_value(self._path, entry, field, self._schema):
+        elif told := wrong_value(self._path, entry, field, self._schema):
             self._misfit(entry, told)
         else:
             return
@@ -334,113 +195,6 @@ def _line_of_layer(entry: Entry, outline: Outline) -> int | None:
 def _is_solvers(entry: Entry, name: str) -> bool:
     """Whether a field stands in a solver, and not in a net."""
     return name != "NetParameter" and len(entry.block.path) < 2
-
-
-def _strangers_field(path: Path, entry: Entry, descriptor: Any, schema: Schema) -> str:
-    """The sentence for a field of a layer of a type that nobody knows, which would be lost."""
-    fork = fork_field(descriptor.name, entry.name)
-    what = fork.told(entry.name) if fork else f"{entry.name} is no field of Caffe's {descriptor.name}"
-    block = entry.block
-    while block.name != "layer" and block.parent is not None:
-        block = block.parent
-    name, kind = block.words.get("name", ""), block.words.get("type", "")
-    whose = f", which is of {TYPES[kind]} and no composed plugin knows" if kind in TYPES else ""
-    if not whose:
-        close = nearest(kind, schema.types)
-        whose = ", which no composed plugin knows" + (f" (did you mean {close!r}?)" if close else "")
-    return (
-        f"{path}:{entry.line}:{entry.column}: {what}: layer {name!r} is of type {kind!r}{whose}. A "
-        f"plugin whose layer_types have it declares its fields"
-    )
-
-
-def _unknown_field(path: Path, entry: Entry, descriptor: Any) -> str:
-    where = f"{path}:{entry.line}:{entry.column}: {_layer_around(entry)}{descriptor.name}"
-    if fork := fork_field(descriptor.name, entry.name):
-        return f"{where}: {fork.told(entry.name)}"
-    message = unknown("field", entry.name, list(descriptor.fields_by_name), where, SCHEMA)
-    block: Block | None = entry.block
-    if block is not None and block.name == "layers" and "type" in block.quoted:
-        message += "; a layer with a quoted type is written 'layer {', not 'layers {'"
-    while block is not None and block.parent is not None and entry.name in _LAYERS:
-        if block.name in _LAYERS:
-            where = f"{path}:{entry.line}:{entry.column}"
-            return f"{where}: '{entry.name}' inside the block {_open(block)}"
-        block = block.parent
-    return message
-
-
-def _given_twice(path: Path, entry: Entry, first: Entry, descriptor: Any) -> str:
-    place = f"{path}:{entry.line}:{entry.column}: {_layer_around(entry, own=True)}{descriptor.name}"
-    told = f"{place}: {entry.name} has one value, and is given again; it was given in line {first.line}"
-    axes = [f"{entry.name.removesuffix('_size')}_{axis}" for axis in "hw"]
-    if all(axis in descriptor.fields_by_name for axis in axes):
-        told += f" (each axis has its own in {axes[0]} and {axes[1]})"
-    return told
-
-
-def _layer_around(entry: Entry, own: bool = False) -> str:
-    """The layer in whose inner block a field stands, or also the one whose ``own`` it is, as the
-    beginning of a sentence."""
-    block: Block | None = entry.block
-    while block is not None and block.name not in _LAYERS:
-        block = block.parent
-    name = block.words.get("name") if block is not None and (own or block is not entry.block) else None
-    return f"layer {name!r}: " if name else ""
-
-
-def _open(block: Block) -> str:
-    return f"'{block.name} {{' of line {block.line}: is its '}}' missing?"
-
-
-def _wrong_value(path: Path, entry: Entry, descriptor: Any, schema: Schema) -> str:
-    """What is wrong with the value of a field of words, in a sentence; empty for nothing."""
-    value = entry.value or ""
-    if descriptor.enum_type is not None and re.fullmatch(r"\d+", value):
-        numbers = descriptor.enum_type.values_by_number
-        if int(value) not in numbers:
-            told = ", ".join(f"{each.name} ({number})" for number, each in sorted(numbers.items()))
-            where = f"{path}:{entry.line}:{entry.column}"
-            return f"{where}: {_layer_around(entry)}{entry.name} has no value {value} (valid: {told})"
-    if descriptor.enum_type is None or not re.fullmatch(r"[\"']?[A-Za-z_]\w*[\"']?", value):
-        return ""
-    bare = value.strip("\"'")
-    valid = descriptor.enum_type.values_by_name
-    where = f"{path}:{entry.line}:{entry.column}"
-    if bare not in valid:
-        of_layer = entry.name == "type" and entry.block.name == "layers"
-        if of_layer:
-            where += f": layer {entry.block.words.get('name', '')!r} ({bare})"
-            folded = bare.replace("_", "").casefold()
-            newer = {kind.casefold(): kind for kind in schema.types}.get(folded)
-            if (
-                newer
-                and value == bare
-                and folded not in {name.replace("_", "").casefold() for name in valid}
-            ):
-                return (
-                    f"{where}: the type {newer} is newer than this form of layers: it is written "
-                    f"layer {{ type: '{newer}' }}, as then all layers of the net are"
-                )
-        else:
-            where += f": {_layer_around(entry)}".removesuffix(": ")
-        message = unknown(
-            "V1 layer type" if of_layer else f"value of {entry.name}", bare, valid, where, SCHEMA
-        )
-        if of_layer and (owner := old_type_owner(folded)):
-            message = f"{where}: unknown V1 layer type {bare!r}, which is of {owner}"
-        if value != bare and entry.name == "type":
-            message += "; a layer with a quoted type is written 'layer {', not 'layers {'"
-        elif of_layer:
-            name = "".join(word.capitalize() for word in bare.split("_"))
-            message += (
-                f"; a type that is newer, or that a plugin adds with the layer_types hook, is written "
-                f"layer {{ type: '{name}' }}"
-            )
-        return message
-    if value != bare:
-        return f"{where}: {entry.name} is written without quotes: {entry.name}: {bare}"
-    return ""
 
 
 def _with_a_known_value(text: str, entry: Entry, descriptor: Any) -> str:

@@ -9,13 +9,14 @@ from typing import Any
 
 from demitasse import Location, ModelError, Runtime
 from demitasse_caffe.net import read_net
+from demitasse_caffe.outline import Outline
 from demitasse_caffe.paths import find_file
 from demitasse_caffe.pycaffe.nccl import NCCL
 from demitasse_caffe.pycaffe.net import Net
 from demitasse_caffe.pycaffe.runtime import current, say, solver_overrides
 from demitasse_caffe.schema import Schema, schema
 from demitasse_caffe.solver import SolverFile
-from demitasse_caffe.text import Outline, parse, read_text, which
+from demitasse_caffe.text import parse, read_text, which
 from demitasse_caffe.training_log import TrainingLog
 from demitasse_caffe.upgrade import upgrade_solver
 

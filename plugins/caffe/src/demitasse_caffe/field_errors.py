@@ -1,0 +1,125 @@
+"""Why a field of a prototxt file is none, or its value: the sentences of errors."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from demitasse import nearest, unknown
+from demitasse_caffe.fork_fields import TYPES, fork_field, old_type_owner
+from demitasse_caffe.outline import Block, Entry
+from demitasse_caffe.schema import Schema
+
+_LAYERS = ("layer", "layers")
+_SCHEMA = "as Caffe's caffe.proto lists them"
+"""Where to see all of many names."""
+
+
+def strangers_field(path: Path, entry: Entry, descriptor: Any, schema: Schema) -> str:
+    """The sentence for a field of a layer of a type that nobody knows, which would be lost."""
+    fork = fork_field(descriptor.name, entry.name)
+    what = fork.told(entry.name) if fork else f"{entry.name} is no field of Caffe's {descriptor.name}"
+    block = entry.block
+    while block.name != "layer" and block.parent is not None:
+        block = block.parent
+    name, kind = block.words.get("name", ""), block.words.get("type", "")
+    whose = f", which is of {TYPES[kind]} and no composed plugin knows" if kind in TYPES else ""
+    if not whose:
+        close = nearest(kind, schema.types)
+        whose = ", which no composed plugin knows" + (f" (did you mean {close!r}?)" if close else "")
+    return (
+        f"{path}:{entry.line}:{entry.column}: {what}: layer {name!r} is of type {kind!r}{whose}. A "
+        f"plugin whose layer_types have it declares its fields"
+    )
+
+
+def unknown_field(path: Path, entry: Entry, descriptor: Any) -> str:
+    """The sentence for a field that a message has not."""
+    where = f"{path}:{entry.line}:{entry.column}: {_layer_around(entry)}{descriptor.name}"
+    if fork := fork_field(descriptor.name, entry.name):
+        return f"{where}: {fork.told(entry.name)}"
+    message = unknown("field", entry.name, list(descriptor.fields_by_name), where, _SCHEMA)
+    block: Block | None = entry.block
+    if block is not None and block.name == "layers" and "type" in block.quoted:
+        message += "; a layer with a quoted type is written 'layer {', not 'layers {'"
+    while block is not None and block.parent is not None and entry.name in _LAYERS:
+        if block.name in _LAYERS:
+            where = f"{path}:{entry.line}:{entry.column}"
+            return f"{where}: '{entry.name}' inside the block {_open(block)}"
+        block = block.parent
+    return message
+
+
+def given_twice(path: Path, entry: Entry, first: Entry, descriptor: Any) -> str:
+    """The sentence for a second value of a field that has one."""
+    place = f"{path}:{entry.line}:{entry.column}: {_layer_around(entry, own=True)}{descriptor.name}"
+    told = f"{place}: {entry.name} has one value, and is given again; it was given in line {first.line}"
+    axes = [f"{entry.name.removesuffix('_size')}_{axis}" for axis in "hw"]
+    if all(axis in descriptor.fields_by_name for axis in axes):
+        told += f" (each axis has its own in {axes[0]} and {axes[1]})"
+    return told
+
+
+def _layer_around(entry: Entry, own: bool = False) -> str:
+    """The layer in whose inner block a field stands, or also the one whose ``own`` it is, as the
+    beginning of a sentence."""
+    block: Block | None = entry.block
+    while block is not None and block.name not in _LAYERS:
+        block = block.parent
+    name = block.words.get("name") if block is not None and (own or block is not entry.block) else None
+    return f"layer {name!r}: " if name else ""
+
+
+def _open(block: Block) -> str:
+    return f"'{block.name} {{' of line {block.line}: is its '}}' missing?"
+
+
+def wrong_value(path: Path, entry: Entry, descriptor: Any, schema: Schema) -> str:
+    """What is wrong with the value of a field of words, in a sentence; empty for nothing."""
+    value = entry.value or ""
+    if descriptor.enum_type is not None and re.fullmatch(r"\d+", value):
+        numbers = descriptor.enum_type.values_by_number
+        if int(value) not in numbers:
+            told = ", ".join(f"{each.name} ({number})" for number, each in sorted(numbers.items()))
+            where = f"{path}:{entry.line}:{entry.column}"
+            return f"{where}: {_layer_around(entry)}{entry.name} has no value {value} (valid: {told})"
+    if descriptor.enum_type is None or not re.fullmatch(r"[\"']?[A-Za-z_]\w*[\"']?", value):
+        return ""
+    bare = value.strip("\"'")
+    valid = descriptor.enum_type.values_by_name
+    where = f"{path}:{entry.line}:{entry.column}"
+    if bare not in valid:
+        of_layer = entry.name == "type" and entry.block.name == "layers"
+        if of_layer:
+            where += f": layer {entry.block.words.get('name', '')!r} ({bare})"
+            folded = bare.replace("_", "").casefold()
+            newer = {kind.casefold(): kind for kind in schema.types}.get(folded)
+            if (
+                newer
+                and value == bare
+                and folded not in {name.replace("_", "").casefold() for name in valid}
+            ):
+                return (
+                    f"{where}: the type {newer} is newer than this form of layers: it is written "
+                    f"layer {{ type: '{newer}' }}, as then all layers of the net are"
+                )
+        else:
+            where += f": {_layer_around(entry)}".removesuffix(": ")
+        message = unknown(
+            "V1 layer type" if of_layer else f"value of {entry.name}", bare, valid, where, _SCHEMA
+        )
+        if of_layer and (owner := old_type_owner(folded)):
+            message = f"{where}: unknown V1 layer type {bare!r}, which is of {owner}"
+        if value != bare and entry.name == "type":
+            message += "; a layer with a quoted type is written 'layer {', not 'layers {'"
+        elif of_layer:
+            name = "".join(word.capitalize() for word in bare.split("_"))
+            message += (
+                f"; a type that is newer, or that a plugin adds with the layer_types hook, is written "
+                f"layer {{ type: '{name}' }}"
+            )
+        return message
+    if value != bare:
+        return f"{where}: {entry.name} is written without quotes: {entry.name}: {bare}"
+    return ""
