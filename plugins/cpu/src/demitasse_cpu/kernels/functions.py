@@ -211,7 +211,7 @@ def product_backward(request: Request) -> Iterable[Candidate]:
         layout = unconverted(layout)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
-        from demitasse_cpu.loops import functions as loops
+        from demitasse_cpu.loops import combinations as loops
 
         dy, *xs = map(flat, inputs)
         stages: list[Work] = []
@@ -241,7 +241,7 @@ def _several(request: Request, leader: int) -> tuple[Layout, int, int]:
 
 
 def _multiplied(xs: Sequence[Any], y: Any, size: int, parts: int) -> list[Work]:
-    from demitasse_cpu.loops import functions as loops
+    from demitasse_cpu.loops import combinations as loops
 
     first, second, *others = xs
     stages = [spread(loops.multiplied, (first, second, y), size, parts)]
@@ -258,7 +258,7 @@ def maximum(request: Request) -> Iterable[Candidate]:
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         import numpy as np
 
-        from demitasse_cpu.loops import functions as loops
+        from demitasse_cpu.loops import combinations as loops
 
         first, second, *others = map(flat, inputs)
         best = flat(outputs[0])
@@ -289,7 +289,7 @@ def maximum_backward(request: Request) -> Iterable[Candidate]:
     parts = parts_for(request, size, size)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
-        from demitasse_cpu.loops import functions as loops
+        from demitasse_cpu.loops import combinations as loops
 
         arrays = tuple(map(flat, inputs))
         return in_order(
@@ -305,7 +305,7 @@ def maximum_backward(request: Request) -> Iterable[Candidate]:
 
 
 def select(request: Request) -> Iterable[Candidate]:
-    return _elementwise(request, "selected", [], reads=3)
+    return _elementwise(request, "selected", [], reads=3, family="combinations")
 
 
 def select_backward(request: Request) -> Iterable[Candidate]:
@@ -315,7 +315,7 @@ def select_backward(request: Request) -> Iterable[Candidate]:
     parts = parts_for(request, size, size)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
-        from demitasse_cpu.loops import functions as loops
+        from demitasse_cpu.loops import combinations as loops
 
         arrays = tuple(map(flat, inputs))
         return in_order(
