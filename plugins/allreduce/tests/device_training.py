@@ -11,18 +11,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+import remote_memory
+from remote_memory import Giver, kernels_inside
 
 import demitasse
 from demitasse import Level, Machine, MemorySpace, SyncSpec, compose, hookimpl
 from demitasse_allreduce import library
 from demitasse_allreduce.launch import started
-from demitasse_reference import plugin as reference
 
 PLUGINS = ["reference", "training", "caffe", "datasets", "snapshots", "allreduce"]
 LATE = 1e-3
@@ -32,41 +32,17 @@ added: list[int] = []
 """Elements that were added on the device."""
 
 
-class Remote:
-    """An array of the device."""
+class Remote(remote_memory.Remote):
+    """An array of the device, which says when it is added to."""
 
     def __init__(self, inside: np.ndarray) -> None:
-        self.inside = inside
-        self.shape, self.dtype, self.size = inside.shape, inside.dtype, inside.size
-        self.nbytes, self.itemsize, self.ndim = inside.nbytes, inside.itemsize, inside.ndim
+        super().__init__(inside)
+        self.itemsize, self.ndim = inside.itemsize, inside.ndim
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        assert copy is not False, "a host has no view of a device's memory"
-        return np.array(self.inside, dtype)
-
-    def __getitem__(self, part: slice) -> Remote:
-        return type(self)(self.inside[part])
-
-    def __setitem__(self, part: Any, value: Any) -> None:
-        self.inside[part] = np.asarray(value)
-
-    def __iadd__(self, other: Remote) -> Remote:
+    def __iadd__(self, other: Self) -> Self:
         assert isinstance(other, Remote), "the device adds its own memory alone"
         added.append(self.size)
-        self.inside += other.inside
-        return self
-
-    def copy(self) -> Remote:
-        return type(self)(self.inside.copy())
-
-    def view(self, dtype: Any) -> Remote:
-        return type(self)(self.inside.view(dtype))
-
-    def reshape(self, *shape: Any) -> Remote:
-        return type(self)(self.inside.reshape(*shape))
-
-    def sum(self) -> float:
-        return float(self.inside.sum())
+        return super().__iadd__(other)
 
 
 class Reachable(Remote):
@@ -75,26 +51,6 @@ class Reachable(Remote):
     @property
     def __cuda_array_interface__(self) -> Mapping[str, Any]:
         return {**self.inside.__array_interface__, "version": 3}
-
-
-class Block:
-    def __init__(self, kind: type[Remote], nbytes: int) -> None:
-        self.nbytes, self._kind, self._bytes = nbytes, kind, np.zeros(nbytes, np.uint8)
-
-    def view(self, offset: int, shape: Sequence[int], dtype: str) -> Remote:
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        return self._kind(self._bytes[offset : offset + size].view(dtype).reshape(tuple(shape)))
-
-    def close(self) -> None:
-        """Nothing else holds it."""
-
-
-class Giver:
-    def __init__(self, kind: type[Remote], space: str) -> None:
-        self.space, self.allocations, self.bytes, self._kind = space, 0, 0, kind
-
-    def allocate(self, nbytes: int) -> Block:
-        return Block(self._kind, nbytes)
 
 
 class At:
@@ -207,7 +163,7 @@ class Device:
 
     @hookimpl
     def allocator(self, space: str, options: Any) -> Giver | None:
-        return Giver(self._kind, space) if space.startswith("device") else None
+        return Giver(space, self._kind) if space.startswith("device") else None
 
     @hookimpl
     def stream_engine(self, space: str, machine: Machine, options: Any) -> Engine | None:
@@ -215,19 +171,7 @@ class Device:
 
     @hookimpl
     def kernels(self, request: demitasse.Request) -> list[demitasse.Candidate]:
-        host = replace(request, place=replace(request.place, space="host"))
-        return [replace(each, bind=_inside(each.bind)) for each in reference.kernels(request=host)]
-
-
-def _inside(bind: Callable[..., Any]) -> Callable[..., Any]:
-    def bound(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Any:
-        def reach(array: Any) -> Any:
-            assert array is None or isinstance(array, Remote), "memory that the device cannot reach"
-            return array.inside if array is not None else None
-
-        return bind([*map(reach, inputs)], [*map(reach, outputs)], reach(workspace))
-
-    return bound
+        return kernels_inside(request)
 
 
 def machine(sync: Mapping[str, Any], device: bool) -> Machine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -88,7 +89,14 @@ def trained(ranks: int, folder: Path, jobs: list[dict[str, Any]]) -> list[dict[s
     script = str(Path(__file__).with_name("device_training.py"))
     launcher = [mpiexec(), "-n", str(ranks)]
     words = [*launcher, sys.executable, script, str(folder / "solver.prototxt"), json.dumps(each)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        words,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
