@@ -4,85 +4,23 @@ in float64, and the cpu plugin's kernels against the reference's."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from agreement import hook
+from agreement import WORDS
 from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from word_results import PLUGINS, WITHIN, compute
 
-from demitasse import PLAIN, Layout, Place, Request, TensorSpec
-from demitasse.operations import VOCABULARY, extend
+from demitasse import PLAIN, Layout
 from demitasse_caffe.operations import elementwise
 
-WORDS = extend(VOCABULARY, elementwise.OPERATIONS, "caffe")
 NHWC = Layout("NHWC", (0, 2, 3, 1))
 BLOCKED = Layout("NCHW8c", blocks=((1, 8),))
-WITHIN = {"float32": 1e-5, "float64": 1e-12}
-PLUGINS = ("reference", "cpu")
 Formula = Callable[..., np.ndarray]
-
-
-def compute(
-    plugin: str,
-    name: str,
-    *inputs: np.ndarray,
-    layout: Layout = PLAIN,
-    precision: str = "f32",
-    in_place: bool = False,
-    absent: Sequence[int] = (),
-    **attributes: Any,
-) -> list[np.ndarray | None]:
-    """What a plugin's kernel makes of logical inputs that lie in ``layout``; logical outputs."""
-    operation, shapes = WORDS[name], {}
-    complete = {**operation.attributes, **attributes}
-    for position, operand in enumerate(operation.inputs):
-        many = [x.shape for x in inputs[position:]]
-        shapes[operand.name] = many if operand.variadic else many[0]
-    made = operation.shapes(shapes, complete)
-    kinds = [*operation.outputs, *operation.outputs[-1:] * (len(made) - len(operation.outputs))]
-    real = inputs[0].dtype.name
-    outputs = tuple(
-        None if i in absent else TensorSpec(tuple(shape), kind.dtype or real)
-        for i, (kind, shape) in enumerate(zip(kinds, made, strict=True))
-    )
-    lying = tuple(TensorSpec(x.shape, x.dtype.name, layout if x.ndim == 4 else PLAIN) for x in inputs)
-    request = Request(operation, lying, outputs, complete, Place("test", threads=2), precision)
-    (candidate,) = hook(plugin)(request)
-    taken = candidate.input_layouts or (PLAIN,) * len(inputs)
-    given = candidate.output_layouts or (PLAIN,) * len(outputs)
-    sources = [
-        lies.pack(x).copy().reshape(lies.physical(x.shape))
-        for lies, x in zip(taken, inputs, strict=True)
-    ]
-    targets: list[Any] = []
-    for lies, spec in zip(given, outputs, strict=True):
-        there = spec and replace(spec, layout=lies)
-        targets.append(there and np.full(there.physical, 77, there.array_type))
-    if in_place:
-        assert candidate.in_place
-        assert taken[0] == given[0]
-        targets[0] = sources[0]
-    room = np.full(candidate.workspace + 64, 255, np.uint8)
-    start = -room.ctypes.data % 64
-    work = candidate.bind(sources, targets, room[start : start + candidate.workspace])
-    assert plugin != "cpu" or hasattr(work, "join"), "a step of the cpu's kernels runs no Python"
-    work()
-    results = []
-    for lies, spec, target in zip(given, outputs, targets, strict=True):
-        results.append(None if spec is None else lies.unpack(target, spec.shape))
-        if spec is not None and lies.blocks:
-            assert np.array_equal(*map(_unsigned_zeros, (lies.pack(results[-1]), target))), "padding"
-    return results
-
-
-def _unsigned_zeros(stored: np.ndarray) -> np.ndarray:
-    """With 0 for -0, which as bits of bfloat16 would differ: a zero times a slope below 0 is one."""
-    return np.where(stored == 0x8000, 0, stored) if stored.dtype == np.uint16 else stored
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:

@@ -4,58 +4,17 @@ float64, with both plugins that compute them."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-from agreement import hook
+from agreement import WORDS
 from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from word_results import PLUGINS, WITHIN, compute
 
-from demitasse import Place, Request, TensorSpec
-from demitasse.operations import VOCABULARY, extend
-from demitasse_caffe.operations import reduction
-
-WORDS = extend(VOCABULARY, reduction.OPERATIONS, "caffe")
-WITHIN = {"float32": 1e-5, "float64": 1e-12}
-PLUGINS = ("reference", "cpu")
 Formula = Callable[..., np.ndarray]
-
-
-def compute(
-    plugin: str,
-    name: str,
-    *inputs: np.ndarray,
-    in_place: bool = False,
-    absent: Sequence[int] = (),
-    threads: int = 2,
-    **attributes: Any,
-) -> list[np.ndarray | None]:
-    """What a plugin's kernel makes of plain inputs."""
-    operation = WORDS[name]
-    complete = {**operation.attributes, **attributes}
-    shapes = {o.name: x.shape for o, x in zip(operation.inputs, inputs, strict=True)}
-    made = operation.shapes(shapes, complete)
-    outputs = [None if i in absent else np.full(s, 77, inputs[0].dtype) for i, s in enumerate(made)]
-    request = Request(
-        operation,
-        tuple(TensorSpec(x.shape, x.dtype.name) for x in inputs),
-        tuple(None if y is None else TensorSpec(y.shape, y.dtype.name) for y in outputs),
-        complete,
-        Place("test", threads=threads),
-    )
-    (candidate,) = hook(plugin)(request)
-    given = [x.copy() for x in inputs]
-    if in_place:
-        outputs[0] = given[[o.name for o in operation.inputs].index(operation.aliases[0][1])]
-    room = np.full(candidate.workspace + 64, 255, np.uint8)
-    start = -room.ctypes.data % 64
-    work = candidate.bind(given, outputs, room[start : start + candidate.workspace])
-    assert plugin != "cpu" or hasattr(work, "join"), "a step of the cpu's kernels runs no Python"
-    work()
-    return outputs
 
 
 TOTALS: dict[str, tuple[Formula, Formula]] = {

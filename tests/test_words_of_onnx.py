@@ -5,51 +5,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import agreement
 import numpy as np
 import pytest
-from agreement import hook
+import word_results
 from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from word_results import PLUGINS, WITHIN
 
-from demitasse import PLAIN, Place, Request, TensorSpec
-from demitasse.operations import VOCABULARY, extend
-from demitasse_caffe.operations import indexing
+from demitasse.operations import extend
 from demitasse_onnx.operations import OPERATIONS
 
-WORDS = extend(extend(VOCABULARY, indexing.OPERATIONS, "caffe"), OPERATIONS, "onnx")
-WITHIN = {"float32": 1e-5, "float64": 1e-12}
-PLUGINS = ("reference", "cpu")
+WORDS = extend(agreement.WORDS, OPERATIONS, "onnx")
 PROPERTY = settings(max_examples=examples(15), suppress_health_check=list(HealthCheck))
+
+computed = partial(word_results.compute, words=WORDS)
 
 
 def compute(plugin: str, name: str, *inputs: np.ndarray, **attributes: Any) -> np.ndarray:
     """The first result of a plugin's kernel."""
-    return computed(plugin, name, *inputs, **attributes)[0]
-
-
-def computed(
-    plugin: str, name: str, *inputs: np.ndarray, precision: str = "f32", **attributes: Any
-) -> list[np.ndarray]:
-    """The results of a plugin's kernel, in the types that it takes and leaves."""
-    word = WORDS[name]
-    shapes = {o.name: x.shape for o, x in zip(word.inputs, inputs, strict=True)}
-    made = word.shapes(shapes, {**word.attributes, **attributes})
-    lying = tuple(TensorSpec(x.shape, x.dtype.name) for x in inputs)
-    outputs = tuple(TensorSpec(tuple(shape), inputs[0].dtype.name) for shape in made)
-    complete = {**word.attributes, **attributes}
-    asked = Request(word, lying, outputs, complete, Place("test", threads=2), precision)
-    (candidate,) = hook(plugin)(asked)
-    taken = candidate.input_layouts or (PLAIN,) * len(inputs)
-    left = candidate.output_layouts or (PLAIN,) * len(outputs)
-    ys = [
-        layout.pack(np.full(shape, 77, inputs[0].dtype))
-        for layout, shape in zip(left, made, strict=True)
-    ]
-    candidate.bind([layout.pack(x.copy()) for layout, x in zip(taken, inputs, strict=True)], ys, None)()
-    return [layout.unpack(y, shape) for layout, y, shape in zip(left, ys, made, strict=True)]
+    first: np.ndarray = computed(plugin, name, *inputs, **attributes)[0]
+    return first
 
 
 def slope_at(
