@@ -1,4 +1,4 @@
-"""A description with all that one may have, and those that are shipped."""
+"""Descriptions: one with all that one may have, a cluster for simulation, those that are shipped."""
 
 from __future__ import annotations
 
@@ -38,6 +38,23 @@ memory = [{ space = "ldm", capacity = "64 KiB", source = "vendor" }]
 peak = "11.6 GFLOP/s"
 kernels = "sw26010"
 """
+
+RACKS = """
+[[level]]
+name = "rack"
+count = 2
+link = { latency = "2 us", bandwidth = "10 GB/s", oversubscription = 4, source = "assumed" }
+
+[[level]]
+name = "node"
+count = 8
+workers = "mpi"
+link = { latency = "1 us", bandwidth = "10 GB/s", source = "assumed" }
+memory = [{ space = "host", capacity = "1 GB", bandwidth = "10 GB/s", source = "assumed" }]
+peak = "100 GFLOP/s"
+sync = { plugin = "simulator", %s }
+"""
+"""The levels of a cluster, but for how it synchronises."""
 
 HWDESC = Path(__file__).parents[1] / "hwdesc"
 

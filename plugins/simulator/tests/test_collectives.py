@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from machine_files import RACKS
 
 from demitasse import Algorithm, PluginError, Tier, Topology, compose, cost, load_machine
 from demitasse_simulator.collectives import Exchange
@@ -101,28 +102,11 @@ def test_without_a_plugin_that_has_algorithms_the_one_to_compose_is_named(
         offered(runtime.composition, "made-up")
 
 
-CLUSTER = """
-[[level]]
-name = "rack"
-count = 2
-link = { latency = "2 us", bandwidth = "10 GB/s", oversubscription = 4, source = "assumed" }
-
-[[level]]
-name = "node"
-count = 8
-workers = "mpi"
-link = { latency = "1 us", bandwidth = "10 GB/s", source = "assumed" }
-memory = [{ space = "host", capacity = "1 GB", bandwidth = "10 GB/s", source = "assumed" }]
-peak = "100 GFLOP/s"
-sync = { plugin = "simulator", %s }
-"""
-
-
 def test_auto_is_the_cheapest_algorithm_and_order_of_ranks(
     solver: Path, machine: Callable[[str], Path], algorithms: Mapping[str, Algorithm]
 ) -> None:
     def seconds(sync: str) -> float:
-        with compose(machine(CLUSTER % sync)) as runtime:
+        with compose(machine(RACKS % sync)) as runtime:
             done = runtime.simulate(solver, samples={"data": (3, 16, 16), "label": ()}, scaling="weak")
         return float(done.exchange["seconds"])
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from machine_files import RACKS
 
 import demitasse
 from demitasse import CompositionError, DescriptionError, GradientSync, hookimpl, load_machine
@@ -28,21 +29,7 @@ memory = [{ space = "host", capacity = "1 GB", bandwidth = "10 GB/s", source = "
 peak = "100 GFLOP/s"
 """
 
-CLUSTER = """
-[[level]]
-name = "rack"
-count = 2
-link = { latency = "2 us", bandwidth = "10 GB/s", oversubscription = 4, source = "assumed" }
-
-[[level]]
-name = "node"
-count = 8
-workers = "mpi"
-link = { latency = "1 us", bandwidth = "10 GB/s", source = "assumed" }
-memory = [{ space = "host", capacity = "1 GB", bandwidth = "10 GB/s", source = "assumed" }]
-peak = "100 GFLOP/s"
-sync = { plugin = "simulator", algorithm = "ring"%s }
-"""
+CLUSTER = RACKS % 'algorithm = "ring"%s'
 
 NESTED = """
 [[level]]

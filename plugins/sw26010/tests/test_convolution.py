@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn_examples import examples
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from mesh_problems import close, drawn, numbers
 
 from demitasse import PLAIN, Request, TensorSpec
 from demitasse_sw26010.kernels import candidates
@@ -20,23 +20,7 @@ from demitasse_sw26010.kernels.convolution import RCNB
 Run = Callable[..., list[Any]]
 Ask = Callable[..., Request]
 
-
-def numbers(*shape: int, seed: int = 0) -> Any:
-    """Normal numbers."""
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
-
-
-def close(found: Any, right: Any, tolerance: float = 2e-6) -> None:
-    """Equal up to rounding, measured against the largest."""
-    scale = max(1e-30, float(np.abs(right).max())) if np.size(right) else 1.0
-    np.testing.assert_allclose(found, right, rtol=0, atol=tolerance * scale)
-
-
-fixed = settings(
-    max_examples=examples(20),
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+fixed = drawn(20)
 
 
 def padded(x: Any, pad: tuple[int, int]) -> Any:

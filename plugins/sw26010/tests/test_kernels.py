@@ -7,31 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn_examples import examples
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from mesh_problems import close, drawn, numbers
 
 from demitasse import DataError, crop_and_mirror, keep_mask
 
 Run = Callable[..., list[Any]]
 
-
-def numbers(*shape: int, seed: int = 0) -> Any:
-    """Normal numbers."""
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
-
-
-def close(found: Any, right: Any, tolerance: float = 2e-6) -> None:
-    """Equal up to rounding, measured against the largest."""
-    scale = max(1e-30, float(np.abs(right).max())) if np.size(right) else 1.0
-    np.testing.assert_allclose(found, right, rtol=0, atol=tolerance * scale)
-
-
-fixed = settings(
-    max_examples=examples(15),
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+fixed = drawn(15)
 extents = st.lists(st.integers(1, 9), min_size=2, max_size=4)
 
 
