@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from shown_programs import output, printed, programs
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -19,11 +20,8 @@ DOCS = Path(__file__).parents[1] / "docs"
     ],
 )
 def test_its_program_runs(guide, said, tmp_path):
-    (program,) = re.findall(r"```python\n(.*?)```", (DOCS / guide).read_text("utf-8"), flags=re.DOTALL)
-    command = [sys.executable, "-c", program]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
-    assert run.returncode == 0, run.stderr
-    assert said in run.stdout.splitlines()
+    (program,) = programs(DOCS / guide)
+    assert said in output(program, tmp_path).splitlines()
 
 
 BATCH = re.findall(
@@ -65,7 +63,7 @@ def test_a_batch_script_queues_a_job_again_that_was_stopped_and_only_that(
     assert (asked.read_text().splitlines() if asked.exists() else []) == queued
 
 
-FIVE = re.findall(r"```python\n(.*?)```", (DOCS / "five_plugins.md").read_text("utf-8"), flags=re.DOTALL)
+FIVE = programs(DOCS / "five_plugins.md")
 SAID = (
     "a tenth of the gradients trains as well",
     "turned and rectified",
@@ -77,10 +75,7 @@ SAID = (
 
 @pytest.mark.parametrize(("program", "said"), [*zip(FIVE, SAID, strict=True)], ids=range(5))
 def test_each_of_the_five_plugins_runs(program, said, tmp_path):
-    command = [sys.executable, "-c", program]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.splitlines()[-1] == said
+    assert output(program, tmp_path).splitlines()[-1] == said
 
 
 def test_the_first_of_the_five_runs_among_processes_too(tmp_path):
@@ -89,6 +84,5 @@ def test_the_first_of_the_five_runs_among_processes_too(tmp_path):
         pytest.skip("processes need the mpich wheel's mpiexec beside this Python")
     (tmp_path / "topk.py").write_text(FIVE[0], "utf-8")
     command = [str(launcher), "-n", "2", sys.executable, "topk.py", "2"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.count(SAID[0]) == 2, run.stdout  # whatever else a launcher says between them
+    told = printed(command, tmp_path)
+    assert told.count(SAID[0]) == 2, told  # whatever else a launcher says between them

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from shown_programs import output, programs
+
 from demitasse_cli.main import main
 
 ROOT = Path(__file__).parents[1]
@@ -12,18 +14,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_its_program_runs(tmp_path):
-    (program,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    (program,) = programs(ROOT / "README.md")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    assert "(16, 1, 3, 3)" in run.stdout
+    assert "(16, 1, 3, 3)" in output(program, tmp_path)
     assert (tmp_path / "out" / "digits_iter_100.demitasse").is_file()
 
 
