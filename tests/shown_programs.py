@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 
-def programs(page: Path) -> list[str]:
-    """The Python programs of a page, in order."""
-    return re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
+def programs(page: Path, language: str = "python") -> list[str]:
+    """The programs of a page in a language, in order."""
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
 
 
 def output(program: str, folder: Path) -> str:

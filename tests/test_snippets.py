@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 import pytest
+from shown_programs import output, programs
 
 import demitasse
 
@@ -29,8 +28,7 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
 def blocks(page: str, language: str) -> list[str]:
-    text = (ROOT / page).read_text("utf-8")
-    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+    return programs(ROOT / page, language)
 
 
 def prose(page: Path) -> str:
@@ -218,11 +216,4 @@ def test_a_command_is_added() -> None:
 def test_arrays_are_summed_over_processes(here: Path) -> None:
     program = "\n".join(blocks("plugins/allreduce/README.md", "python"))
     said = "assert (array == 1).all() and (gradients == 0).all()\nprint('summed')"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{program}\n{said}"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, "summed\n"), done.stderr
+    assert output(f"{program}\n{said}", here) == "summed\n"
