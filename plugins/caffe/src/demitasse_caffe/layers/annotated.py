@@ -11,7 +11,7 @@ import numpy as np
 from demitasse import DataSpec, Field, GraphBuilder, Layer, Tensor
 from demitasse_caffe.layers.base import CaffeLayer, in_training
 from demitasse_caffe.layers.data import read, source_of
-from demitasse_caffe.layers.transformation import resizing, subtracted
+from demitasse_caffe.layers.transformation import check_mean_by_channels, resizing, subtracted
 from demitasse_caffe.schema import number
 
 ROW = 8
@@ -39,8 +39,7 @@ class AnnotatedData(CaffeLayer):
             )
         if about.max_objects < 1:
             raise ValueError("max_objects is 0; an image's label has room for 1 object or more")
-        if parameters.mean_file:
-            raise ValueError("has a mean_file, which is for images of one size; give mean_value")
+        check_mean_by_channels(parameters)
         if parameters.force_color and parameters.force_gray:
             raise ValueError("force_color and force_gray exclude each other")
         mode = "color" if parameters.force_color or data.force_encoded_color else "native"

@@ -13,6 +13,7 @@ from demitasse_caffe.layers.base import CaffeLayer, in_training
 from demitasse_caffe.layers.transformation import (
     SCALING,
     SEGMENTS,
+    check_mean_by_channels,
     check_served,
     scaling,
     subtracted,
@@ -86,18 +87,10 @@ class ImageData(CaffeLayer):
                 f"image_data_param {{ {videos[0]} }} is C3D's, for the layer type VideoData"
             )
         source = source_of(data, "image_data_param", layer)
-        if bool(data.new_height) != bool(data.new_width):
-            raise ValueError(
-                f"new_height {data.new_height} and new_width {data.new_width}: give both, or neither"
-            )
+        check_resized(data)
         options = {
             **_cropping(message, graph),
-            "root": root_of(data.root_folder, layer),
-            "mode": "color" if data.is_color else "gray",
-            "height": data.new_height,
-            "width": data.new_width,
-            "skip": data.rand_skip,
-            "stream": graph.stream,
+            **of_listed_images(data, layer, graph),
         }
         spec = DataSpec(source, "images", data.shuffle, graph.seed, options, layer.location)
         fields = {"data": "raw", "label": "real"}
@@ -125,16 +118,11 @@ class DenseImageData(CaffeLayer):
                 "dense_image_data_param { crop_height: ... crop_width: ... mirror: true }"
             )
         options = {
-            "root": root_of(data.root_folder, layer),
-            "mode": "color" if data.is_color else "gray",
-            "height": data.new_height,
-            "width": data.new_width,
+            **of_listed_images(data, layer, graph),
             "crop_height": data.crop_height,
             "crop_width": data.crop_width,
             "mirror": data.mirror,
             "divide": data.label_divide_factor,
-            "skip": data.rand_skip,
-            "stream": graph.stream,
         }
         spec = DataSpec(source, "image_pairs", data.shuffle, graph.seed, options, layer.location)
         fields = {"data": "raw", "label": "real"}
@@ -157,18 +145,14 @@ class ImageSegData(CaffeLayer):
         data, parameters = message.image_data_param, message.transform_param
         check_served(parameters, SEGMENTS)
         source = source_of(data, "image_data_param", layer)
-        if parameters.mean_file:
-            raise ValueError("has a mean_file, which is for images of one size; give mean_value")
+        check_mean_by_channels(parameters)
         sides = parameters.crop_height, parameters.crop_width
         if parameters.crop_size:
             if any(sides):
                 raise ValueError("crop_size and crop_height, crop_width exclude each other")
             sides = (parameters.crop_size,) * 2
         options = {
-            "root": root_of(data.root_folder, layer),
-            "mode": "color" if data.is_color else "gray",
-            "height": data.new_height,
-            "width": data.new_width,
+            **of_listed_images(data, layer, graph),
             "crop_height": sides[0],
             "crop_width": sides[1],
             "random": in_training(message, graph),
@@ -176,8 +160,6 @@ class ImageSegData(CaffeLayer):
             "scales": tuple(map(number, parameters.scale_factors)),
             "filled": data.ignore_label,
             "classes": {0: "none", 1: "image", 2: "pixels"}[data.label_type],
-            "skip": data.rand_skip,
-            "stream": graph.stream,
         }
         mean = subtracted(layer, parameters, 3 if data.is_color else 1)
         options["mean"] = [0.0] if mean is None else mean.ravel().tolist()
@@ -265,6 +247,26 @@ def source_of(data: Any, field: str, layer: Layer, moved: Sequence[str] = _MOVED
             f"write transform_param {{ {old[0]}: ... }}"
         )
     return located(data.source, layer.location.file) if data.source else ""
+
+
+def check_resized(data: Any) -> None:
+    """Raise ValueError where one extent is given without the other."""
+    if bool(data.new_height) != bool(data.new_width):
+        raise ValueError(
+            f"new_height {data.new_height} and new_width {data.new_width}: give both, or neither"
+        )
+
+
+def of_listed_images(data: Any, layer: Layer, graph: GraphBuilder) -> dict[str, Any]:
+    """What a source of images that a text lists is asked, of whatever layer type."""
+    return {
+        "root": root_of(data.root_folder, layer),
+        "mode": "color" if data.is_color else "gray",
+        "height": data.new_height,
+        "width": data.new_width,
+        "skip": data.rand_skip,
+        "stream": graph.stream,
+    }
 
 
 def _cropping(message: Any, graph: GraphBuilder) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from typing import Any
 
 from demitasse import DataSpec, GraphBuilder, Layer, Tensor
 from demitasse_caffe.layers.base import CaffeLayer
-from demitasse_caffe.layers.data import read, root_of, source_of
+from demitasse_caffe.layers.data import of_listed_images, read, source_of
 from demitasse_caffe.layers.loss import Loss
 from demitasse_caffe.layers.regions import alike
-from demitasse_caffe.layers.transformation import check_served, subtracted
+from demitasse_caffe.layers.transformation import check_mean_by_channels, check_served, subtracted
 from demitasse_caffe.schema import number
 
 _ALL = 0.999
@@ -36,21 +36,15 @@ class ImageLabelmapData(CaffeLayer):
         data, parameters = message.image_data_param, message.transform_param
         check_served(parameters)
         source = source_of(data, "image_data_param", layer)
-        if parameters.mean_file:
-            raise ValueError("has a mean_file, which is for images of one size; give mean_value")
+        check_mean_by_channels(parameters)
         mean = subtracted(layer, parameters, 3 if data.is_color else 1)
         options = {
-            "root": root_of(data.root_folder, layer),
-            "mode": "color" if data.is_color else "gray",
-            "height": data.new_height,
-            "width": data.new_width,
+            **of_listed_images(data, layer, graph),
             "crop_height": parameters.crop_size,
             "crop_width": parameters.crop_size,
             "mirror": parameters.mirror,
             "edges": data.normalize,
             "mean": [0.0] if mean is None else mean.ravel().tolist(),
-            "skip": data.rand_skip,
-            "stream": graph.stream,
         }
         spec = DataSpec(source, "image_pairs", data.shuffle, graph.seed, options, layer.location)
         fields = {"data": "real", "label": "real"}

@@ -15,7 +15,7 @@ from demitasse_caffe.layers.activation import dropped, drops_now
 from demitasse_caffe.layers.base import CaffeLayer, in_training, rearranged
 from demitasse_caffe.layers.convolution import Convolution
 from demitasse_caffe.layers.indexing import place_of
-from demitasse_caffe.layers.normalization import LEAST_EPSILON, filled, untrained
+from demitasse_caffe.layers.normalization import LEAST_EPSILON, check_channels, filled, untrained
 from demitasse_caffe.schema import number
 
 _LENGTH = 1e-6
@@ -182,8 +182,7 @@ class Normalize(CaffeLayer):
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
         norm, x = message.norm_param, bottoms[0]
-        if len(x.shape) < 2:
-            raise ValueError(f"normalises samples x channels x space; its bottom is {x!r}")
+        check_channels(x)
         if message.HasField("normalize_param") or len(layer.tops) > 1:
             return _unit_lengths(layer, message, x, graph)
         last = len(x.shape) - 1
@@ -241,8 +240,7 @@ class BN(CaffeLayer):
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
         norm, x = message.bn_param, bottoms[0]
-        if len(x.shape) < 2:
-            raise ValueError(f"normalises samples x channels x space; its bottom is {x!r}")
+        check_channels(x)
         given = {field.name for field, _ in norm.ListFields()}
         further = len(layer.tops) - 1
         if further and (given & _KEEPING or norm.bn_mode != norm.LEARN):

@@ -55,8 +55,7 @@ class BatchNorm(CaffeLayer):
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
         norm, x = message.batch_norm_param, bottoms[0]
-        if len(x.shape) < 2:
-            raise ValueError(f"normalises samples x channels x space; its bottom is {x!r}")
+        check_channels(x)
         epsilon, keep = number(norm.eps), number(norm.moving_average_fraction)
         if not 0 <= epsilon < math.inf:
             raise ValueError(f"eps {epsilon} is not a number >= 0")
@@ -133,6 +132,12 @@ class Bias(CaffeLayer):
         return [
             graph.apply("scale", x, graph.constant(f"{layer.name}.one", np.ones(shape)), b, axis=axis)
         ]
+
+
+def check_channels(x: Tensor) -> None:
+    """Raise ValueError for a blob without channels."""
+    if len(x.shape) < 2:
+        raise ValueError(f"normalises samples x channels x space; its bottom is {x!r}")
 
 
 def untrained(graph: GraphBuilder, message: Any, index: int, shape: Shape, fill: Any) -> Tensor:

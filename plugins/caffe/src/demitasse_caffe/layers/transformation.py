@@ -46,6 +46,12 @@ _NOT_CAFFES = 80_000_000
 """Numbers of fields that Caffe's messages do not have begin here."""
 
 
+def check_mean_by_channels(parameters: Any) -> None:
+    """Raise ValueError for a mean image where images are of different sizes."""
+    if parameters.mean_file:
+        raise ValueError("has a mean_file, which is for images of one size; give mean_value")
+
+
 def transform(
     layer: Layer,
     message: Any,

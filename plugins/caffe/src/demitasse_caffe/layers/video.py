@@ -9,7 +9,7 @@ import numpy as np
 
 from demitasse import DataSpec, GraphBuilder, Layer, Tensor
 from demitasse_caffe.layers.base import CaffeLayer, in_training
-from demitasse_caffe.layers.data import read, root_of, source_of
+from demitasse_caffe.layers.data import check_resized, read, root_of, source_of
 from demitasse_caffe.layers.transformation import CLIPS, check_served, subtracted, transform
 from demitasse_caffe.schema import number
 
@@ -80,10 +80,7 @@ class VideoData(CaffeLayer):
 
     def _check(self, data: Any, parameters: Any, stacked: bool) -> None:
         """Raise ValueError for fields that do not go together."""
-        if bool(data.new_height) != bool(data.new_width):
-            raise ValueError(
-                f"new_height {data.new_height} and new_width {data.new_width}: give both, or neither"
-            )
+        check_resized(data)
         given = [name for name in _C3DS if data.HasField(name)]
         if stacked and given:
             mixed = next(name for name in _TSNS if data.HasField(name))
