@@ -108,9 +108,11 @@ from demitasse_host.launch import (
 from demitasse_host.memory import (
     HostAllocator as HostAllocator,
     HostMemory as HostMemory,
+    LARGE_PAGE as LARGE_PAGE,
     address_space as address_space,
     available_bytes as available_bytes,
     host_array as host_array,
+    in_pages as in_pages,
     zeroed as zeroed,
 )
 from demitasse_host.threads import (

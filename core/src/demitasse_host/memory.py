@@ -1,6 +1,7 @@
 """Host memory as plans want it: zeroed, aligned, seen through views that stay inside."""
 
 import contextlib
+import mmap
 import os
 from collections.abc import Callable, Sequence
 from math import prod
@@ -9,11 +10,33 @@ from typing import Any
 
 import numpy as np
 
+LARGE_PAGE = 2 * 2**20
+"""A block from this size on begins at a multiple of it and asks for large pages: then the arrays of
+a step need a 512th of the address translations."""
+
 
 def zeroed(nbytes: int, alignment: int = 64) -> Any:
     """So many bytes, all zero, that begin at a multiple of ``alignment``; uint8. Raises MemoryError."""
     raw = np.zeros(nbytes + alignment, np.uint8)
     first = -raw.ctypes.data % alignment
+    return raw[first : first + nbytes]
+
+
+def in_pages(nbytes: int) -> Any:
+    """So many bytes, all zero, straight from the system: aligned to 2 MiB, and in large pages where the
+    system has them, when there are as many, else to a page; uint8. They lie near the core that first
+    writes to them. Raises OSError, OverflowError."""
+    alignment = LARGE_PAGE if nbytes >= LARGE_PAGE else mmap.PAGESIZE
+    # Private, not shared: shared anonymous memory has no transparent large pages.
+    flags = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name == "posix" else {}
+    pages = mmap.mmap(-1, nbytes + alignment, **flags)
+    raw = np.frombuffer(pages, np.uint8)
+    first = -raw.ctypes.data % alignment
+    if alignment == LARGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        start = first // mmap.PAGESIZE * mmap.PAGESIZE
+        # A system built without large pages: the block is as good with small ones.
+        with contextlib.suppress(OSError):
+            pages.madvise(mmap.MADV_HUGEPAGE, start, nbytes)
     return raw[first : first + nbytes]
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from demitasse import HostAllocator, available_bytes
-from demitasse_cpu.allocator import LARGE_PAGE, in_pages
+from demitasse import LARGE_PAGE, HostAllocator, available_bytes, in_pages
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 64, 5000, LARGE_PAGE - 1, LARGE_PAGE, 3 * LARGE_PAGE + 8])
@@ -75,8 +74,7 @@ def test_available_memory_is_known_here() -> None:
 LIMITED = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))
-from demitasse import HostAllocator, address_space, available_bytes
-from demitasse_cpu.allocator import in_pages
+from demitasse import HostAllocator, address_space, available_bytes, in_pages
 limit, taken = address_space()
 assert limit == 2**31 and 0 < taken < limit
 assert 0 < available_bytes() <= limit - taken

@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import HostAllocator
+from demitasse import LARGE_PAGE, HostAllocator
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 PINNED = "host (pinned)"
 """Whose memory ``StreamEngine.pinned`` gives."""
-LARGE_PAGE = 2 * 2**20
 
 
 class Registry:

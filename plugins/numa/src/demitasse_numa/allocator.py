@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from demitasse import (
+    LARGE_PAGE,
     CompositionError,
     DescriptionError,
     HostMemory,
@@ -40,7 +41,7 @@ class DomainMemory(HostMemory):
     ) -> None:
         self.domain, self.parts = domain, tuple(parts)
         self._lock, self._placed = threading.Lock(), False
-        alignment = pages.LARGE_PAGE if nbytes >= pages.LARGE_PAGE and large else pages.PAGE
+        alignment = LARGE_PAGE if nbytes >= LARGE_PAGE and large else pages.PAGE
         whole = -(-nbytes // pages.PAGE) * pages.PAGE
         # Private, not shared: shared anonymous memory has no transparent large pages.
         block = mmap.mmap(-1, whole + alignment, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -51,7 +52,7 @@ class DomainMemory(HostMemory):
         for size, node in self.parts:
             pages.bind(address, size, [node])
             address += size
-        if alignment == pages.LARGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        if alignment == LARGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
             # A system built without large pages refuses: the block is as good with small ones.
             with suppress(OSError):
                 block.madvise(mmap.MADV_HUGEPAGE, first // pages.PAGE * pages.PAGE, nbytes)
@@ -129,7 +130,7 @@ class DomainAllocator:
         for node in (*fast, *self.domain.memory):
             free = self.free(node)
             room.append(f"node {node} has {'an unknown amount' if free is None else f'{free:,}'} free")
-            size = needed if free is None else min(needed, free // pages.LARGE_PAGE * pages.LARGE_PAGE)
+            size = needed if free is None else min(needed, free // LARGE_PAGE * LARGE_PAGE)
             if free is not None and free >= needed:
                 size = needed
             if size:

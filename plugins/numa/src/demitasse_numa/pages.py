@@ -15,7 +15,6 @@ from typing import Any
 from demitasse import DemitasseError
 
 PAGE = mmap.PAGESIZE
-LARGE_PAGE = 2 * 2**20
 
 BIND = 2
 """The policy MPOL_BIND (linux/mempolicy.h): from these nodes and no others."""

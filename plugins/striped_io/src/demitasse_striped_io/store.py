@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataError
+from demitasse import DataError, in_pages
 from demitasse_striped_io import loops
-from demitasse_striped_io.buffers import aligned
 from demitasse_striped_io.faults import Fault
 from demitasse_striped_io.index import Index, read_index, read_table
 from demitasse_striped_io.layout import Layout
@@ -269,7 +268,7 @@ class Store:
         if self._records is None and self._kept:
             with self._loading:
                 if self._records is None:
-                    records = aligned(self.index.record * self.index.samples)
+                    records = in_pages(self.index.record * self.index.samples)
                     found = self.read(np.arange(self.index.samples), records)
                     self.load_faults = {fault.sample: fault for fault in found}
                     self._records = records

@@ -16,9 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import WorkerError
-
-LARGE_PAGE = 2 * 2**20
+from demitasse import LARGE_PAGE, WorkerError
 
 _PROT_READ_WRITE, _MAP_SHARED, _MAP_FIXED = 3, 1, 16
 _MAP_RESERVE = 0x4022  # private, anonymous, no memory set aside
