@@ -79,7 +79,7 @@ class HostMemory:
 class HostAllocator:
     """Gives blocks of host memory (``demitasse.Allocator``), each over what ``block`` makes of a number
     of bytes, and counts all that it ever gave. ``told`` is what errors call it, ``remedy`` what they
-    advise."""
+    advise. A plugin gives one of a class of its own, by which it is told whose it is."""
 
     def __init__(
         self,

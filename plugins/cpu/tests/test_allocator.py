@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from demitasse import LARGE_PAGE, HostAllocator, available_bytes, in_pages
+from demitasse import LARGE_PAGE, available_bytes
+from demitasse_cpu.allocator import PagesAllocator
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 64, 5000, LARGE_PAGE - 1, LARGE_PAGE, 3 * LARGE_PAGE + 8])
 def test_a_block_is_zero_and_aligned(nbytes: int) -> None:
-    memory = HostAllocator(in_pages).allocate(nbytes)
+    memory = PagesAllocator().allocate(nbytes)
     view = memory.view(0, (nbytes,), "uint8")
     assert not view.any()
     assert memory.nbytes == nbytes
@@ -25,7 +26,7 @@ def test_a_block_is_zero_and_aligned(nbytes: int) -> None:
 
 
 def test_views_share_the_block() -> None:
-    memory = HostAllocator(in_pages).allocate(256)
+    memory = PagesAllocator().allocate(256)
     whole = memory.view(0, (32,), "float64")
     part = memory.view(64, (2, 3), "float64")
     part[...] = [[1, 2, 3], [4, 5, 6]]
@@ -33,7 +34,7 @@ def test_views_share_the_block() -> None:
 
 
 def test_a_view_outlives_a_closed_block() -> None:
-    memory = HostAllocator(in_pages).allocate(LARGE_PAGE)
+    memory = PagesAllocator().allocate(LARGE_PAGE)
     view = memory.view(0, (4,), "float32")
     memory.close()
     gc.collect()
@@ -45,20 +46,20 @@ def test_a_view_outlives_a_closed_block() -> None:
 
 @pytest.mark.parametrize(("offset", "count"), [(-8, 1), (0, 9), (64, 1)])
 def test_a_view_beyond_the_block_is_refused(offset: int, count: int) -> None:
-    memory = HostAllocator(in_pages).allocate(64)
+    memory = PagesAllocator().allocate(64)
     with pytest.raises(ValueError, match="do not lie in a block of 64"):
         memory.view(offset, (count,), "float64")
 
 
 def test_all_that_was_given_is_counted() -> None:
-    allocator = HostAllocator(in_pages)
+    allocator = PagesAllocator()
     for nbytes in (100, 200):
         allocator.allocate(nbytes).close()
     assert (allocator.allocations, allocator.bytes) == (2, 300)
 
 
 def test_more_than_there_is_is_refused_with_both_numbers() -> None:
-    allocator = HostAllocator(in_pages)
+    allocator = PagesAllocator()
     with pytest.raises(
         MemoryError, match=r"asked for 1,152,921,504,606,846,976 bytes, available are \d"
     ):
@@ -74,12 +75,13 @@ def test_available_memory_is_known_here() -> None:
 LIMITED = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))
-from demitasse import HostAllocator, address_space, available_bytes, in_pages
+from demitasse import address_space, available_bytes
+from demitasse_cpu.allocator import PagesAllocator
 limit, taken = address_space()
 assert limit == 2**31 and 0 < taken < limit
 assert 0 < available_bytes() <= limit - taken
 try:
-    HostAllocator(in_pages).allocate(2**31)
+    PagesAllocator().allocate(2**31)
 except MemoryError as error:
     print(error)
 """

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from demitasse import EngineEvent, StreamEngine, check_engine
 from demitasse_host_streams.engine import HostEngine
 from demitasse_host_streams.link import Direction, Rate, transfer
-from demitasse_host_streams.memory import PINNED, REGISTRY, address, pinned, stand_in_allocator
+from demitasse_host_streams.memory import PINNED, REGISTRY, StandInAllocator, address, pinned
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 MIB = 2**20
@@ -26,7 +26,7 @@ MIB = 2**20
 
 def device(values: np.ndarray, space: str = "accelerator:0") -> np.ndarray:
     """An array of a stand-in's memory."""
-    made = stand_in_allocator(space).allocate(values.nbytes).view(0, values.shape, values.dtype.name)
+    made = StandInAllocator(space).allocate(values.nbytes).view(0, values.shape, values.dtype.name)
     made[...] = values
     return made
 
@@ -311,7 +311,7 @@ def test_memory_that_ended_is_nobodys() -> None:
 
 @pytest.mark.parametrize("nbytes", [1, 5000, 3 * MIB])
 def test_a_block_is_zero_aligned_and_counted(nbytes: int) -> None:
-    allocator = stand_in_allocator("accelerator:3")
+    allocator = StandInAllocator("accelerator:3")
     block = allocator.allocate(nbytes)
     view = block.view(0, (nbytes,), "uint8")
     assert not view.any()
@@ -329,4 +329,4 @@ def test_more_memory_than_there_is_is_refused_with_both_numbers() -> None:
         MemoryError,
         match=r"accelerator:0 stands in .* 1,000,000,000,000,000 bytes, available are [\d,]+;",
     ):
-        stand_in_allocator("accelerator:0").allocate(10**15)
+        StandInAllocator("accelerator:0").allocate(10**15)

@@ -31,9 +31,9 @@ def kernels(request: Request) -> Iterable[Candidate]:
 @hookimpl
 def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
     """Host memory in large pages where the system has them, for the space ``host`` only."""
-    from demitasse import HostAllocator, in_pages
+    from demitasse_cpu.allocator import PagesAllocator
 
-    return HostAllocator(in_pages) if space == "host" else None
+    return PagesAllocator() if space == "host" else None
 
 
 @hookimpl

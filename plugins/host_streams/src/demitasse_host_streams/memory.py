@@ -87,7 +87,9 @@ def pinned(shape: Sequence[int], dtype: str) -> np.ndarray:
     return block.view(dtype).reshape(tuple(shape))
 
 
-def stand_in_allocator(space: str) -> HostAllocator:
+class StandInAllocator(HostAllocator):
     """Gives blocks of host memory that stand for one accelerator's."""
-    told, remedy = f"{space} stands in the host's memory", "use a smaller batch or fewer stand-ins"
-    return HostAllocator(partial(block_of, space=space), space, told, remedy)
+
+    def __init__(self, space: str) -> None:
+        told, remedy = f"{space} stands in the host's memory", "use a smaller batch or fewer stand-ins"
+        super().__init__(partial(block_of, space=space), space, told, remedy)

@@ -24,6 +24,6 @@ def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
     """Host memory that stands for a stand-in's own: ``accelerator:N``."""
     if space.partition(":")[0] != "accelerator":
         return None
-    from demitasse_host_streams.memory import stand_in_allocator
+    from demitasse_host_streams.memory import StandInAllocator
 
-    return stand_in_allocator(space)
+    return StandInAllocator(space)

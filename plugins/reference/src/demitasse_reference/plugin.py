@@ -22,9 +22,9 @@ def kernels(request: Request) -> Iterable[Candidate]:
 @hookimpl
 def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
     """Plain NumPy memory, for the space ``host`` only."""
-    from demitasse import HostAllocator
+    from demitasse_reference.allocator import PlainAllocator
 
-    return HostAllocator() if space == "host" else None
+    return PlainAllocator() if space == "host" else None
 
 
 @hookimpl
