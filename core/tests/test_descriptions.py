@@ -112,6 +112,7 @@ def machines(draw: st.DrawFn) -> Machine:
             kernels=draw(st.none() | texts),
             peak=peak,
             sustained=sustained,
+            launch=draw(quantity("s")),
             clock=draw(quantity("Hz")),
             cores=draw(st.none() | counts),
             threads_per_core=draw(st.none() | counts),
