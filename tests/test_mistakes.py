@@ -59,7 +59,7 @@ def test_a_pipe_in_place_of_a_file_is_not_said_to_be_missing(
         (["train", "x", "--gpu"], "--gpu needs a value; see "),
         (["train", "x", "--level", "high"], "--level: 'high' (valid: a whole number); see "),
         (["train", "x", "--iterations", "-1"], "--iterations: '-1' (valid: a whole number from 0); "),
-        (["schedule", "ring", "--ranks", "x"], "--ranks: 'x' (valid: a whole number from 1 to 1048576); see "),
+        (["schedule", "ring", "--ranks", "x"], "--ranks: 'x' (valid: a whole number from 1 to 1048576)"),
         (
             ["train", "x", "--scaling", "strnog"],
             "--scaling: unknown value 'strnog'; did you mean",
