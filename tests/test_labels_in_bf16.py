@@ -36,6 +36,25 @@ READS = """
 layer { type: "Power" bottom: "x" top: "twice" power_param { scale: 2 } }
 layer { type: "SoftmaxWithLoss" bottom: "twice" bottom: "label" top: "loss" }
 """
+SEEN = """
+layer { type: "Python" bottom: "label" top: "seen" python_param { module: "sees" layer: "Sees" } }
+"""
+SEES = """
+import demitasse_caffe.pycaffe as caffe
+
+class Sees(caffe.Layer):
+    def setup(self, bottom, top):
+        pass
+
+    def reshape(self, bottom, top):
+        top[0].reshape(*bottom[0].shape)
+
+    def forward(self, bottom, top):
+        top[0].data[...] = bottom[0].data
+
+    def backward(self, top, propagate_down, bottom):
+        pass
+"""
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +97,14 @@ def test_an_index_that_is_found_in_what_is_learned_is_whole(runtime: Runtime, tm
     net = runtime.net(path, weights=weights, precision="bf16")
     found = net.forward(x=with_the_largest_at(TWO[:, 0]))["row"]
     near(np.ravel(found), rows[TWO[:, 0].astype(int) + 1, 0])
+
+
+def test_a_user_s_code_is_given_whole_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sees.py").write_text(SEES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with demitasse.compose(plugins=["+python_layer"]) as runtime:
+        net = net_below(runtime, tmp_path, MOVED["Power"] + SEEN, "bf16", two=TWO.shape)
+        assert np.array_equal(np.ravel(net.forward(two=TWO)["seen"]), TWO[:, 1] + 1)
 
 
 @pytest.mark.parametrize(

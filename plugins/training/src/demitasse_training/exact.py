@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from demitasse import Graph, Node, Tensor
 from demitasse.operations import Operation
+from demitasse_training.own_shapes import users_of
 
 _LABEL = "label"
 """What words without gradients, such as accuracy, call what they read as whole numbers."""
@@ -12,8 +13,9 @@ _LABEL = "label"
 
 def mark_exact(graph: Graph) -> None:
     """Mark what is moved, added or scaled on its way to an operand through which no gradient passes, as
-    labels, indices and regions are. It ends where learned numbers come in: what is read of those is a
-    measure, and an index made of them (the place of a maximum) is whole from there on."""
+    labels, indices and regions are, or to a user's code, which may take it for one. It ends where
+    learned numbers come in: what is read of those is a measure, and an index made of them (the place of
+    a maximum) is whole from there on."""
     plain = {*graph.inputs.values(), *graph.constants, *graph.scalars.values()}
     plain.update(tensor for feed in graph.feeds for tensor in feed.tensors.values())
     for node in graph.nodes:
@@ -25,7 +27,7 @@ def mark_exact(graph: Graph) -> None:
         of_plain = plain.issuperset(filter(None, node.inputs))
         is_wanted = not wanted.isdisjoint(filter(None, node.outputs))
         node.exact = is_wanted and (of_plain or not node.operation.gradients)
-        if is_wanted and of_plain:
+        if (is_wanted and of_plain) or users_of(node):
             wanted.update(node.inputs)
         else:
             read = zip(node.operation.inputs, node.inputs, strict=False)
@@ -33,11 +35,13 @@ def mark_exact(graph: Graph) -> None:
 
 
 def _outputs(node: Node) -> list[bool]:
-    """Of each output whether no gradient arrives at it, nor at what it is a view of."""
+    """Of each output whether no gradient arrives at it, nor at what it is a view of, or it is what a
+    user's code makes."""
     operation = node.operation
     arrives = {name for rule in operation.gradients for name in rule.operands}
     kinds = [*operation.outputs, *operation.outputs[-1:] * len(node.outputs)][: len(node.outputs)]
-    return [not operation.view and f"d{operand.name}" not in arrives for operand in kinds]
+    own = bool(users_of(node))
+    return [own or (not operation.view and f"d{kind.name}" not in arrives) for kind in kinds]
 
 
 def _is_exact(operation: Operation, name: str) -> bool:
