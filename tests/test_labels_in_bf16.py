@@ -82,6 +82,15 @@ def test_labels_come_whole_to_a_loss(runtime: Runtime, tmp_path: Path, kind: str
     assert net.forward(x=x, two=TWO)["loss"] < 1e-6
 
 
+def test_a_loss_is_divided_in_full(runtime: Runtime, tmp_path: Path) -> None:
+    layers = 'layer { type: "SoftmaxWithLoss" bottom: "x" bottom: "label" top: "loss" loss_param { '
+    layers += "normalization: PRE_FIXED pre_fixed_normalizer: 7 } }"
+    net = net_below(runtime, tmp_path, layers, "bf16", x=(4, 3), label=(4,))
+    x = np.array([[1, 2, 0], [0.5, 0, 1], [2, 2, 1], [0, 0, 3]], np.float32)  # as 16 bits have them
+    expected = (np.log(np.exp(x.astype(np.float64)).sum(1)) - x[:, 0]).sum() / 7
+    np.testing.assert_allclose(net.forward(x=x, label=np.zeros(4))["loss"], expected, rtol=1e-6)
+
+
 def test_an_index_that_is_found_in_what_is_learned_is_whole(runtime: Runtime, tmp_path: Path) -> None:
     layers = f"""
     layer {{ name: "same" type: "InnerProduct" bottom: "x" top: "y"

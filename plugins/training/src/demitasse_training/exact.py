@@ -26,7 +26,7 @@ def mark_exact(graph: Graph) -> None:
     for node in reversed(graph.nodes):
         of_plain = plain.issuperset(filter(None, node.inputs))
         is_wanted = not wanted.isdisjoint(filter(None, node.outputs))
-        node.exact = is_wanted and (of_plain or not node.operation.gradients)
+        node.exact |= is_wanted and (of_plain or not node.operation.gradients)
         if (is_wanted and of_plain) or users_of(node):
             wanted.update(node.inputs)
         else:

@@ -354,6 +354,8 @@ class NetGraph(Graph):
             )
             for operand, shape in zip(kinds, made, strict=True)
         ]
+        # What is made of losses is told in full; gradients begin there.
+        node.exact = all(t is None or t.shape == () for t in (*inputs, *node.outputs))
         return node
 
     def _layer_name(self) -> str:
