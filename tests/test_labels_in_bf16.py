@@ -82,6 +82,31 @@ def test_labels_come_whole_to_a_loss(runtime: Runtime, tmp_path: Path, kind: str
     assert net.forward(x=x, two=TWO)["loss"] < 1e-6
 
 
+def test_boxes_lie_where_the_priors_are(runtime: Runtime, tmp_path: Path) -> None:
+    """To 8 bits an edge in an image of 300 pixels would be off by half of one."""
+    layers = 'layer { type: "Input" top: "map" input_param { shape { dim: 1 dim: 1 dim: 5 dim: 5 } } }'
+    for size in (21, 33):
+        layers += f'layer {{ type: "PriorBox" bottom: "map" bottom: "x" top: "p{size}" '
+        layers += f"prior_box_param {{ min_size: {size} variance: 0.1 }} }}"
+    layers += 'layer { type: "Concat" bottom: "p21" bottom: "p33" top: "p" concat_param { axis: 2 } }'
+    layers += 'layer { type: "DetectionOutput" bottom: "told" bottom: "sure" bottom: "p" top: "found" '
+    layers += "detection_output_param { num_classes: 2 code_type: CENTER_SIZE keep_top_k: 50 "
+    layers += "nms_param { nms_threshold: 0.99 } } }"
+    shapes = {"x": (1, 3, 100, 100), "told": (1, 200), "sure": (1, 100)}
+    net = net_below(runtime, tmp_path, layers, "bf16", **shapes)
+    sure = RANDOM.permutation(np.linspace(0.1, 0.9, 50)).astype(np.float32)
+    both = np.stack([1 - sure, sure], 1).reshape(1, 100)
+    found = net.forward(told=np.zeros(shapes["told"]), sure=both)["found"].reshape(-1, 7)
+    centres = (np.arange(5) + 0.5) / 5
+    expected = [
+        [x - half, y - half, x + half, y + half]
+        for half in (0.105, 0.165)
+        for y in centres
+        for x in centres
+    ]
+    np.testing.assert_allclose(found[:, 3:], np.array(expected)[np.argsort(-sure)], atol=1e-6)
+
+
 def test_a_loss_is_divided_in_full(runtime: Runtime, tmp_path: Path) -> None:
     layers = 'layer { type: "SoftmaxWithLoss" bottom: "x" bottom: "label" top: "loss" loss_param { '
     layers += "normalization: PRE_FIXED pre_fixed_normalizer: 7 } }"

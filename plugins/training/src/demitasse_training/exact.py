@@ -3,19 +3,18 @@ above 256 that keeps some, and a label becomes another class."""
 
 from __future__ import annotations
 
-from demitasse import Graph, Node, Tensor
-from demitasse.operations import Operation
-from demitasse_training.own_shapes import users_of
+from collections.abc import Sequence
 
-_LABEL = "label"
-"""What words without gradients, such as accuracy, call what they read as whole numbers."""
+from demitasse import Graph, Node, Tensor
+from demitasse.operations import Operand
+from demitasse_training.own_shapes import users_of
 
 
 def mark_exact(graph: Graph) -> None:
     """Mark what is moved, added or scaled on its way to an operand through which no gradient passes, as
-    labels, indices and regions are, or to a user's code, which may take it for one. It ends where
-    learned numbers come in: what is read of those is a measure, and an index made of them (the place of
-    a maximum) is whole from there on."""
+    labels, indices and the boxes that others are told from are, or to a user's code, which may take it
+    for one. It ends where learned numbers come in: what is read of those is a measure, and an index made
+    of them (the place of a maximum) is whole from there on."""
     plain = {*graph.inputs.values(), *graph.constants, *graph.scalars.values()}
     plain.update(tensor for feed in graph.feeds for tensor in feed.tensors.values())
     for node in graph.nodes:
@@ -29,22 +28,22 @@ def mark_exact(graph: Graph) -> None:
         node.exact |= is_wanted and (of_plain or not node.operation.gradients)
         if (is_wanted and of_plain) or users_of(node):
             wanted.update(node.inputs)
-        else:
-            read = zip(node.operation.inputs, node.inputs, strict=False)
-            wanted.update(t for operand, t in read if _is_exact(node.operation, operand.name))
+        elif not node.operation.view:
+            reached = {name for rule in node.operation.gradients for name in rule.of}
+            read = zip(_named(node.operation.inputs, node.inputs), node.inputs, strict=True)
+            wanted.update(tensor for name, tensor in read if name not in reached)
 
 
 def _outputs(node: Node) -> list[bool]:
     """Of each output whether no gradient arrives at it, nor at what it is a view of, or it is what a
     user's code makes."""
-    operation = node.operation
+    operation, own = node.operation, bool(users_of(node))
     arrives = {name for rule in operation.gradients for name in rule.operands}
-    kinds = [*operation.outputs, *operation.outputs[-1:] * len(node.outputs)][: len(node.outputs)]
-    own = bool(users_of(node))
-    return [own or (not operation.view and f"d{kind.name}" not in arrives) for kind in kinds]
+    names = _named(operation.outputs, node.outputs)
+    return [own or (not operation.view and f"d{name}" not in arrives) for name in names]
 
 
-def _is_exact(operation: Operation, name: str) -> bool:
-    if not operation.gradients:
-        return name == _LABEL
-    return all(name not in rule.of for rule in operation.gradients)
+def _named(operands: Sequence[Operand], tensors: Sequence[Tensor | None]) -> list[str]:
+    """What each tensor is to its operation; the last operand may be several."""
+    names = [operand.name for operand in operands]
+    return [*names, *names[-1:] * (len(tensors) - len(names))][: len(tensors)]
