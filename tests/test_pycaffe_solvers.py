@@ -181,6 +181,25 @@ def test_callbacks_at_the_start_and_when_gradients_are_there(solver: Make) -> No
     assert equal(arrays(made.net), [rates * array for array in before], 1e-6)
 
 
+def test_another_thread_s_forward_waits_for_the_iteration(solver: Make) -> None:
+    """It would write to the activations that the iteration goes back through."""
+    made, free = solver(), list[bool]()
+
+    def look() -> None:
+        free.append(made.net.turn.acquire(blocking=False))
+
+    def another_looks() -> None:
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+
+    made.add_callback(another_looks, another_looks)
+    made.step(2)
+    assert free == [False] * 4
+    assert made.net.turn.acquire(blocking=False)
+    made.net.turn.release()
+
+
 def test_callbacks_of_the_net_surround_its_layers_in_every_pass_of_a_step(solver: Make) -> None:
     """As Caffe's own train.py times layers: per layer, in each of iter_size passes, and changing
     nothing."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
+import subprocess
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -196,3 +200,30 @@ def test_a_log_shows_a_strangers_names(tmp_path: Path) -> None:
     lines = Lines([str(tmp_path / "train.log")])
     lines.say("solver.cpp:1", "\x1b]0;mine\a = 1")
     assert (tmp_path / "train.log").read_text().endswith("] \\x1b]0;mine\\x07 = 1\n")
+
+
+def test_a_log_has_names_of_any_alphabet_wherever_it_is_written(tmp_path: Path) -> None:
+    """The encoding of a process that was started without a locale is ASCII."""
+    program = r"""
+import sys
+from demitasse_caffe.training_log import listener, Lines
+listener(sys.argv[1])
+Lines([sys.argv[1] + "/train.log"]).say("solver.cpp:1", "\u640d\udcff = 1")
+"""
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    asked = [sys.executable, "-c", program, str(tmp_path)]
+    subprocess.run(asked, env={**os.environ, **locale}, check=True)
+    assert (tmp_path / "train.log").read_text("utf-8").endswith("] \u640d\\udcff = 1\n")
+
+
+def test_a_folder_s_newest_log_may_be_another_user_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "caffe.INFO").symlink_to("other")
+
+    def not_mine(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+
+    monkeypatch.setattr(Path, "unlink", not_mine)
+    listener(str(tmp_path))
+    assert len([*tmp_path.glob("caffe.*.log.INFO.*")]) == 1

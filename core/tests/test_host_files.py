@@ -9,14 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
 
 import pytest
 
-from demitasse import cache_folder, folder_beside, matching, open_plain, replacing, write_text
+from demitasse import cache_folder, folder_beside, locked, matching, open_plain, replacing, write_text
 
 
 def test_the_cache_lies_where_the_system_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,3 +292,25 @@ def test_a_pattern_is_of_two_parts_at_most(tmp_path: Path) -> None:
     assert list(matching(tmp_path / "**" / "3.x")) == []  # no whole tree
     with pytest.raises(ValueError, match="at most 2 parts of a path are patterns"):
         matching(tmp_path / "*" / "*" / "*")
+
+
+def test_a_lock_whose_file_was_removed_meanwhile_is_taken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who ends takes the file away; who has opened it by then would lock what nobody else finds."""
+    fcntl = pytest.importorskip("fcntl", reason="this system has no locks")
+    path, real = tmp_path / "lock", fcntl.flock
+    with ExitStack() as first:
+        assert first.enter_context(locked(path, wait=False))
+
+        def ended_before(file: Any, kind: int) -> None:
+            if path.exists():
+                path.unlink()
+                first.close()
+                monkeypatch.setattr(fcntl, "flock", real)
+            real(file, kind)
+
+        monkeypatch.setattr(fcntl, "flock", ended_before)
+        with locked(path, wait=False) as second, locked(path, wait=False) as third:
+            assert second
+            assert not third

@@ -273,7 +273,8 @@ class _Planner:
     def _request(self, node: Node) -> Request:
         sides = node.inputs, node.outputs
         inputs, outputs = (tuple(self._spec(t) if t else None for t in side) for side in sides)
-        about = node.attributes, self.place, self.precision, self.fixed
+        precision = "f32" if node.exact and self.precision == "bf16" else self.precision
+        about = node.attributes, self.place, precision, self.fixed
         return Request(node.operation, inputs, outputs, *about)
 
     def _in_layout(self, tensor: Tensor, layout: Layout, near: Node) -> Tensor:

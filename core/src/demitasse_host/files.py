@@ -104,23 +104,36 @@ def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[b
     """Holds a lock, which ``path`` stands for (an empty file, made where it is not there), against other
     processes, or only against those that hold it alone where it is ``shared``. True once it is held, or
     where the system or a network's folder has no locks; False where others hold it and nobody is to
-    ``wait``. It ends with the block, or with the process. Raises OSError where there can be no file."""
+    ``wait``. It ends with the block, or with the process; who holds it alone may remove the file in the
+    block. Raises OSError where there can be no file."""
     try:
         import fcntl
     except ImportError:
         yield True
         return
     kind = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
-    # To be read for a shared lock and written for the other, in some folders.
-    with path.open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, kind)  # given back when the file is closed
-            held = True
-        except BlockingIOError:
-            held = False
-        except OSError:
-            held = True
-        yield held
+    while True:
+        # To be read for a shared lock and written for the other, in some folders.
+        with path.open("a+", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, kind)  # given back when the file is closed
+                if not _is_still(path, file.fileno()):
+                    continue  # who held it has removed it since it was opened: it keeps nobody out
+                held = True
+            except BlockingIOError:
+                held = False
+            except OSError:
+                held = True
+            yield held
+            return
+
+
+def _is_still(path: Path, file: int) -> bool:
+    """Whether an open file is that which has the name."""
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 @contextlib.contextmanager

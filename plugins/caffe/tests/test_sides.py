@@ -83,8 +83,26 @@ def test_each_side_of_images_is_padded_by_its_own_number(run: Any, rows: Ends, c
     np.testing.assert_allclose(made["c"], expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (2, 1), (2, 2), (5, 3)])
-def test_same_is_as_large_as_the_image_over_the_stride(run: Any, kernel: int, stride: int) -> None:
+@pytest.mark.parametrize("method", ["MAX", "AVE", "AVE_EXC_PAD"])
+@pytest.mark.parametrize(("rows", "columns"), [((0, 2), (2, 1)), ((1, 0), (0, 2)), ((2, 0), (0, 0))])
+def test_windows_may_be_larger_than_the_image_by_what_is_padded(
+    run: Any, method: str, rows: Ends, columns: Ends
+) -> None:
+    pads = f"pad_t: {rows[0]} pad_b: {rows[1]} pad_l: {columns[0]} pad_r: {columns[1]}"
+    about = f"pool: {method} kernel_size: 4 stride: 2 {pads}"
+    layer = f"layer {{ name: 'p' type: 'Pooling' bottom: 'x' top: 'p' pooling_param {{ {about} }} }}"
+    given, made, _ = run(layer, x=(2, 3, 3, 5))
+    expected = pooled(given["x"].astype("f8"), method, 4, 2, rows, columns, True)
+    np.testing.assert_allclose(made["p"], expected, rtol=1e-5, atol=1e-5)
+
+
+IMAGES = [(3, 1, 9), (3, 2, 9), (2, 1, 9), (2, 2, 9), (5, 3, 9), (5, 3, 4), (4, 1, 2)]
+
+
+@pytest.mark.parametrize(("kernel", "stride", "height"), IMAGES)
+def test_same_is_as_large_as_the_image_over_the_stride(
+    run: Any, kernel: int, stride: int, height: int
+) -> None:
     """TensorFlow's rule: what is needed, the larger half behind."""
     about = f"kernel_size: {kernel} stride: {stride} pad_type: 1"
     layers = (
@@ -92,12 +110,12 @@ def test_same_is_as_large_as_the_image_over_the_stride(run: Any, kernel: int, st
         f"layer {{ name: 'c' type: 'Convolution' bottom: 'x' top: 'c' convolution_param {{ "
         f"num_output: 1 {about} weight_filler {{ type: 'constant' value: 1 }} }} }}"
     )
-    given, made, _ = run(layers, x=(1, 2, 9, 10))
+    given, made, _ = run(layers, x=(1, 2, height, 10))
     ends = []
-    for n in (9, 10):
+    for n in (height, 10):
         total = max((-(-n // stride) - 1) * stride + kernel - n, 0)
         ends.append((total // 2, total - total // 2))
-    shape = (-(-9 // stride), -(-10 // stride))
+    shape = (-(-height // stride), -(-10 // stride))
     x = given["x"].astype("f8")
     low = np.pad(x, [(0, 0), (0, 0), *ends], constant_values=-np.inf)
     windows = np.lib.stride_tricks.sliding_window_view(low, (kernel, kernel), axis=(2, 3))

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,6 +58,41 @@ def test_another_process_s_training_is_told_with_its_number(
     assert run("a").iteration == 2, "that of a killed process is free"
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["a_iter_2.demitasse", "b_iter_2.demitasse"]
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_one_on_another_host_may_have_died_and_is_waited_for(
+    run: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    dies: bool,
+) -> None:
+    """A file system of several hosts knows of a host's end later than who starts the job again."""
+    asked = [sys.executable, "-c", ANOTHER, str(tmp_path / "a")]
+    now = [0.0]
+    with subprocess.Popen(asked, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as another:
+        assert another.stdout is not None
+        assert another.stdout.readline() == "writing\n"
+
+        def wait(seconds: float) -> None:
+            now[0] += seconds
+            if dies and now[0] > 2:
+                another.kill()
+                another.wait()
+
+        own = SimpleNamespace(sleep=wait, monotonic=lambda: now[0])
+        monkeypatch.setattr("demitasse_training.sole_writer.time", own)
+        monkeypatch.setattr("platform.node", lambda: "here")
+        if dies:
+            assert run("a").iteration == 2
+        else:
+            with pytest.raises(SnapshotError, match="are being written by another training"):
+                run("a")
+            assert 120 <= now[0] < 122
+        another.kill()
+    (told,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert f"another training's (process {another.pid} on " in told
 
 
 def test_trainings_of_one_process_are_its_own(

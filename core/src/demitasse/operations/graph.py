@@ -36,7 +36,8 @@ class Tensor:
 
 @dataclass(eq=False)
 class Node:
-    """One operation on tensors; absent operands are None. ``phase`` is forward or backward."""
+    """One operation on tensors; absent operands are None. ``phase`` is forward or backward. What an
+    ``exact`` one makes are labels or places, which no precision has stored in fewer bits."""
 
     operation: Operation
     inputs: list[Tensor | None]
@@ -44,13 +45,13 @@ class Node:
     attributes: dict[str, Any]
     layer: str
     phase: str
+    exact: bool = False
 
 
 @dataclass(eq=False)
 class Parameter:
-    """A learned (or, not ``trainable``, otherwise kept) array: who has it, how it is filled, and its
-    own multiples of the learning rate and the decay. ``owners`` are (layer, index) pairs: several
-    when the array is shared."""
+    """A learned (or, not ``trainable``, otherwise kept) array: how it is filled, its own multiples of
+    the learning rate and the decay, and its ``owners``, (layer, index) pairs: several where shared."""
 
     tensor: Tensor
     owners: list[tuple[str, int]]
@@ -106,8 +107,7 @@ def shapes_by_operand(node: Node) -> dict[str, Any]:
 
 def by_operand(node: Node) -> dict[str, Any]:
     """A node's tensors by operand name, those of a variadic operand as a list."""
-    result: dict[str, Any] = {}
-    operation = node.operation
+    operation, result = node.operation, dict[str, Any]()
     for operands, tensors in ((operation.inputs, node.inputs), (operation.outputs, node.outputs)):
         for position, operand in enumerate(operands):
             if operand.variadic:

@@ -135,7 +135,7 @@ class Lines:
         """A line, seen at once by who follows the log."""
         line = printable(glog(place, text))
         for path in self._files:
-            with path.open("a") as file:
+            with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
                 print(line, file=file)
         if self._stderr:
             print(line, file=sys.stderr, flush=True)
@@ -198,8 +198,8 @@ def _begun(place: Path) -> Path:
 
 
 def _named(folder: Path, head: str) -> Path:
-    """A new log's file in a folder, which caffe.INFO then leads to. What is there by its name is left:
-    in a folder of all users' it may be somebody's link to another file."""
+    """A new log's file in a folder, which caffe.INFO then leads to where that can be. What is there by
+    its name is left: in a folder of all users' it may be somebody's link to another file."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's number, which has no name
@@ -207,13 +207,15 @@ def _named(folder: Path, head: str) -> Path:
     who = f"{socket.gethostname()}.{user}"
     name = f"caffe.{who}.log.INFO.{datetime.now():%Y%m%d-%H%M%S}.{os.getpid()}"
     for each in (name, *(f"{name}.{number}" for number in range(1, 100))):
-        with suppress(FileExistsError), (folder / each).open("x") as file:
+        with suppress(FileExistsError), (folder / each).open("x", encoding="utf-8") as file:
             file.write(head)
             name = each
             break
     else:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
     link = folder / LINK
-    link.unlink(missing_ok=True)
-    link.symlink_to(name)
+    # As glog: it may be another user's, or another process makes one now, or there are no links here.
+    with suppress(OSError):
+        link.unlink(missing_ok=True)
+        link.symlink_to(name)
     return folder / name

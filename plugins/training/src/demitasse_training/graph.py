@@ -34,6 +34,7 @@ from demitasse import (
 )
 from demitasse.operations import REQUIRED, Operation, Shape, count
 from demitasse_training.differentiation import Differentiation
+from demitasse_training.exact import mark_exact
 from demitasse_training.fusion import fuse_normalisations, pool_before_rectifying
 from demitasse_training.known_types import MOST_TOLD, check_types
 from demitasse_training.own_shapes import SampleShapes
@@ -238,6 +239,7 @@ class NetGraph(Graph):
             self.objective += [(tensor, weight) for tensor, weight in terms if weight]
         self._layer = None
         self.outputs = {name: t for name, t in self.blobs.items() if name not in consumed}
+        mark_exact(self)
         if not self.retains_all:
             fuse_normalisations(self)
             if self.phase == "train":
@@ -351,6 +353,8 @@ class NetGraph(Graph):
             )
             for operand, shape in zip(kinds, made, strict=True)
         ]
+        # What is made of losses is told in full; gradients begin there.
+        node.exact = all(t is None or t.shape == () for t in (*inputs, *node.outputs))
         return node
 
     def _layer_name(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from demitasse import DataError, ModelError, Stream, blamed
+from demitasse import DataError, ModelError, Node, Stream, blamed
 
 if TYPE_CHECKING:
     from demitasse_training.graph import NetGraph
@@ -27,9 +27,13 @@ def varying(graph: NetGraph) -> list[str]:
 def users(graph: NetGraph) -> Iterator[tuple[str, Any]]:
     """What runs a user's code, by its layer's name."""
     for node in graph.nodes:
-        for part in node.attributes.values():
-            if node.phase == "forward" and hasattr(part, "reshaped"):
-                yield node.layer, part
+        for part in users_of(node) if node.phase == "forward" else ():
+            yield node.layer, part
+
+
+def users_of(node: Node) -> list[Any]:
+    """What of an operation runs a user's code."""
+    return [part for part in node.attributes.values() if hasattr(part, "reshaped")]
 
 
 def makers(graph: NetGraph) -> Iterator[tuple[str, Any]]:

@@ -186,18 +186,18 @@ class Pooling(CaffeLayer):
         for field, extents in (("kernel_size", kernel), ("stride", stride)):
             if min(extents) < 1:
                 raise ValueError(f"{field} {extents} is not positive")
-        rounding = self._rounding(pooling)
+        rounding, around = self._rounding(pooling), None
+        if "pad_t" in pooling.DESCRIPTOR.fields_by_name:
+            around = sides(pooling, x, kernel, stride, pad)
         if rounding == "ceil":
-            kernel = _no_larger(kernel, stride, pad, x.shape[2:])
+            kernel = _no_larger(kernel, stride, around or Sides(pad, pad), x.shape[2:])
         method = pooling.DESCRIPTOR.fields_by_name["pool"].enum_type.values_by_number[pooling.pool].name
         method = "AVE_EXC_PAD" if method == "AVE_TF" else method
         if len(layer.tops) > 1 and (method != "MAX" or spatial != 2):
             raise ValueError("only pool MAX of images has a second top (the place of each maximum)")
+        if around is not None and around.alike:
+            pad = around.before
         windows = {"kernel": kernel, "stride": stride, "pad": pad}
-        around = None
-        if "pad_t" in pooling.DESCRIPTOR.fields_by_name:
-            around = sides(pooling, x, kernel, stride, pad)
-            windows["pad"] = around.before if around is not None and around.alike else pad
         if method == "AVE_EXC_PAD" and any(windows["pad"]):
             around = around or Sides(pad, pad)
         elif around is not None and around.alike:
@@ -313,9 +313,10 @@ def _reshaped(x: Tensor, shape: Shape, graph: GraphBuilder) -> Tensor:
     return made
 
 
-def _no_larger(kernel: Shape, stride: Shape, pad: Shape, space: Shape) -> Shape:
-    """The kernel, where rounding up leaves one window that is larger than the space cut down to that."""
-    wholes = [extent + 2 * p for extent, p in zip(space, pad, strict=True)]
+def _no_larger(kernel: Shape, stride: Shape, around: Sides, space: Shape) -> Shape:
+    """The kernel, where rounding up leaves one window that is larger than the space with what is padded
+    cut down to that."""
+    wholes = map(sum, zip(space, around.before, around.behind, strict=True))
     fits = zip(kernel, stride, wholes, strict=True)
     return tuple(whole if whole < k < whole + step else k for k, step, whole in fits)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from demitasse_caffe.paths import find_file
 from demitasse_caffe.pycaffe.nccl import NCCL
 from demitasse_caffe.pycaffe.net import Net
 from demitasse_caffe.pycaffe.runtime import current, say, solver_overrides
+from demitasse_caffe.pycaffe.turns import in_turn
 from demitasse_caffe.schema import Schema, schema
 from demitasse_caffe.solver import SolverFile
 from demitasse_caffe.text import parse, read_text, which
@@ -22,7 +24,8 @@ from demitasse_caffe.upgrade import upgrade_solver
 
 
 class Solver:
-    """A solver file's training. ``net`` is trained, ``test_nets`` have its parameters.
+    """A solver file's training. ``net`` is trained, ``test_nets`` have its parameters. Threads that run
+    ``net`` meanwhile, or call at once, are served between iterations.
 
     Raises ModelError that names file, line and field for what cannot be a solver.
     """
@@ -70,19 +73,8 @@ class Solver:
     def step(self, iterations: int) -> None:
         """Some iterations, with tests and snapshots at the file's intervals; losses and scores go to the
         log."""
-        param = self.param
         for _ in range(iterations):
-            due = self.test_nets and param.test_interval and self.iter % param.test_interval == 0
-            if due and (self.iter > 0 or param.test_initialization):
-                self._test()
-            number, rate = self.iter, self.lr
-            net, calls = self.net, (self._before, self._after)
-            loss = self._trainer.iterate(*calls, net.prepare, net.following, net.returning)
-            if self._log.shows(number):
-                outputs = {name: self.net.blobs[name].data for name in self.net.outputs}
-                self._log.iteration(number, loss, rate, outputs, self.net.blob_loss_weights)
-            if param.snapshot and self.iter % param.snapshot == 0:
-                self.snapshot()
+            self._iterate()
 
     def solve(self, resume_file: str | Path | None = None) -> None:
         """Train to max_iter, from a solver state where one is given."""
@@ -95,15 +87,18 @@ class Solver:
         if self.test_nets and self.param.test_interval and self.iter % self.param.test_interval == 0:
             self._test()
 
+    @in_turn
     def restore(self, path: str | Path) -> None:
         """Go on from a solver state."""
         self._trainer.restore(path)
 
+    @in_turn
     def snapshot(self) -> None:
         """Write parameters and the solver's state, as the file says."""
         self._trainer.snapshot()
         self._saved = self.iter
 
+    @in_turn
     def apply_update(self) -> None:
         """Update the parameters by the gradients that they have, at the present rate."""
         self._follow_rate()
@@ -125,6 +120,26 @@ class Solver:
     def share_weights(self, net: Net) -> None:
         """Give another net the parameters of the one that is trained."""
         net.share_with(self.net)
+
+    @property
+    def turn(self) -> threading.RLock:
+        """Whose turn it is to run what is trained, of several threads."""
+        return self.net.turn
+
+    @in_turn
+    def _iterate(self) -> None:
+        param = self.param
+        due = self.test_nets and param.test_interval and self.iter % param.test_interval == 0
+        if due and (self.iter > 0 or param.test_initialization):
+            self._test()
+        number, rate = self.iter, self.lr
+        net, calls = self.net, (self._before, self._after)
+        loss = self._trainer.iterate(*calls, net.prepare, net.following, net.returning)
+        if self._log.shows(number):
+            outputs = {name: self.net.blobs[name].data for name in self.net.outputs}
+            self._log.iteration(number, loss, rate, outputs, self.net.blob_loss_weights)
+        if param.snapshot and self.iter % param.snapshot == 0:
+            self.snapshot()
 
     def _follow_rate(self) -> None:
         """Let a base_lr that the script has written to ``param`` count."""
