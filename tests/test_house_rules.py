@@ -130,6 +130,23 @@ def test_all_loggers_are_below_demitasse() -> None:
     assert wrong == []
 
 
+def test_locks_of_modules_are_free_in_a_forked_process() -> None:
+    """Another thread may hold one while a process is forked, and nobody gives it back there."""
+    locks = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Event", "Barrier"}
+    made = (
+        (path, statement.value)
+        for path in SOURCES
+        for statement in ast.parse(path.read_text()).body
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and isinstance(statement.value, ast.Call)
+    )
+    wrong = [
+        f"{located(path, call.lineno)}: use demitasse.process_lock"
+        for path, call in made
+        if ast.unparse(call.func).removeprefix("threading.") in locks
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_the_vocabulary_stays_small() -> None:
     assert lines_of(VOCABULARY) < 1200
 

@@ -88,6 +88,10 @@ from demitasse_host.files import (
 from demitasse_host.fingerprint import (
     fingerprint as fingerprint,
 )
+from demitasse_host.forks import (
+    after_fork as after_fork,
+    process_lock as process_lock,
+)
 from demitasse_host.installed import (
     Installed as Installed,
     installed as installed,

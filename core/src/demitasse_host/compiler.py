@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from demitasse_host.files import locked
+from demitasse_host.forks import fork_between_compilations
 from demitasse_host.inlining import quick_compiler
 from demitasse_host.kept_loops import forget, seal, tell_lost
 
@@ -32,10 +33,12 @@ def load_numba() -> Any:
     When it first compiles or loads anything, numba imports SciPy's linear algebra where that is
     installed, only to learn whether it could, and a process starts 0.2 to 0.4 s later. Here it is told
     that SciPy is there without importing it. Whoever compiles a product of matrices imports it then, as
-    before. Raises ImportError where numba is not installed.
+    before. From then on a fork waits for what is being compiled. Raises ImportError where numba is not
+    installed.
     """
     import numba
 
+    fork_between_compilations()
     try:
         linalg: Any = importlib.import_module("numba.np.linalg")
     except ImportError:  # another numba has it elsewhere

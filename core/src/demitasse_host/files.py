@@ -104,19 +104,21 @@ def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[b
     """Holds a lock, which ``path`` stands for (an empty file, made where it is not there), against other
     processes, or only against those that hold it alone where it is ``shared``. True once it is held, or
     where the system or a network's folder has no locks; False where others hold it and nobody is to
-    ``wait``. It ends with the block, or with the process; who holds it alone may remove the file in the
-    block. Raises OSError where there can be no file."""
+    ``wait``. It ends with the block, or with the process, whatever processes were forked off meanwhile,
+    which have the file open too; who holds it alone may remove the file in the block. Raises OSError where
+    there can be no file."""
     try:
         import fcntl
     except ImportError:
         yield True
         return
+    process = os.getpid()
     kind = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
     while True:
         # To be read for a shared lock and written for the other, in some folders.
         with path.open("a+", encoding="utf-8") as file:
             try:
-                fcntl.flock(file, kind)  # given back when the file is closed
+                fcntl.flock(file, kind)
                 if not _is_still(path, file.fileno()):
                     continue  # who held it has removed it since it was opened: it keeps nobody out
                 held = True
@@ -124,7 +126,12 @@ def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[b
                 held = False
             except OSError:
                 held = True
-            yield held
+            try:
+                yield held
+            finally:
+                if os.getpid() == process:  # a forked one would give back what its parent holds
+                    with contextlib.suppress(OSError):
+                        fcntl.flock(file, fcntl.LOCK_UN)
             return
 
 

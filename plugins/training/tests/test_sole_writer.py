@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -124,3 +125,25 @@ def test_a_run_that_fails_leaves_no_lock(
         with pytest.raises(Exception, match="of a listener"):
             trainer.run()
     assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_a_forked_process_is_another_one(tmp_path: Path) -> None:
+    """It has what its parent remembers, and does not take it for its own."""
+    forking = """
+import os, signal
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    try:
+        with sole_writer(solver):
+            os._exit(4)
+    except Exception as error:
+        os._exit(0 if f"(process {os.getppid()} on " in str(error) else 3)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    program = ANOTHER.replace('    print("writing", flush=True)\n    sys.stdin.read()', "    pass")
+    program = program.replace("    pass", "\n".join(f"    {line}" for line in forking.splitlines()))
+    asked = [sys.executable, "-c", program, str(tmp_path / "a")]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "0\n", done.stderr

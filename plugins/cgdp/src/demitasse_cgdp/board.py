@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from demitasse import PlanError, Team
+from demitasse import PlanError, Team, process_lock
 
 PATIENCE = 0.05
 """Seconds between looks at whether a sibling failed, while one waits."""
@@ -47,7 +47,7 @@ def check_all(final: int, scheduled: int) -> None:
         )
 
 
-_LOCK = threading.Lock()
+_LOCK = process_lock()
 _TEAMS: WeakKeyDictionary[Team, Any] = WeakKeyDictionary()
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import cache_folder, compile_once, locked
+from demitasse import after_fork, cache_folder, compile_once, locked
 from demitasse_cpu.compile_helper import told
 
 log = logging.getLogger("demitasse.cpu")
@@ -197,9 +197,8 @@ class _Helpers:
 _helpers = _Helpers()
 
 
-if hasattr(os, "register_at_fork"):
-    # In a forked process nobody gives the lock back that another thread may have had.
-    os.register_at_fork(after_in_child=lambda: setattr(_helpers, "settling", threading.RLock()))
+# In a forked process nobody gives the lock back that another thread may have had.
+after_fork(lambda: setattr(_helpers, "settling", threading.RLock()))
 
 
 def _close(process: subprocess.Popen[str]) -> None:

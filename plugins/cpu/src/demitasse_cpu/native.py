@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, PlanError, Work
+from demitasse import DataError, PlanError, Work, after_fork
 from demitasse_cpu.compilation import address, settle, want
 from demitasse_cpu.threads import together
 
@@ -258,8 +258,7 @@ class Team:
         self.processors: int = library.omp_get_num_procs()
         self.most = min(int(library.omp_get_thread_limit()), 2**16)
         self._library, self.lost = library, False
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._lose)
+        after_fork(self._lose)
 
     def allowed(self, threads: int) -> int:
         """So many threads, or as many of them as there can be."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 from collections.abc import Sequence
 from queue import SimpleQueue
 
-from demitasse import Work
+from demitasse import Work, after_fork
 from demitasse_cpu.compilation import settle
 
 
@@ -105,6 +104,9 @@ def _call_companions(help_out: Work, count: int) -> None:
     companions.call(help_out, count)
 
 
-if hasattr(os, "register_at_fork"):
-    # A forked process has its calling thread only, which starts companions of its own.
-    os.register_at_fork(after_in_child=_local.__dict__.clear)
+def _forked() -> None:
+    """A forked process has its calling thread only, which starts companions of its own."""
+    _local.__dict__.clear()  # this thread's, and not those of whoever imported this
+
+
+after_fork(_forked)

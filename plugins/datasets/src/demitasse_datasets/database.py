@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from demitasse import DataError, Field, is_file
+from demitasse import DataError, Field, is_file, process_lock
 from demitasse_datasets import images
 from demitasse_datasets.crops import Crop, fit
 from demitasse_datasets.datum import Datum, parse
@@ -28,7 +27,7 @@ READERS: Mapping[str, tuple[str, Callable[[Path], Reader]]] = MappingProxyType(
 """Kinds of database: the file that tells one, and what opens it."""
 
 _open: weakref.WeakValueDictionary[Hashable, Reader] = weakref.WeakValueDictionary()
-_opening = threading.Lock()
+_opening = process_lock()
 
 
 def kind_of(path: Path) -> str | None:

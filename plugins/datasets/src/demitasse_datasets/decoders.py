@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 
+from demitasse import after_fork, process_lock
+
 _pools: weakref.WeakValueDictionary[str, ThreadPoolExecutor] = weakref.WeakValueDictionary()
-_lock = threading.Lock()
+_lock = process_lock()
+after_fork(_pools.clear)  # there are none of its threads
 
 
 def decoders() -> ThreadPoolExecutor:
@@ -19,16 +21,6 @@ def decoders() -> ThreadPoolExecutor:
         if pool is None:
             pool = _pools["pool"] = ThreadPoolExecutor(threads(), thread_name_prefix="decode")
         return pool
-
-
-def _forget() -> None:
-    """Know no pool: in a process that was forked off there are none of its threads."""
-    _pools.clear()
-    _lock.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_forget)
 
 
 def threads() -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from demitasse import DataError, Field, host_array
+from demitasse import DataError, Field, host_array, process_lock
 from demitasse_datasets.files import MappedFile
 
 
@@ -144,7 +143,7 @@ def _mapped(array: object) -> bool:
 
 
 _decoded: weakref.WeakValueDictionary[Hashable, ArraySamples] = weakref.WeakValueDictionary()
-_decoding = threading.Lock()
+_decoding = process_lock()
 
 
 def decoded_once(key: Hashable, decode: Callable[[], ArraySamples]) -> ArraySamples:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from demitasse import process_lock
 from demitasse_gpu.compiled import CompiledKernels
 from demitasse_gpu.driver import Address, Argument, Extent, Function, Handle, Properties
 from demitasse_gpu.problems import does_not_compile, explained, no_compiler, no_cupy, old_cupy
@@ -31,7 +32,7 @@ KINDS = {"h2h": 0, "h2d": 1, "d2h": 2, "d2d": 4}
 THROUGH_THE_HOST = (46, 217, 704, 711)
 """Errors of access to a peer: it is another process's, not to be had, there already, or one too many."""
 
-_LOCK = threading.Lock()
+_LOCK = process_lock()
 _DRIVEN: set[int] = set()
 """The devices of this process's drivers."""
 

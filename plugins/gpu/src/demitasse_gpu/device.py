@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-from demitasse import CompositionError, local_rank
+from demitasse import CompositionError, local_rank, process_lock
 from demitasse_gpu.in_turn import InTurn
 from demitasse_gpu.options import Options
 from demitasse_gpu.pool import PinnedPool, Pool
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from demitasse_gpu.launch import Row
 
 SPACE = "gpu"
-_MAKING = threading.Lock()
+_MAKING = process_lock()
 
 
 class Device:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from demitasse import WorkerError
+from demitasse import WorkerError, process_lock
 from demitasse_numa.topology import Domain
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class _Bound:
 
 
 _BOUND: WeakKeyDictionary[threading.Thread, _Bound] = WeakKeyDictionary()
-_LOCK = threading.RLock()  # a net that is collected meanwhile undoes it, too
+_LOCK = process_lock(reentrant=True)  # a net that is collected meanwhile undoes it, too
 
 
 def bound(domain: Domain) -> Callable[[], None]:

@@ -21,6 +21,7 @@ from demitasse import (
     Work,
     check_host_memory,
     check_sync_options,
+    process_lock,
     sync_place,
     unknown,
 )
@@ -82,7 +83,7 @@ class Board:
         raise threading.BrokenBarrierError
 
 
-_LOCK = threading.Lock()
+_LOCK = process_lock()
 _TEAMS: WeakKeyDictionary[Team, Board] = WeakKeyDictionary()
 
 

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from demitasse import FlatMemory, Team
+from demitasse import FlatMemory, Team, process_lock
 
 T = TypeVar("T")
 
@@ -86,7 +86,7 @@ class Board:
                 self._following = False
 
 
-_LOCK = threading.Lock()
+_LOCK = process_lock()
 _TEAMS: WeakKeyDictionary[Team, Board] = WeakKeyDictionary()
 
 

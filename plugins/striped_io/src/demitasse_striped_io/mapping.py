@@ -16,7 +16,6 @@ import mmap
 import os
 import signal
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from demitasse import load_numba
+from demitasse import load_numba, process_lock
 
 numba = load_numba()
 
@@ -43,7 +42,7 @@ _slots = np.zeros((SLOTS, 3), np.int64)
 """First address of a map and the one behind it, and whether it was lost. It never moves."""
 _losses = np.zeros(1, np.int64)
 """How many maps were lost."""
-_lock = threading.Lock()
+_lock = process_lock()
 
 
 class _Action(ctypes.Structure):

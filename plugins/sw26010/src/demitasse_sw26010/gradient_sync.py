@@ -17,6 +17,7 @@ from demitasse import (
     Team,
     Work,
     check_sync_options,
+    process_lock,
     sync_place,
     unknown,
 )
@@ -69,7 +70,7 @@ class Handshake:
             semaphore.release()
 
 
-_LOCK = threading.Lock()
+_LOCK = process_lock()
 _TEAMS: WeakKeyDictionary[Team, Handshake] = WeakKeyDictionary()
 
 

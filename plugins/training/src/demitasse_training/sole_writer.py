@@ -6,12 +6,11 @@ import contextlib
 import logging
 import os
 import platform
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from demitasse import SnapshotError, Solver, locked
+from demitasse import SnapshotError, Solver, after_fork, locked, process_lock
 from demitasse_training.saving import paths_of, prefix_of
 
 log = logging.getLogger("demitasse.training")
@@ -29,7 +28,8 @@ class _Claim:
 
 
 _claims: dict[Path, _Claim] = {}
-_changing = threading.Lock()
+_changing = process_lock()
+after_fork(_claims.clear)  # they are the parent's, and another process's to who was forked
 
 
 @contextlib.contextmanager

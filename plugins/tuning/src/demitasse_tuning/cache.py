@@ -6,14 +6,13 @@ import atexit
 import json
 import logging
 import math
-import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from demitasse import DemitasseError, cache_folder, expanded, fingerprint, locked, replacing
+from demitasse import DemitasseError, after_fork, cache_folder, expanded, fingerprint, locked, replacing
 
 log = logging.getLogger("demitasse.tuning")
 
@@ -210,8 +209,7 @@ def _forked() -> None:
         cache._forked()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+after_fork(_forked)
 
 
 def say_once(cache: str, about: str, message: str) -> None:

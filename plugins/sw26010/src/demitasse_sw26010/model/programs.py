@@ -11,12 +11,11 @@ from functools import cache, wraps
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from threading import Lock
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from demitasse import compiled_loop, load_numba
+from demitasse import compiled_loop, load_numba, process_lock
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Loop = TypeVar("Loop", bound=Callable[..., Any])
@@ -25,7 +24,7 @@ _LOOPS: dict[Callable[..., Any], Callable[..., Any]] = {}
 """Of what programs call: what is compiled where a compiled program calls it."""
 
 _COMPILED: dict[Callable[..., Any], Any] = {}
-_LOCK = Lock()
+_LOCK = process_lock()
 
 _MOST = 4096
 """Counts of one program that are kept."""
