@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from demitasse import ModelError
@@ -42,9 +44,38 @@ def test_what_a_net_has_stays_a_mapping(net: Any, kind: str) -> None:
     assert found["scores"] is found.get("scores")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net, array: net.params["scores"].__setitem__(0, array),
+        lambda net, array: net.params["scores"].append(array),
+        lambda net, array: net.params.__setitem__("scores", [array]),
+        lambda net, array: net.params.update(scores=[array]),
+        lambda net, array: net.blobs.__setitem__("data", array),
+        lambda net, array: net.blobs.pop("data"),
+    ],
+)
+def test_what_would_change_nothing_in_a_net_is_an_error(net: Any, change: Callable[..., None]) -> None:
+    before = copy.deepcopy(net.params)
+    with pytest.raises(ModelError, match=r"nothing can take the place of .*\[\.\.\.\] = values"):
+        change(net, np.zeros_like(before["scores"][0]))
+    for mine, theirs in zip(before["scores"], net.params["scores"], strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_parameters_print_their_shapes(net: Any) -> None:
+    weights, bias = net.params["scores"]
+    told = f"[<array {weights.shape[0]}x{weights.shape[1]}, float32>, <array {bias.size}, float32>]"
+    assert repr(net.params["scores"]) == told
+    assert told in repr(net.params)
+
+
 def test_what_a_net_has_can_be_copied(net: Any) -> None:
     kept = copy.deepcopy(net.params)
     assert kept.keys() == net.params.keys()
+    kept["scores"][0] = kept["scores"][0] + 1
+    kept["mine"] = [np.ones(3)]
+    assert pickle.loads(pickle.dumps(net.params)).keys() == net.params.keys()  # noqa: S301  made here
     with pytest.raises(KeyError, match="did you mean 'scores'"):
         kept["scors"]
 

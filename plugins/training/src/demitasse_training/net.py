@@ -46,7 +46,7 @@ from demitasse_training.samples import opener
 from demitasse_training.shares import Share
 from demitasse_training.tally import Tally
 from demitasse_training.terms import loss_weights
-from demitasse_training.views import Blob, Named, extents
+from demitasse_training.views import Blob, extents, named_parameters
 from demitasse_training.walk import Walk
 
 Told: TypeAlias = Callable[[int, Mapping[str, np.ndarray]], object]
@@ -246,7 +246,7 @@ class Net(PlannedNet, Rooted):
             with self._one_at_a_time:
                 self._unfold()
                 self._lent = True
-        return Named("layer with parameters", parameters.by_layer(self.graph, self.plan, self._flat))
+        return named_parameters(self.graph, self.plan, self._flat)
 
     def reshape(self, shapes: Mapping[str, tuple[int, ...]], first: int | None = None) -> None:
         """Plan for other shapes of inputs; what others hold is kept. With ``first`` only that many of

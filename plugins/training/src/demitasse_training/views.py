@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class UnknownNameError(ModelError, KeyError):
 
 
 class Named(dict[str, T]):
-    """What a net has of a ``kind``, by name. Raises UnknownNameError, which tells the nearest."""
+    """What there is of a ``kind``, by name. Raises UnknownNameError, which tells the nearest."""
 
     def __init__(self, kind: str, items: Mapping[str, T]) -> None:
         super().__init__(items)
@@ -66,6 +66,49 @@ class Named(dict[str, T]):
         raise UnknownNameError(
             unknown(self._kind, str(name), self, rest="which list() of this mapping gives")
         )
+
+
+class Owned(Named[T]):
+    """What a net has. Raises ModelError for what would put something else in its place, to no effect;
+    whose a copy is may do that."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Named, (self._kind, dict(self))
+
+    def _fixed(self, *_: Any, **__: Any) -> NoReturn:
+        raise ModelError(_INSTEAD.format(f"any {self._kind} of a net"))
+
+    __setitem__ = __delitem__ = __ior__ = _fixed
+    update = setdefault = pop = popitem = clear = _fixed
+
+
+class Arrays(list[np.ndarray]):
+    """The arrays of a net's layer; it prints their shapes, and a copy is a plain list. Raises ModelError
+    for what would put others in their place, to no effect."""
+
+    def __repr__(self) -> str:
+        return f"[{', '.join(f'<array {extents(each.shape)}, {each.dtype}>' for each in self)}]"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+    def _fixed(self, *_: Any, **__: Any) -> NoReturn:
+        raise ModelError(_INSTEAD.format("an array of a net's layer"))
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _fixed
+    append = extend = insert = pop = remove = clear = sort = reverse = _fixed
+
+
+_INSTEAD = (
+    "nothing can take the place of {}; write to its values: params['ip1'][0][...] = values, "
+    "blobs['data'].data[...] = values (with retain='all' where they are read-only)"
+)
+
+
+def named_parameters(graph: NetGraph, plan: Plan, flat: Any) -> dict[str, list[np.ndarray]]:
+    """Parameters by layer name, as ``parameters.by_layer`` views them, for who looks at a net."""
+    layers = parameters.by_layer(graph, plan, flat).items()
+    return Owned("layer with parameters", {name: Arrays(arrays) for name, arrays in layers})
 
 
 def extents(shape: Sequence[int]) -> str:
@@ -92,13 +135,13 @@ class Views(Rooted):
     def params(self) -> dict[str, list[np.ndarray]]:
         """Parameters by layer name: live views where layouts are plain,
         else read-only copies; with ``retain="all"`` all are live."""
-        return Named("layer with parameters", parameters.by_layer(self.graph, self.plan, self._flat))
+        return named_parameters(self.graph, self.plan, self._flat)
 
     @property
     def blobs(self) -> dict[str, Blob]:
         """Blobs by name."""
         blobs = self.graph.blobs.items()
-        return Named("blob", {name: Blob(name, t.shape, self) for name, t in blobs})
+        return Owned("blob", {name: Blob(name, t.shape, self) for name, t in blobs})
 
     def there(self, blob: str) -> np.ndarray:
         """The values of a blob, without rows that its layer had planned and did not fill."""
