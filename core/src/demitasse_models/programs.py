@@ -32,7 +32,8 @@ class TrainerOptions(TypedDict, total=False):
     - ``weights``: parameters to begin with, matched by layer name; without them and ``resume`` those
       that the solver names, else what the layers' fillers make.
     - ``resume``: the path of a snapshot to go on from, with its solver state, iteration and place in the
-      data. Raises SnapshotError where it is another net's or another setting's.
+      data, or what ``Trainer.weights`` has given. Raises SnapshotError where it is another net's or
+      another setting's.
     - ``overrides``: fields of the solver in its file's own words, ``{"base_lr": 0.1}``; not for a
       ``Solver``.
     - ``data``: by phase (``train``, ``test``) arrays by the names of the samples' fields, samples first,
@@ -45,7 +46,7 @@ class TrainerOptions(TypedDict, total=False):
     """
 
     weights: WeightsFiles | None
-    resume: str | Path | None
+    resume: str | Path | Weights | None
     overrides: Mapping[str, Any] | None
     data: Mapping[str, Mapping[str, Any] | DataSpec] | None
     scaling: str
@@ -320,6 +321,11 @@ class Trainer(Protocol):
         and to the formats that the solver asks for, each whole or not at all; the first one's path. The
         prefix is by default the solver's. Raises SnapshotError, and NumericsError where parameters are
         not finite."""
+
+    def weights(self) -> Weights:
+        """Copies of what a snapshot has, in memory: parameters, solver state, iteration, to be given as
+        ``resume`` or ``weights``. Raises WorkerError where there are several processes, NumericsError
+        where parameters are not finite."""
 
     def check_snapshots(self) -> None:
         """Raise SnapshotError where the solver's snapshots could not be written, CompositionError where

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demitasse import ModelError, ShapeError, SnapshotError
+from demitasse import ModelError, NumericsError, ShapeError, SnapshotError
 
 Train = Callable[..., Any]
 
@@ -37,6 +40,40 @@ def test_a_resumed_run_computes_the_same_bits(
     assert [second.step(1).loss for _ in range(3)] == expected
     assert second.iteration == 6
     assert differ(copied(second.net), copied(whole.net)) == 0.0
+
+
+@pytest.mark.parametrize("counts", [(), (2,)], ids=str)
+def test_a_run_goes_on_from_memory_to_the_same_bits(
+    train: Train, copied: Any, differ: Any, counts: tuple[int, ...]
+) -> None:
+    options: dict[str, Any] = {"solver": {"passes": 2}}
+    whole = train(None, *counts, **options)
+    whole.step(3)
+    kept = whole.weights()
+    best = copied(whole.net)
+    expected = [whole.step(1).loss for _ in range(3)]
+    sent = pickle.loads(pickle.dumps(kept))  # noqa: S301  made here
+    for each in (kept, kept, sent):  # what goes on from it leaves it as it is
+        again = train(None, *counts, resume=each, **options)
+        assert again.iteration == 3
+        assert differ(copied(again.net), best) == 0.0
+        assert [again.step(1).loss for _ in range(3)] == expected
+        assert differ(copied(again.net), copied(whole.net)) == 0.0
+
+
+def test_what_no_run_goes_on_from_is_told(train: Train, tmp_path: Path) -> None:
+    trainer = train()
+    trainer.step(1)
+    kept = trainer.weights()
+    with pytest.raises(SnapshotError, match="the weights given has weights but no iteration"):
+        train(resume=replace(kept, iteration=None))
+    with pytest.raises(ModelError, match=r"resume is a snapshot's path, or .*Weights.*; given bytes"):
+        train(resume=b"toy_iter_1.demitasse")
+    with pytest.raises(SnapshotError, match=r"trainer\.weights\(\) is one in memory; given BytesIO"):
+        trainer.snapshot(io.BytesIO())
+    trainer.net.params["scores"][1][0] = np.nan
+    with pytest.raises(NumericsError, match="of layer 'scores' is no longer finite"):
+        trainer.weights()
 
 
 def test_taking_a_snapshot_changes_nothing(

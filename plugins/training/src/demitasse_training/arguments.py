@@ -25,6 +25,8 @@ from demitasse import (
 PHASES = ("train", "test")
 BACKWARD = (None, "objective", "every blob")
 SCALINGS = ("strong", "weak")
+IN_MEMORY = "the weights given"
+"""What those that are in no file are called."""
 
 
 def chosen_precision(runtime: Runtime, asked: str | None) -> str:
@@ -128,7 +130,7 @@ def read_weights(runtime: Runtime, weights: WeightsFiles | None) -> list[tuple[s
     for number, each in enumerate(given, 1):
         if isinstance(each, Weights):
             which = f" ({number})" if len(given) > 1 else ""
-            found.append((f"the weights given{which}", _in_arrays(each)))
+            found.append((f"{IN_MEMORY}{which}", _in_arrays(each)))
         elif isinstance(each, str | Path):
             found.append((str(each), runtime.read(each).weights()))
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from demitasse import Processes, SnapshotError, Weights
@@ -47,7 +48,7 @@ def restore_levels(
         if plugins == [level.plugin for level in worker.watched]:
             for level, (_, state) in zip(worker.watched, theirs, strict=True):
                 if state is not None:
-                    level.restore(state)
+                    level.restore(deepcopy(state))  # which others may be given, too
         else:
             anew += [level.plugin for level in _keepers([worker])]
     if not anew or processes.rank > 0:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import Runtime, Slot, SnapshotError, Weights, shortened
+from demitasse import ModelError, Runtime, Slot, SnapshotError, Weights, shortened
 from demitasse_training import parameters
+from demitasse_training.arguments import IN_MEMORY
 from demitasse_training.worker import Worker
 
 UNNAMED = ""
@@ -24,12 +25,17 @@ LAST = 1 << 31
 """Iterations: Caffe counts in 32 bits, one of which is the sign."""
 
 
-def saved_run(runtime: Runtime, path: str | Path | None) -> Weights | None:
-    """What a run to go on from has left in a file. Raises SnapshotError where its iteration, its numbers
-    or what it says of the run are none that a training leaves."""
-    if path is None:
-        return None
-    saved = runtime.read(path).weights()
+def saved_run(runtime: Runtime, resume: Any) -> tuple[Weights | None, str | Path]:
+    """What a run to go on from has left in a file or in memory, and what that is called. Raises
+    SnapshotError where its iteration, its numbers or what it says of the run are none that a training
+    leaves, ModelError for what is neither."""
+    if resume is None:
+        return None, ""
+    if not isinstance(resume, str | Path | Weights):
+        told = "resume is a snapshot's path, or demitasse.Weights as trainer.weights() gives them"
+        raise ModelError(f"{told}; given {type(resume).__name__}")
+    path = IN_MEMORY if isinstance(resume, Weights) else resume
+    saved = resume if isinstance(resume, Weights) else runtime.read(resume).weights()
     iteration = saved.iteration
     if iteration is not None and not 0 <= iteration < LAST:
         raise SnapshotError(f"{path} was made at iteration {iteration}; valid are 0 to {LAST - 1:,}")
@@ -43,7 +49,7 @@ def saved_run(runtime: Runtime, path: str | Path | None) -> Weights | None:
         raise SnapshotError(f"{path}: its record has the random seed {there}, not a whole number")
     if not isinstance(kernels, Mapping) or not all(isinstance(k, str) for k in kernels.values()):
         raise SnapshotError(f"{path}: its record has kernels that are no names by request")
-    return saved
+    return saved, path
 
 
 def seed_of(saved: Weights | None, wanted: int | None, path: object) -> int:

@@ -59,9 +59,12 @@ def check_writable(runtime: Runtime, solver: Solver) -> None:
         ) from error
 
 
-def paths_of(solver: Solver, iteration: int, prefix: str | Path | None = None) -> list[Path]:
+def paths_of(solver: Solver, iteration: int, prefix: Any = None) -> list[Path]:
     """Where a solver's snapshots of an iteration go, in each format that it asks for; ``prefix``
-    instead of its own."""
+    instead of its own. Raises SnapshotError for what no path begins with."""
+    if not isinstance(prefix, str | Path | None):
+        told = "its prefix is how a path begins, and trainer.weights() is one in memory"
+        raise SnapshotError(f"a snapshot is a file: {told}; given {type(prefix).__name__}")
     stem = f"{prefix or prefix_of(solver)}_iter_{iteration}"
     return [Path(f"{stem}{suffix}") for suffix in _suffixes(solver)]
 

@@ -97,7 +97,7 @@ class Trainer(Rooted):
         solver: str | Path | Solver,
         *,
         weights: WeightsFiles | None = None,
-        resume: str | Path | None = None,
+        resume: str | Path | Weights | None = None,
         overrides: Mapping[str, Any] | None = None,
         data: Data = None,
         scaling: str = "strong",
@@ -116,8 +116,8 @@ class Trainer(Rooted):
         self._retain = "all" if self.solver.debug else retain
         if weights is None and resume is None:
             weights = self.solver.weights
-        saved = saved_run(runtime, resume)
-        self.seed = whole_seed(seed_of(saved, self.solver.seed, resume))
+        saved, path = saved_run(runtime, resume)
+        self.seed = whole_seed(seed_of(saved, self.solver.seed, path))
         # What is the same in all processes is told once.
         observing = runtime.serving("observe") if self.processes.rank == 0 else ()
         found = (listener_of(plugin, hook) for plugin, hook in observing)
@@ -146,11 +146,11 @@ class Trainer(Rooted):
                 weights=weights,
                 partial=partial,
                 saved=saved,
-                path=resume,
+                path=path,
                 setting=self._setting,
             )
             if saved is not None:
-                restore_levels(self._workers, self.processes, saved, resume)
+                restore_levels(self._workers, self.processes, saved, path)
                 self._pace.iteration = self._written = saved.iteration or 0
             if self.processes.size > 1:
                 mine = in_common(self._workers[0], self.batch, self.iteration)
@@ -252,9 +252,7 @@ class Trainer(Rooted):
         kept = gathered_levels(self._workers, self.processes)
         if first:
             self.processes.report(self.iteration, "a snapshot")
-            facts = {"seed": self.seed, **self._setting, **({} if kept is None else {KEY: kept})}
-            weights = gathered(self._workers[0], self.iteration, facts)
-            check_numbers(weights, self._kept())
+            weights = self._gathered(kept)
             for path in paths:
                 write(self.runtime, path, weights)
                 self._last_snapshot = paths[0]
@@ -268,6 +266,22 @@ class Trainer(Rooted):
         if first:
             self._tell("snapshot", {"path": paths[0], "paths": paths})
         return paths[0]
+
+    @one_at_a_time
+    def weights(self) -> Weights:
+        """Copies of what a snapshot has, in memory: parameters, solver state, iteration. What is given
+        them as ``resume`` goes on to the same bits. Raises WorkerError where there are several
+        processes, NumericsError where the last update has left no numbers to keep."""
+        if self.processes.size > 1:
+            raise WorkerError("what several processes train is in no one's memory: write a snapshot")
+        self._crew.quiesce()
+        return self._gathered(gathered_levels(self._workers, self.processes))
+
+    def _gathered(self, kept: list[Any] | None) -> Weights:
+        facts = {"seed": self.seed, **self._setting, **({} if kept is None else {KEY: kept})}
+        weights = gathered(self._workers[0], self.iteration, facts)
+        check_numbers(weights, self._kept())
+        return weights
 
     def check_snapshots(self) -> None:
         """Raise now, not after hours, when a snapshot that the solver asks for could not be written:
