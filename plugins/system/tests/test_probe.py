@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from demitasse import Level, Machine, Quantity, load_machine
-from demitasse_system.probe import probed
+from demitasse import KernelFiles, Level, Machine, Quantity, load_machine
+from demitasse_system.diagnosis import findings
+from demitasse_system.limits import threads_asked
+from demitasse_system.probe import probed, processors
 
 GIB = 2**30
 Tree = Callable[[Mapping[str, str]], Path]
@@ -224,3 +226,41 @@ def test_this_machine_has_at_most_the_cores_that_it_may_use() -> None:
     levels = probed()
     assert 1 <= (levels[0].cores or 0) <= len(os.sched_getaffinity(0))
     assert (capacity(levels[0], "host") or 0) > 2**28
+
+
+@pytest.mark.parametrize(
+    ("environment", "threads"),
+    [
+        ({}, None),
+        ({"OMP_NUM_THREADS": "3"}, 3),
+        ({"OMP_NUM_THREADS": " 4,2"}, 4),
+        ({"OMP_NUM_THREADS": "0"}, None),
+        ({"OMP_NUM_THREADS": "many"}, None),
+        (
+            {
+                "OMP_NUM_THREADS": "2",
+                "OMPI_COMM_WORLD_RANK": "1",
+                "OMPI_COMM_WORLD_SIZE": "16",
+                "OMPI_COMM_WORLD_LOCAL_SIZE": "8",
+            },
+            16,
+        ),
+        ({"OMP_NUM_THREADS": "2", "PMI_RANK": "0", "PMI_SIZE": "4"}, None),
+    ],
+)
+def test_the_threads_that_the_environment_asks_for_are_of_all_processes_here(
+    environment: dict[str, str], threads: int | None
+) -> None:
+    assert threads_asked(environment) == threads
+
+
+def test_this_machine_has_no_more_cores_than_the_environment_asks_for(
+    monkeypatch: pytest.MonkeyPatch, tree: Tree, server: dict[str, str]
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert probed()[0].cores == 1
+    assert probed(tree(server))[0].cores == 16, "another machine's are not asked for here"
+    told = {finding.subject: finding.message for finding in findings()}
+    cores = len(processors(KernelFiles()).cores)
+    asked = f"OMP_NUM_THREADS has a net use 1 of {cores} cores where no description says"
+    assert told.get("threads") == (asked if cores > 1 else None)

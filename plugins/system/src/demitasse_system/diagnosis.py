@@ -8,7 +8,7 @@ from pathlib import Path
 
 from demitasse import Finding, KernelFiles
 from demitasse_system.devices import devices
-from demitasse_system.limits import limits
+from demitasse_system.limits import THREADS, limits, threads_asked
 from demitasse_system.probe import CPUS, domains, memory, processors
 
 GIB = 2**30
@@ -40,6 +40,10 @@ def _cores(files: KernelFiles, affinity: Set[int] | None) -> Iterator[Finding]:
         yield Finding("note", "cores", f"{text}: training runs on one core")
     else:
         yield Finding("ok", "cores", text)
+    asked = threads_asked() if files.own else None
+    if asked is not None and asked < len(mine.cores):
+        message = f"{THREADS} has a net use {asked} of {len(mine.cores)} cores where no description says"
+        yield Finding("note", "threads", message, f"unset {THREADS}, or write a description's cores")
     if quota is not None and quota < len(mine.cpus):
         message = f"the control group allows {quota:g} CPUs' time of {len(mine.cpus)}"
         yield Finding("note", "cpu quota", message, "raise it (docker: --cpus; systemd: CPUQuota)")

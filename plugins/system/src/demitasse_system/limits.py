@@ -1,13 +1,17 @@
-"""What the control groups of this process allow it, in version 1 and 2 of their file system."""
+"""What the control groups of this process allow it, in version 1 and 2 of their file system, and how
+many threads its environment asks for."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from demitasse import KernelFiles
+from demitasse import KernelFiles, launched
 
 MOUNT = "sys/fs/cgroup"
+THREADS = "OMP_NUM_THREADS"
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,18 @@ def limits(files: KernelFiles) -> Limits:
             for group in _groups(f"{MOUNT}/memory", path):
                 memory += _bytes(files.number(f"{group}/memory.limit_in_bytes"))
     return Limits(min(cpus, default=None), min(memory, default=None))
+
+
+def threads_asked(environment: Mapping[str, str] | None = None) -> int | None:
+    """The threads that ``OMP_NUM_THREADS`` (OpenMP 5.2, section 21.1.2) leaves to this process, or to
+    all that a launcher has started on this host; None where it does not say, or nobody how many these
+    are. Who runs many processes sets it, and expects of any program that it is kept to."""
+    found = os.environ if environment is None else environment
+    outermost = found.get(THREADS, "").partition(",")[0].strip()
+    if not (outermost.isascii() and outermost.isdigit()):
+        return None
+    launch = launched(found)
+    return int(outermost) * (1 if launch is None else launch.local or 0) or None
 
 
 def _groups(base: str, path: str) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from demitasse import KernelFiles, Level, MemorySpace, Quantity, listed_numbers
 from demitasse_system.devices import devices
-from demitasse_system.limits import limits
+from demitasse_system.limits import limits, threads_asked
 
 CPUS = "sys/devices/system/cpu"
 DOMAINS = "sys/devices/system/node"
@@ -42,7 +42,8 @@ def probed(
 
     One node with the cores, memory, caches and devices that this process may use; below it the
     memory domains, where several of them have cores. ``affinity`` limits the CPUs (default: this
-    process's, on its own machine); storage is that of ``directory`` (default: the working one).
+    process's, on its own machine, where ``OMP_NUM_THREADS`` limits the cores, too); storage is that of
+    ``directory`` (default: the working one).
     Facts that the system does not tell are left out; nothing is raised.
     """
     files = KernelFiles(root)
@@ -51,6 +52,8 @@ def probed(
     cores = max(1, len(cpus.cores))
     if allowed.cpus is not None:
         cores = min(cores, max(1, int(allowed.cpus)))
+    if files.own:
+        cores = min(cores, threads_asked() or cores)
     total = memory(files)
     if total is not None and allowed.memory is not None:
         total = min(total, allowed.memory)
