@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import demitasse
-from demitasse import CompositionError, Runtime
+from demitasse import CompositionError, Runtime, after_fork
 from demitasse_caffe.training_log import glog
 
 TRAIN, TEST = 0, 1
@@ -23,6 +23,14 @@ class _State:
     python_layers = False
     seed: int | None = None
     phase: int | None = None
+
+
+def _forked() -> None:
+    """A process that was forked composes its own: its parent's threads may work with the other."""
+    _State.own = None
+
+
+after_fork(_forked)
 
 
 def use(runtime: Runtime | None) -> None:
