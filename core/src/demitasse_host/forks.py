@@ -27,12 +27,12 @@ def after_fork(action: Callable[[], Any]) -> None:
 @cache
 def fork_between_compilations() -> None:
     """From now on a fork waits until no thread has numba compile, for some seconds at most: numba's
-    lock, and LLVM's, would be held for ever in the child, and what they guard left half made."""
-    numbas: Any = sys.modules["numba.core.compiler_lock"]
-    llvms: Any = sys.modules["llvmlite.binding.ffi"]
-    # What is registered last is called first: LLVM's lock is taken by who has numba's.
-    for lock in (getattr(llvms.lib, "_lock", None), getattr(numbas, "global_compiler_lock", None)):
-        if hasattr(os, "register_at_fork") and lock is not None:
+    lock, and LLVM's, would be held for ever in the child, and what they guard left half made. Another
+    numba that has them elsewhere is left alone."""
+    numbas = getattr(sys.modules.get("numba.core.compiler_lock"), "global_compiler_lock", None)
+    llvms = getattr(getattr(sys.modules.get("llvmlite.binding.ffi"), "lib", None), "_lock", None)
+    for lock in (llvms, numbas):  # what is registered last is called first, as threads take them
+        if lock is not None and hasattr(os, "register_at_fork"):
             give_back = _leaving(lock)
             os.register_at_fork(
                 before=lock.__enter__, after_in_parent=give_back, after_in_child=give_back

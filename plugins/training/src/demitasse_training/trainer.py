@@ -89,7 +89,7 @@ class Trainer(Rooted):
     cannot work.
     """
 
-    elsewhere = "make another there (resume= goes on from a snapshot, weights= has its parameters)"
+    elsewhere = "make another there (resume= goes on from a snapshot, or from what its weights() gives)"
 
     def __init__(
         self,
@@ -269,9 +269,8 @@ class Trainer(Rooted):
 
     @one_at_a_time
     def weights(self) -> Weights:
-        """Copies of what a snapshot has, in memory: parameters, solver state, iteration. What is given
-        them as ``resume`` goes on to the same bits. Raises WorkerError where there are several
-        processes, NumericsError where the last update has left no numbers to keep."""
+        """What a snapshot has, copied into memory; a run that ``resume`` gives it to goes on to the same
+        bits. Raises WorkerError for several processes, NumericsError for numbers not to be kept."""
         if self.processes.size > 1:
             raise WorkerError("what several processes train is in no one's memory: write a snapshot")
         self._crew.quiesce()
