@@ -6,9 +6,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+
+from demitasse import process_lock
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
 
@@ -73,6 +76,15 @@ with lock:
     pass
 """
     run(script.replace("REENTRANT", str(reentrant)), tmp_path)
+
+
+def test_a_system_without_forks_has_locks_that_need_not_be_freed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = object()
+    monkeypatch.delattr(os, "register_at_fork")
+    monkeypatch.setattr(threading, "Lock", lambda: plain)
+    assert process_lock() is plain
 
 
 def test_a_fork_waits_for_what_is_being_compiled(tmp_path: Path) -> None:

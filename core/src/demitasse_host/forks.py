@@ -14,7 +14,8 @@ def process_lock(*, reentrant: bool = False) -> threading.Lock:
     """A lock that is the process's, of a module: a process that was forked finds it free, whichever
     thread of its parent's held it, which is not there. What it guards must be whole at any time."""
     lock: Any = threading.RLock() if reentrant else threading.Lock()
-    after_fork(lock._at_fork_reinit)
+    if hasattr(os, "register_at_fork"):  # elsewhere locks cannot be made anew
+        after_fork(lock._at_fork_reinit)
     return lock  # type: ignore[no-any-return]
 
 
