@@ -90,7 +90,9 @@ from demitasse_host.fingerprint import (
 )
 from demitasse_host.forks import (
     after_fork as after_fork,
+    lose_threads as lose_threads,
     process_lock as process_lock,
+    threads_here as threads_here,
 )
 from demitasse_host.installed import (
     Installed as Installed,

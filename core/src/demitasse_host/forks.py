@@ -25,6 +25,20 @@ def after_fork(action: Callable[[], Any]) -> None:
         os.register_at_fork(after_in_child=action)
 
 
+class _Here:
+    threads_lost = False
+
+
+def lose_threads() -> None:
+    """Told in a forked process by who shares kernels' work among threads: they are its parent's."""
+    _Here.threads_lost = True
+
+
+def threads_here(wanted: int) -> int:
+    """With how many threads a kernel that may use so many computes in this process."""
+    return 1 if _Here.threads_lost else wanted
+
+
 @cache
 def fork_between_compilations() -> None:
     """From now on a fork waits until no thread has numba compile, for some seconds at most: numba's

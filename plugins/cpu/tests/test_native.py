@@ -175,15 +175,18 @@ def test_a_forked_process_computes_without_the_threads_that_it_left_behind() -> 
 import os, sys
 sys.path[:0] = sys.argv[1:]
 import numpy as np
+import demitasse
 import test_native as t
 y = np.zeros(100)
+assert demitasse.threads_here(2) == 2
 work = t.at_once(t.parts(y, 2))
 work()
 y[:] = 0
 child = os.fork()
 if child == 0:
     work()
-    os._exit(0 if np.array_equal(y, t.expected(100)) else 1)
+    lost = demitasse.threads_here(2) < 2  # which is told to who chooses kernels
+    os._exit(0 if lost and np.array_equal(y, t.expected(100)) else 1)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     here = Path(__file__).parent

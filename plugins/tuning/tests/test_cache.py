@@ -359,6 +359,33 @@ def test_a_forked_process_saves_its_choices(monkeypatch):
     assert "there" in read(cache_file())["fast"].choices
 
 
+def test_what_is_tried_without_threads_that_a_fork_has_lost_is_kept_from_others(
+    bench, relu, monkeypatch
+):
+    """Others, which have these threads, would remember it as theirs."""
+
+    def pick(tuner, threads, *kernels):
+        request = relu(threads=threads)
+        return tuner.pick("fast", request, [bench.kernel(*each) for each in kernels])[1]
+
+    def lose(lost):
+        monkeypatch.setattr("demitasse_host.forks._Here.threads_lost", lost)
+
+    lost = (("a", 5), ("b", 9))
+    lose(True)
+    with closing(bench.tuner()) as tuner:
+        assert pick(tuner, 2, *lost) == "tried: 5 ms, next 9"
+        assert pick(tuner, 2, *lost) == "remembered: 5 ms, next 9"
+        assert pick(tuner, 1, *lost) == "tried: 5 ms, next 9"
+    lose(False)
+    with closing(bench.tuner()) as tuner:
+        assert pick(tuner, 2, ("a", 5), ("b", 3)) == "tried: 3 ms, next 5"
+        assert pick(tuner, 1, *lost) == "remembered: 5 ms, next 9"
+    lose(True)
+    with closing(bench.tuner()) as tuner:
+        assert pick(tuner, 2, *lost) == "remembered: 3 ms, next 5"
+
+
 # Diagnosis.
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, PlanError, Work, after_fork
+from demitasse import DataError, PlanError, Work, after_fork, lose_threads
 from demitasse_cpu.compilation import address, settle, want
 from demitasse_cpu.threads import together
 
@@ -281,6 +281,7 @@ class Team:
     def _lose(self) -> None:
         """In a forked process the threads are not there, and OpenMP would wait for them for ever."""
         self.lost = True
+        lose_threads()
 
 
 @cache

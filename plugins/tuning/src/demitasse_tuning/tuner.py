@@ -10,7 +10,15 @@ from itertools import zip_longest
 from math import inf, prod
 from typing import Any
 
-from demitasse import Allocator, Candidate, CompositionError, Request, option_place, unknown
+from demitasse import (
+    Allocator,
+    Candidate,
+    CompositionError,
+    Request,
+    option_place,
+    threads_here,
+    unknown,
+)
 from demitasse_tuning.cache import Cache, Remembered, cache_file, say_once
 from demitasse_tuning.key import labels, request_key
 from demitasse_tuning.scratch import Scratch
@@ -60,6 +68,9 @@ class CandidateTuner:
         self._versions, self._clock = dict(versions), clock
         self._scratch = Scratch(allocator)
         self._cache = _cache(folder if self._tune else "off")
+        self._lone = Cache(None)
+        """What was tried in a forked process, which has fewer threads than others with such requests."""
+
         self._met: set[str] = set()
         self._choices: dict[str, str] = {}
         self._preferred: dict[str, str] = {}
@@ -113,7 +124,10 @@ class CandidateTuner:
             reorders = [reorder_seconds(request, candidate) for candidate in candidates]
             return reorders.index(min(reorders)), "not tried: tiny"
         version = self._versions.get(plugin, "")
+        lone = threads_here(request.place.threads) < request.place.threads
         found = self._cache.find(plugin, version, key, names)
+        if found is None and lone:
+            found = self._lone.find(plugin, version, key, names)
         if found is not None:
             return names.index(found.kernel), f"remembered: {_times(found)}"
         start = self._clock()
@@ -128,7 +142,7 @@ class CandidateTuner:
             return 0, "not tried: none ran on made-up values"
         seconds = dict(zip(names, outcome.seconds, strict=True))
         entry = Remembered(names[outcome.best], seconds)
-        self._cache.put(plugin, version, key, entry)
+        (self._lone if lone else self._cache).put(plugin, version, key, entry)
         return outcome.best, f"tried: {_times(entry)}"
 
 
