@@ -105,8 +105,8 @@ def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[b
     processes, or only against those that hold it alone where it is ``shared``. True once it is held, or
     where the system or a network's folder has no locks; False where others hold it and nobody is to
     ``wait``. It ends with the block, or with the process, whatever processes were forked off meanwhile,
-    which have the file open too; who holds it alone may remove the file in the block. Raises OSError where
-    there can be no file."""
+    which have the file open too; who holds it alone may remove the file in the block. Raises OSError
+    where there can be no file."""
     try:
         import fcntl
     except ImportError:
