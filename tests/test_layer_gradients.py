@@ -52,6 +52,10 @@ LAYERS = {
     "Interp of fewer": "interp_param { shrink_factor: 2 }",
     "Reorg": "reorg_param { stride: 2 reverse: true }",
     "Upsample": "upsample_param { scale_h: 2 scale_w: 3 }",
+    "UpsampleDarknet": "upsample_darknet_param { stride: 2 }",
+    "ResizeBilinear": "resize_bilinear_param { output_height: 7 scale_width: 0.7 }",
+    "ResizeNearestNeighbor": "resize_nearest_neighbor_param { output_height: 7 output_width: 3 }",
+    "Pad": "pad_param { paddings: [0, 0, 1, 0, 2, 1, 0, 3] constant_values: 0.5 }",
 }
 FILL = 'weight_filler { type: "gaussian" std: 0.5 }'
 
@@ -121,6 +125,15 @@ layer {
   name: "spread" type: "Deconvolution3D" bottom: "mean" top: "top" convolution3d_param {
     num_output: 2 kernel_size: 2 kernel_depth: 2 weight_filler { type: "xavier" } }
 }""",
+    "places that are channels and samples": """
+layer { name: "wide" type: "DepthToSpace" bottom: "before" top: "wide"
+  depth_to_space_param { block_size: 2 data_format: "CRD" } }
+layer { name: "deep" type: "SpaceToDepth" bottom: "wide" top: "deep"
+  space_to_depth_param { block_size: 2 data_format: "NCHW" } }
+layer { name: "many" type: "SpaceToBatchND" bottom: "deep" top: "many"
+  space_to_batch_nd_param { block_shape: [2, 2, 3] paddings: [0, 0, 1, 0, 2, 1] } }
+layer { name: "top" type: "BatchToSpaceND" bottom: "many" top: "top"
+  batch_to_space_nd_param { block_shape: [2, 2, 3] crops: [1, 0, 0, 1, 0, 2] } }""",
     "Split": """
 layer { name: "two" type: "Split" bottom: "before" top: "one" top: "other" }
 layer { name: "join" type: "Concat" bottom: "one" bottom: "other" top: "top" }""",

@@ -57,6 +57,13 @@ def test_what_changes_no_result_is_read_over_and_noted(read: Any, text: str, not
     assert re.search(note, net.notes[0])
 
 
+def test_a_list_of_deblurnet_that_has_no_labels_says_so(read: Any) -> None:
+    text = 'layer { name: "i" type: "ImageData" top: "i" image_data_param { label: LABEL } }'
+    assert read(text.replace("LABEL", "false")).net("train").notes == ()
+    with pytest.raises(ModelError, match=r"label is a field of DeBlurNet's fork.*a second top"):
+        read(text.replace("LABEL", "true")).net("train")
+
+
 def test_layers_of_the_form_before_2014_may_have_them_too(read: Any) -> None:
     text = 'layers { name: "d" type: DUMMY_DATA top: "d" forward_type: FLOAT16 }'
     assert "NVIDIA's fork: forward_type (line 1)" in read(text).net("train").notes[0]
@@ -190,7 +197,7 @@ def test_an_old_type_of_a_fork_is_told_as_that(read: Any) -> None:
         ("ROIWarping", "MNC's fork"),
         ("MultiStageMeanfield", "the fork of CRF-RNN"),
         ("CTCGreedyDecoder", "the forks with CTC"),
-        ("ResizeBilinear", "Synopsys's fork"),
+        ("StridedSlice", "Synopsys's fork"),
         ("Insanity", "caffe-windows"),
         ("BoxData", "the fork of caffe-yolo"),
         ("RegionLoss", "Intel's fork and the forks for YOLO"),

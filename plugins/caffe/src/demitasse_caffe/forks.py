@@ -370,10 +370,7 @@ FORKS = (
                 idle="true",
             ),
         ),
-        types=(
-            "BroadcastTo DepthToSpace GatherV2 MirrorPad ResizeBilinear ResizeNearestNeighbor "
-            "SpaceToDepth StridedSlice UpsampleDarknet"
-        ),
+        types=("BroadcastTo GatherV2 MirrorPad StridedSlice"),
     ),
     Fork(
         "caffe-windows",
@@ -417,6 +414,10 @@ FORKS = (
             Fields("ResizeParameter", "center_object", _SAMPLES, idle="false"),
             Fields("ResizeParameter", "max_angle", "it turns samples at random", idle="0"),
         ),
+    ),
+    Fork(
+        "DeBlurNet's fork",
+        fields=(Fields("ImageDataParameter", "label", "labels are a second top", idle="false"),),
     ),
     Fork("OpenPose's fork", types="CPMData ImResize Nms"),
     Fork(

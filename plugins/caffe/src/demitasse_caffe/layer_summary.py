@@ -35,8 +35,9 @@ _MEMBERS = {
     "Softmax SpatialDropout Swish TanH Threshold",
     "normalization": "BN BatchNorm Bias LRN MVN Normalize Scale",
     "combination": "Axpy Concat Eltwise Mul Slice Split",
-    "shape": "ArgMax BatchReindex Crop Filter Flatten Interp Permute Reduction Reorg Reshape "
-    "Reverse ShuffleChannel Silence Squeeze Tile Transpose Unpooling Upsample",
+    "shape": "ArgMax BatchReindex BatchToSpaceND Crop DepthToSpace Filter Flatten Interp Pad Permute "
+    "Reduction Reorg Reshape ResizeBilinear ResizeNearestNeighbor Reverse ShuffleChannel Silence "
+    "SpaceToBatchND SpaceToDepth Squeeze Tile Transpose Unpooling Upsample UpsampleDarknet",
     "recurrent": "LSTM LSTMUnit Lstm RNN",
     "loss": "Accuracy BoxAnnotatorOHEM CenterLoss ContrastiveLoss CtcLoss DiceCoefLoss EuclideanLoss "
     "HingeLoss InfogainLoss L1Loss LabelsequenceAccuracy MultiBoxLoss MultinomialLogisticLoss "

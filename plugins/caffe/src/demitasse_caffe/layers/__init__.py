@@ -76,6 +76,16 @@ from demitasse_caffe.layers.sequences import (
     WarpCTCLoss,
 )
 from demitasse_caffe.layers.shape import Flatten, Reshape, Silence, Split, Squeeze
+from demitasse_caffe.layers.tensorflow import (
+    BatchToSpaceND,
+    DepthToSpace,
+    Pad,
+    ResizeBilinear,
+    ResizeNearestNeighbor,
+    SpaceToBatchND,
+    SpaceToDepth,
+    UpsampleDarknet,
+)
 from demitasse_caffe.layers.video import VideoData
 from demitasse_caffe.layers.volumes import (
     Convolution3D,
@@ -181,6 +191,14 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     SpatialDropout(),
     Split(),
     Squeeze(),
+    ResizeBilinear(),
+    ResizeNearestNeighbor(),
+    UpsampleDarknet(),
+    Pad(),
+    DepthToSpace(),
+    SpaceToDepth(),
+    SpaceToBatchND(),
+    BatchToSpaceND(),
     Swish(),
     Threshold(),
     Tile(),

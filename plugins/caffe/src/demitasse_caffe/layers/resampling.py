@@ -82,7 +82,7 @@ class Upsample(CaffeLayer):
         for axis, extent in enumerate(size, 2):
             if extent != x.shape[axis]:
                 places = np.arange(extent)[:, None] * x.shape[axis] // extent
-                x = _resampled(layer, graph, x, axis, places, np.ones(places.shape))
+                x = resampled(layer, graph, x, axis, places, np.ones(places.shape))
         return [x]
 
 
@@ -176,10 +176,10 @@ def _along_lines(layer: Layer, graph: GraphBuilder, x: Tensor, axis: int, size: 
     low = np.minimum(at.astype(np.int64), extent - 1)
     places = np.stack([low, np.minimum(low + 1, extent - 1)], 1)
     weights = np.stack([1 - (at - low), at - low], 1)
-    return _resampled(layer, graph, x, axis, places, weights)
+    return resampled(layer, graph, x, axis, places, weights)
 
 
-def _resampled(
+def resampled(
     layer: Layer, graph: GraphBuilder, x: Tensor, axis: int, places: np.ndarray, weights: np.ndarray
 ) -> Tensor:
     table = (
