@@ -101,6 +101,36 @@ def test_a_folder_is_its_images(case: Case, capsys: Capture) -> None:
     assert capsys.readouterr().out.splitlines()[::2] == [str(image) for image in case.images]
 
 
+def test_an_image_that_cannot_be_read_takes_no_others_along(
+    case: Case, tmp_path: Path, capsys: Capture
+) -> None:
+    broken, other = tmp_path / "broken.png", tmp_path / "other.png"
+    broken.write_bytes(case.images[0].read_bytes()[:60])
+    other.touch()
+    images = [case.images[0], broken, *case.images[1:], other]
+    words = [case.net, case.weights, *images, "--top", "1", "--json", tmp_path / "found.json"]
+    assert main(["classify", *map(str, words)]) == 2
+    told = capsys.readouterr()
+    assert told.out.splitlines()[::2] == [str(image) for image in case.images]
+    assert "broken.png: is no image" in told.err and "(and 1 others of 6 images)" in told.err
+    found = json.loads((tmp_path / "found.json").read_text())["images"]
+    assert [each["image"] for each in found] == [str(image) for image in images]
+    assert ["error" in each for each in found] == [False, True, False, False, False, True]
+
+
+@pytest.mark.parametrize("text", [b"{}\r\n\r\n", b"\xef\xbb\xbf{}\n \n", b"{}", "utf-16"])
+def test_labels_are_read_as_editors_leave_them(
+    case: Case, tmp_path: Path, capsys: Capture, text: bytes | str
+) -> None:
+    names = "\r\n".join(f"näme {number}" for number in range(6))
+    content = names.encode(text) if isinstance(text, str) else text.replace(b"{}", names.encode())
+    (tmp_path / "labels.txt").write_bytes(content)
+    words = [case.net, case.weights, tmp_path / "labels.txt", case.images[0], "--top", 6]
+    assert main(["classify", *map(str, words)]) == 0
+    shown = {line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines()[1:]}
+    assert shown == {f"näme {number}" for number in range(6)}
+
+
 def test_the_middle_of_a_resized_image_is_less_the_means_pixels(case: Case) -> None:
     mean = np.random.default_rng(2).uniform(0, 99, (3, 20, 20)).astype(np.float32)
     resized = cv2.resize(cv2.imread(str(case.images[0])), (20, 20), interpolation=cv2.INTER_LINEAR)
@@ -120,6 +150,15 @@ def test_the_middle_of_a_resized_image_is_less_the_means_pixels(case: Case) -> N
         (["{net}", "{image}"], "no file of weights is given (.caffemodel, .h5"),
         (["{net}", "{weights}", "{image}s"], "0.pngs; did you mean"),
         (["{net}", "{weights}", "{folder}/broken.png"], "broken.png: is no image of a format that"),
+        (["{net}", "{weights}", "{folder}/none.jpg"], "none.jpg: is empty (0 bytes)"),
+        (
+            ["{net}", "{weights}", "{folder}/lfs.jpg"],
+            "it is a pointer that Git LFS has in the file's place",
+        ),
+        (["{net}", "{weights}", "{folder}/lfs.npy", "{image}"], "it is a pointer that Git LFS has"),
+        (["{net}", "{weights}", "m.npz", "{image}"], "m.npz: a mean is a .binaryproto or .npy file"),
+        (["{net}", "{weights}", "{folder}/last.npy", "{image}"], "its channels stand last: have them"),
+        (["{net}", "{weights}", "{folder}/lasts.binaryproto", "{image}"], "did you mean"),
         (["{net}", "{weights}", "{image}", "--mean", "1,2"], "a mean of shape (2,) does not fit 3"),
         (["{net}", "{weights}", "{image}", "--mean", "1,x"], "--mean 1,x: give numbers"),
         (["{net}", "{weights}", "{image}", "--mean", "1,2,nan"], "--mean 1,2,nan: give numbers"),
@@ -139,6 +178,11 @@ def test_mistakes_are_one_line(
 ) -> None:
     (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nnot quite")
     (tmp_path / "two.txt").write_text("a\nb\n")
+    (tmp_path / "none.jpg").touch()
+    for name in ("lfs.jpg", "lfs.npy"):
+        (tmp_path / name).write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:4d\n")
+    np.save(tmp_path / "last.npy", np.ones((12, 16, 3)))
+    (tmp_path / "last.binaryproto").touch()
     (tmp_path / "empty").mkdir()
     reading = tmp_path / "train_test.prototxt"
     reading.write_text(NET.replace('"Input"', '"DummyData"').replace("input_param", "dummy_data_param"))

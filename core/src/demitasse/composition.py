@@ -23,7 +23,7 @@ HOOKS = tuple(n for n, value in vars(hookspecs).items() if hasattr(value, "demit
 _KEYS: dict[str, Any] = {"name": "", "summary": "", "api": "", "automatic": False}
 _KEYS |= {"requires": (), "conflicts": (), "options": ("*",), "values": {}, "roles": {}}
 _FACTS: dict[str, Any] = {"priority": 0, "commands": {}, "topics": {}, "converts": {}, "otherwise": ""}
-_FACTS |= dict.fromkeys(
+_FACTS |= {"instead": {}} | dict.fromkeys(
     ("spaces", "suffixes", "types", "programs", "papers", "kinds", "with_weights"), ()
 )
 _OF = {
@@ -33,7 +33,7 @@ _OF = {
     "topics": "diagnose",
     "papers": "reproductions",
 }
-_OF |= dict.fromkeys(("converts", "programs", "with_weights"), "programs")
+_OF |= dict.fromkeys(("converts", "programs", "with_weights"), "programs") | {"instead": "data_source"}
 _OF |= {"spaces": "allocator kernels stream_engine tuner", "suffixes": "model_reader model_writer"}
 _KINDS = {str: "a text", bool: "true or false", int: "a whole number"}
 _KINDS |= {tuple: "a list of texts", dict: "a table"}

@@ -93,7 +93,7 @@ class Runtime(errors.Rooted):
         for hook in named or others:  # where the name tells nothing, whose content is it?
             if (reader := hook(path=path, layer_types=self.layer_types)) is not None:
                 return reader  # type: ignore[no-any-return]
-        raise errors.ModelError(f"{path}: no composed plugin reads such content (suffixes: {known})")
+        raise errors.ModelError(demitasse.unread_model(path, known))
 
     def write(self, path: str | Path, weights: demitasse.Weights) -> Path:
         """Write weights and state in the format of the path's suffix, whole or not at all."""

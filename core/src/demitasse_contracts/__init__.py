@@ -2,6 +2,9 @@
 name the plugin or the file and what is valid. A package beside the kernel."""
 
 from demitasse_contracts.candidates import check_candidate as check_candidate
+from demitasse_contracts.contents import looks_like as looks_like
+from demitasse_contracts.contents import looks_like_at as looks_like_at
+from demitasse_contracts.contents import unread_model as unread_model
 from demitasse_contracts.elsewhere import kernels_elsewhere as kernels_elsewhere
 from demitasse_contracts.gathering import gathered_layer_types as gathered_layer_types
 from demitasse_contracts.gathering import gathered_words as gathered_words

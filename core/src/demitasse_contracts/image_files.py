@@ -8,10 +8,11 @@ import struct
 from pathlib import Path
 
 from demitasse import DataError
+from demitasse_contracts.contents import looks_like
 
 IMAGE_ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
-_FORMATS = "JPEG, PNG, BMP, WebP, TIFF, GIF, PNM"
+_FORMATS = "JPEG, PNG, BMP, WebP, TIFF, GIF, JPEG 2000, PNM, PAM, Sun raster"
 _ALWAYS, _LARGEST = 1 << 22, 1 << 30
 """Pixels (4 million, 12 MB in colour) that any image may have, and that OpenCV lets one have."""
 _PIXELS_PER_BYTE = 8 * 1032
@@ -19,9 +20,10 @@ _PIXELS_PER_BYTE = 8 * 1032
 pixels and more than this for each of its bytes lies about its size."""
 _HEAD, _TAIL = 1 << 10, 1 << 10
 """Bytes in which most headers, with their comments, and most ends lie."""
+_COMMENTED = 4096
+"""Bytes of a portable map's header that are looked at: there may be comments in it."""
 _NO_FRAME = {0xC4, 0xC8, 0xCC}
 """Markers among JPEG's start-of-frame codes that start none."""
-_PNM = re.compile(rb"P[1-6](?:\s|#[^\n]*\n)+(\d{1,9})\s+(?:#[^\n]*\n\s*)*(\d{1,9})\s")
 
 
 def images_by_class(folder: Path) -> list[list[Path]]:
@@ -55,8 +57,8 @@ def check_image(data: memoryview | bytes) -> None:
         raise DataError("its image is empty (0 bytes)")
     found = image_size(data)
     if found is None:
-        start = bytes(data[:8]).hex(" ")
-        raise DataError(f"it is no image: it begins with the bytes {start} (read are {_FORMATS})")
+        told = looks_like(bytes(data[:512]))
+        raise DataError(f"it is no image that is read here: it {told} (read are {_FORMATS})")
     width, height = found
     if min(width, height) < 1:
         raise DataError(f"its image has no pixels: {width} x {height}")
@@ -104,10 +106,14 @@ def image_size(data: memoryview | bytes) -> tuple[int, int] | None:
             return _pair("<HH", head, 6)
         if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
             return _webp(head)
-        if head.startswith((b"II*\0", b"MM\0*")):
-            return _tiff(data, "<" if head[:1] == b"I" else ">")
-        if found := _PNM.match(head):
-            return int(found[1]), int(found[2])
+        if head.startswith((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")):
+            return _tiff(data, "<" if head[:1] == b"I" else ">", b"+" in head[2:4])
+        if head.startswith((b"\xff\x4f\xff\x51", b"\0\0\0\x0cjP")):
+            return _jpeg_2000(data)
+        if head.startswith(b"\x59\xa6\x6a\x95"):
+            return _pair(">II", head, 4)
+        if head[:1] == b"P":
+            return _portable(bytes(data[:_COMMENTED]))
     except (struct.error, IndexError):
         return None
     return None
@@ -152,13 +158,41 @@ def _webp(head: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _tiff(data: memoryview | bytes, order: str) -> tuple[int, int] | None:
-    at = struct.unpack_from(f"{order}I", data, 4)[0]
-    count = struct.unpack_from(f"{order}H", data, at)[0]
+def _tiff(data: memoryview | bytes, order: str, big: bool) -> tuple[int, int] | None:
+    """Of the first directory; in a ``big`` TIFF places and counts have 8 bytes."""
+    at = struct.unpack_from(f"{order}{'Q' if big else 'I'}", data, 8 if big else 4)[0]
+    count = struct.unpack_from(f"{order}{'Q' if big else 'H'}", data, at)[0]
+    first, length, value = (8, 20, 12) if big else (2, 12, 8)
     found = {}
     for entry in range(min(count, 64)):
-        tag, kind = struct.unpack_from(f"{order}HH", data, at + 2 + 12 * entry)
+        here = at + first + length * entry
+        tag, kind = struct.unpack_from(f"{order}HH", data, here)
         if tag in (256, 257):
-            form = "H" if kind == 3 else "I"
-            found[tag] = struct.unpack_from(f"{order}{form}", data, at + 10 + 12 * entry)[0]
+            form = {3: "H", 16: "Q"}.get(kind, "I")
+            found[tag] = struct.unpack_from(f"{order}{form}", data, here + value)[0]
     return (found[256], found[257]) if len(found) == 2 else None
+
+
+def _jpeg_2000(data: memoryview | bytes) -> tuple[int, int] | None:
+    """By the codestream's SIZ marker, the first: the grid's extents less the image's offset. Boxes may
+    stand before it (ISO 15444-1, annexes A and I)."""
+    at = 0
+    while bytes(data[at : at + 4]) != b"\xff\x4f\xff\x51":
+        length, kind = struct.unpack_from(">I4s", data, at)
+        if kind == b"jp2c":
+            at += 16 if length == 1 else 8
+        elif length < 8:
+            return None
+        else:
+            at += length
+    right, below, left, above = struct.unpack_from(">IIII", data, at + 8)
+    return right - left, below - above
+
+
+def _portable(head: bytes) -> tuple[int, int] | None:
+    """Of PNM (P1 to P6) or PAM (P7), by a header that may have comments in it."""
+    plain = re.sub(rb"#[^\n]*", b"", head)
+    if found := re.match(rb"P[1-6]\s+(\d{1,9})\s+(\d{1,9})\s", plain):
+        return int(found[1]), int(found[2])
+    rows, columns = (re.search(rb"\n%s\s+(\d{1,9})\s" % name, plain) for name in (b"HEIGHT", b"WIDTH"))
+    return (int(columns[1]), int(rows[1])) if plain[:2] == b"P7" and rows and columns else None

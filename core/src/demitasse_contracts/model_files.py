@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,7 +53,10 @@ def file_text(path: Path, strict: bool = False) -> str:
     try:
         if path.stat().st_size > _LONGEST_LIST:
             raise DataError(f"{path}: is longer than any list ({path.stat().st_size:,} bytes)")
-        return path.read_bytes().decode("utf-8-sig", "strict" if strict else "surrogateescape")
+        data = path.read_bytes()
+        if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # as PowerShell writes lists
+            return data.decode("utf-16")
+        return data.decode("utf-8-sig", "strict" if strict else "surrogateescape")
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from demitasse import discover, nearest, unknown
+from demitasse import discover, is_special, is_there, looks_like_at, nearest, unknown
 
 if TYPE_CHECKING:
     from demitasse import Composition, DataSpec, Machine, Manifest, WorkerPlace
@@ -56,7 +57,7 @@ def unread(composition: Composition, spec: DataSpec) -> str:
     where = f"{spec.location}: " if spec.location else ""
     source = repr(spec.source) if isinstance(spec.source, str) else "arrays"  # which fill pages
     nobody = f"no composed plugin reads samples from {source}"
-    roles = (plugin.roles.get("data_source", {}) for plugin in composition.plugins)
+    roles = [plugin.roles.get("data_source", {}) for plugin in composition.plugins]
     kinds = {kind for facts in roles for kind in facts.get("kinds", ())}
     if spec.kind is not None and spec.kind not in kinds:
         nobody += f": {unknown('kind', spec.kind, kinds)}"
@@ -69,6 +70,11 @@ def unread(composition: Composition, spec: DataSpec) -> str:
         and manifest.name not in asked
     ]
     more = f"; not asked: {', '.join(others)} (--plugins +{others[0]})" if others else ""
+    if spec.kind is None and isinstance(spec.source, str) and is_there(spec.source):
+        told = "" if is_special(spec.source) else looks_like_at(Path(spec.source))
+        instead = {what: remedy for facts in roles for what, remedy in facts.get("instead", {}).items()}
+        remedies = (remedy for what, remedy in instead.items() if what in told)
+        more += "".join(f"; {each}" for each in (told and f"it {told}", next(remedies, "")) if each)
     return f"{where}{nobody} (asked: {', '.join(asked) or 'none'}){more}"
 
 

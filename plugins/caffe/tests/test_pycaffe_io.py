@@ -66,7 +66,7 @@ def test_what_is_no_image_is_said(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"cat.jpg: is no image"):
         caffe.io.load_image(tmp_path / "cat.jpg")
     (tmp_path / "none.png").write_bytes(b"")
-    with pytest.raises(DataError, match=r"none.png: (is no|cannot be decoded)"):
+    with pytest.raises(DataError, match=r"none.png: is empty"):
         caffe.io.load_image(tmp_path / "none.png")
     with pytest.raises(DataError, match=r"no such image: .*cats.jpg; did you mean"):
         caffe.io.load_image(tmp_path / "cats.jpg")

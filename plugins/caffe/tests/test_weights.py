@@ -200,6 +200,26 @@ def test_double_data_is_read_as_float64(tmp_path: Path) -> None:
     assert array.tolist() == [0.1, 0.2]
 
 
+def test_a_single_number_without_a_shape_is_read(tmp_path: Path) -> None:
+    # As Caffe's Blob::ToProto writes those without axes: PReLU's slope that channels share, and Scale's
+    # factor where num_axes is 0. The solver's history of them is written alike.
+    net = net_of("layer { name: 's' type: 'Scale' blobs { data: [2.5] } blobs { double_data: [0.1] } }")
+    factor, offset = read_message(tmp_path, net)["s"]
+    assert (factor.shape, float(factor), offset.shape, float(offset)) == ((), 2.5, (), 0.1)
+    state = schema({}).message("SolverState")
+    state.iter, state.learned_net = 7, "old.caffemodel"
+    for value in (0.25, -1.0):
+        state.history.add(data=[value])
+    (tmp_path / "net.solverstate").write_bytes(state.SerializeToString())
+    history = weights_of(tmp_path / "net.solverstate").state["history"]["s"]
+    assert [(array.shape, float(array)) for array in history] == [((), 0.25), ((), -1.0)]
+
+
+def test_several_numbers_without_a_shape_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"'s', parameter 0: 8 bytes of f4 numbers do not make"):
+        read_message(tmp_path, net_of("layer { name: 's' type: 'Scale' blobs { data: [2.5, 1] } }"))
+
+
 def test_numbers_that_are_not_packed_are_read_too(tmp_path: Path) -> None:
     # BlobProto: shape 7 { dim 1: 2 }, then field 5 twice as single 32-bit values (wire type 5).
     shape = bytes([7 << 3 | 2, 3, 1 << 3 | 2, 1, 2])
@@ -391,6 +411,17 @@ def test_a_pointer_of_git_lfs_is_told_from_the_file(tmp_path: Path, name: str) -
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 34\n")
     with pytest.raises(ModelError, match=r"is a pointer that Git LFS has .* 'git lfs pull'"):
         read_blob(path) if name.startswith("mean") else weights_of(path)
+
+
+@pytest.mark.parametrize(
+    "name", ["net.h5", "net.hdf5", "net", "net.caffemodel.h5.bak", "net.caffemodel"]
+)
+@pytest.mark.parametrize("form", [".caffemodel", ".caffemodel.h5"])
+def test_weights_are_told_by_their_content(tmp_path: Path, name: str, form: str) -> None:
+    written = tmp_path / f"written{form}"
+    model_writer(written, Weights({"a": [np.arange(6, dtype=np.float32).reshape(2, 3)]}))
+    path = written.rename(tmp_path / name)
+    assert weights_of(path).parameters["a"][0].tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_weights_hold_neither_a_net_nor_a_solver(tmp_path: Path) -> None:

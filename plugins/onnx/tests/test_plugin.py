@@ -42,6 +42,13 @@ def test_what_is_no_model_is_said_to_be_none(data: bytes, tmp_path: Path) -> Non
         model_reader(path=path, layer_types={})
 
 
+def test_what_stands_in_a_models_place_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    with pytest.raises(ModelError, match=r"net\.onnx: is no ONNX model.*it is a pointer that Git LFS"):
+        model_reader(path, {})
+
+
 def test_every_word_that_is_written_is_one_of_the_vocabulary() -> None:
     with demitasse.compose(plugins=["onnx", "caffe", "reference"]) as runtime:
         assert set(WORDS) <= set(runtime.vocabulary)

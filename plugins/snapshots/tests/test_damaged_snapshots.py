@@ -59,7 +59,7 @@ def test_the_damaged_array_is_named(tmp_path):
     ("content", "words"),
     [
         (b"", "is empty"),
-        (b'name: "LeNet"\nlayer {', "looks like text 'name: \"L'"),
+        (b'name: "LeNet"\nlayer {', "looks like text 'name: \"LeNet\"'"),
         (b"\x89HDF\r\n\x1a\n", "HDF5"),
         (b"PK\x03\x04....", "zip archive"),
         (b"\x80\x04\x95", "pickle"),

@@ -13,6 +13,7 @@ from demitasse import DataError, compose, is_folder, write_text
 
 NETS, MEANS, LABELS = (".prototxt", ".pbtxt"), (".binaryproto", ".npy"), (".txt",)
 WEIGHTS, BOTH = (".caffemodel", ".h5", ".demitasse"), ".onnx"
+OTHER_MEANS = (".mat", ".npz")
 IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 """Of files in a folder."""
 
@@ -73,6 +74,7 @@ def command(
     if mean_file is not None:
         averages = read_mean(Path(mean_file))
     records: list[dict[str, Any]] = []
+    unread: list[DataError] = []
     with compose(hw, plugins.split(",") if plugins else None) as runtime:
         classifier = classifying.Classifier(
             runtime,
@@ -87,7 +89,11 @@ def command(
         )
         for start in range(0, len(images), classifying.TOGETHER):
             part = images[start : start + classifying.TOGETHER]
-            for image, scores in zip(part, classifier.scores(part), strict=True):
+            for image, scores in zip(part, _scores(classifier, part), strict=True):
+                if isinstance(scores, DataError):
+                    unread.append(scores)
+                    records.append({"image": image, "error": str(scores)})
+                    continue
                 if labels and len(labels) != scores.size:
                     raise DataError(
                         f"{labels_file}: names {len(labels):,} classes, and output "
@@ -104,6 +110,19 @@ def command(
     if json_path is not None:
         whole = json.dumps({"model": net, "weights": weights, "images": records}, indent=1)
         click.echo(whole) if json_path == "-" else write_text(json_path, whole + "\n")
+    if unread:
+        others = f" (and {len(unread) - 1:,} others of {len(images):,} images)" if unread[1:] else ""
+        raise DataError(f"{unread[0]}{others}")
+
+
+def _scores(classifier: Any, images: list[str]) -> list[np.ndarray | DataError]:
+    """Each image's scores, or why it cannot be read: of many, some may be damaged."""
+    try:
+        return list(classifier.scores(images))
+    except DataError as error:
+        if len(images) == 1:
+            return [error]
+        return [scores for image in images for scores in _scores(classifier, [image])]
 
 
 def _sorted_out(given: tuple[str, ...]) -> tuple[str, str, str | None, str | None, list[str]]:
@@ -111,6 +130,10 @@ def _sorted_out(given: tuple[str, ...]) -> tuple[str, str, str | None, str | Non
     found: dict[str, list[str]] = {"net": [], "weights": [], "mean": [], "labels": [], "image": []}
     suffixes = {"net": NETS, "weights": WEIGHTS, "mean": MEANS, "labels": LABELS}
     for word in given:
+        if Path(word).suffix.lower() in OTHER_MEANS:
+            raise click.UsageError(
+                f"{word}: a mean is a .binaryproto or .npy file; numpy.save writes an array as such"
+            )
         if Path(word).suffix.lower() == BOTH:
             found["net"].append(word)
             found["weights"].append(word)

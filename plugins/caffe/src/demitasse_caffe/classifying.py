@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -84,8 +85,12 @@ class Classifier:
         """As it is subtracted from a resized image (height, width, channels)."""
         if mean.ndim == 4 and mean.shape[0] == 1:
             mean = mean[0]
+        if mean.ndim == 0:
+            mean = mean.reshape(1)
         if mean.ndim not in (1, 3) or mean.shape[0] not in (1, self.channels):
-            raise ShapeError(f"a mean of shape {mean.shape} does not fit {self.channels} channels")
+            last = mean.ndim == 3 and mean.shape[2] in (1, self.channels)
+            hint = "; its channels stand last: have them first, by transpose(2, 0, 1)" if last else ""
+            raise ShapeError(f"a mean of shape {mean.shape} does not fit {self.channels} channels{hint}")
         if mean.ndim == 3 and mean.shape[1:] == self.resized and self.resized != self.size:
             return mean.transpose(1, 2, 0)
         averages: np.ndarray = mean.reshape(mean.shape[0], -1).mean(1, dtype=np.float64)
@@ -125,9 +130,12 @@ def classify(
 
 
 def read_labels(path: Path) -> list[str]:
-    """The names of the classes, one a line. Raises DataError."""
+    """The names of the classes, one a line, to the last that is not blank. Raises DataError."""
     try:
-        return path.read_text("utf-8", errors="replace").splitlines()
+        data = path.read_bytes()
+        wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        text = data.decode("utf-16" if wide else "utf-8-sig", errors="replace")
+        return text.rstrip().splitlines()
     except OSError as error:
         reason = error.strerror or error
         raise DataError(f"{path}: cannot be read: {reason}{nearest_path(path)}") from error

@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, DataSpec, ModelError, check_plain, is_file, nearest_path, shortened
+from demitasse import (
+    DataError,
+    DataSpec,
+    ModelError,
+    check_plain,
+    is_file,
+    looks_like_at,
+    nearest_path,
+    shortened,
+)
 from demitasse_caffe.schema import wire_classes
 from demitasse_caffe.weights import read_blob
 from demitasse_caffe.whole_file import write_whole
@@ -48,6 +57,8 @@ def read_mean(path: Path) -> np.ndarray:
     except Exception as error:  # NumPy's reader of a header raises anything
         reason = getattr(error, "strerror", None) or shortened(error) or type(error).__name__
         hint = nearest_path(path) if isinstance(error, FileNotFoundError) else ""
+        told = looks_like_at(path) if not hint and is_file(path) else ""
+        hint = f"; it {told}" if told and "NumPy" not in told else hint
         raise DataError(f"{path}: is no NumPy file of numbers ({reason}){hint}") from error
     if stored.dtype.kind not in "biuf":
         raise DataError(f"{path}: is no NumPy file of real numbers: they are {shortened(stored.dtype)}")

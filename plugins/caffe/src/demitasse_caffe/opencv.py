@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, is_file, nearest_path
+from demitasse import DataError, is_file, looks_like, nearest_path
 
 
 def opencv(what: str) -> Any:
@@ -31,10 +31,13 @@ def decoded(path: Path, what: str, flags: str) -> np.ndarray:
 def decoded_bytes(data: bytes, name: str, what: str, flags: str) -> np.ndarray:
     """As ``decoded``, of the content of an image file, which errors call ``name``."""
     cv2 = opencv(what)
+    if not data:
+        raise DataError(f"{name}: is empty (0 bytes)")
     try:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), getattr(cv2, flags))
     except cv2.error as error:
-        raise DataError(f"{name}: cannot be decoded as an image: {error}") from error
+        raise DataError(f"{name}: cannot be decoded as an image: {error.err or error}") from error
     if pixels is None:
-        raise DataError(f"{name}: is no image of a format that OpenCV reads")
+        told = looks_like(data[:512])
+        raise DataError(f"{name}: is no image of a format that OpenCV reads, or is damaged; it {told}")
     return np.asarray(pixels)

@@ -109,7 +109,7 @@ def open_model(path: Path, layer_types: Mapping[str, LayerType]) -> Reader | Non
         raise ModelError(f"no such file: {path}{nearest_path(path)}")
     if path.name.endswith(WEIGHTS):
         return WeightsReader(path, layer_types)
-    if path.suffix == ".h5":
+    if path.suffix not in (*TEXT, *BINARY) and is_hdf5(path):
         return WeightsReader(path, layer_types) if _is_weights_in_hdf5(path) else None
     messages = schema(layer_types)
     if path.suffix not in (*TEXT, *BINARY):

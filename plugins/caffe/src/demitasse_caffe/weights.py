@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError, EncodeError
 
-from demitasse import ModelError, Weights, shortened
+from demitasse import ModelError, Weights, looks_like, shortened
 from demitasse_caffe.schema import LARGEST_BLOB, MOST_AXES, schema, video_width, wire_classes
 from demitasse_caffe.unknown_fields import told, unknown_fields
 from demitasse_caffe.upgrade import v1_type
-from demitasse_caffe.whole_file import read_whole, write_whole
+from demitasse_caffe.whole_file import ENOUGH, read_whole, write_whole
 
 Shape = tuple[int, ...]
 
@@ -111,7 +111,7 @@ def parse_message(path: Path, name: str) -> Any:
     except (DecodeError, ValueError) as error:
         raise ModelError(
             f"{path}: cannot be read as {name}: it is damaged, cut off after {len(data)} bytes, or "
-            f"another kind of file"
+            f"another kind of file; it {looks_like(data[:ENOUGH])}"
         ) from error
     return message
 
@@ -125,10 +125,11 @@ def text_of(value: Any, path: Path) -> str:
 
 def array_of(blob: Any, path: Path, what: str) -> np.ndarray:
     """A blob's numbers in its shape. Raises ModelError that says ``what`` does not fit it."""
-    shape = _shape(blob)
     data, kind = numbers_of(blob, "data", f"{path}: {what}")
     if not data:
         data, kind = _unpacked(blob, f"{path}: {what}")
+    # Caffe adds a shape axis by axis: a single number's, of no axes, is not in the file.
+    shape = ((0,) if not data else ()) if (said := _shape(blob)) is None else said
     check_believable(shape, f"{path}: {what}")
     count = math.prod(shape)
     if any(extent < 0 for extent in shape) or len(data) != count * np.dtype(kind).itemsize:
@@ -199,14 +200,15 @@ def _unpacked(blob: Any, where: str) -> tuple[bytes, str]:
     return np.array(values, dtype=kind).tobytes(), kind
 
 
-def _shape(blob: Any) -> Shape:
+def _shape(blob: Any) -> Shape | None:
+    """The shape that a blob says; None where it says none."""
     if (width := video_width(blob)) is not None:
         return (blob.num, blob.channels, blob.height, blob.width, width)
     if blob.HasField("shape"):
         return tuple(blob.shape.dim)
     if any(blob.HasField(name) for name in ("num", "channels", "height", "width")):
         return (blob.num, blob.channels, blob.height, blob.width)
-    return (0,)
+    return None
 
 
 def _logical(array: np.ndarray, blob: Any, kind: str, index: int) -> np.ndarray:

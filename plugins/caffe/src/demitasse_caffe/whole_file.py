@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from demitasse import ModelError, check_plain, replacing
+from demitasse import ModelError, check_plain, looks_like, nearest_path, replacing
+
+ENOUGH = 512
+"""Bytes of a file's beginning by which another kind of file is told."""
 
 
 def read_whole(path: Path) -> bytes:
@@ -14,13 +17,12 @@ def read_whole(path: Path) -> bytes:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+        hint = nearest_path(path) if isinstance(error, FileNotFoundError) else ""
+        raise ModelError(f"{path}: cannot be read: {error.strerror}{hint}") from error
     except ValueError as error:
         raise ModelError(f"{str(path)!r}: cannot be read: {error}") from error
     if data.startswith(b"version https://git-lfs.github.com/"):
-        raise ModelError(
-            f"{path}: is a pointer that Git LFS has in the file's place; 'git lfs pull' fetches the file"
-        )
+        raise ModelError(f"{path}: {looks_like(data[:ENOUGH])}")
     return data
 
 

@@ -10,7 +10,16 @@ from typing import Any
 import onnx
 from google.protobuf.message import DecodeError
 
-from demitasse import Layer, Location, ModelError, NetDefinition, Solver, Weights, unknown
+from demitasse import (
+    Layer,
+    Location,
+    ModelError,
+    NetDefinition,
+    Solver,
+    Weights,
+    looks_like,
+    unknown,
+)
 from demitasse_onnx.call import LARGEST, MOST_AXES, Call, Shape
 from demitasse_onnx.nodes import Nodes
 from demitasse_onnx.operators import OPERATORS
@@ -38,9 +47,14 @@ class OnnxReader:
         except OSError as error:
             raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
         except (DecodeError, ValueError) as error:
-            raise ModelError(f"{path}: is no ONNX model, damaged, or cut off: {error}") from error
+            told = looks_like(data[:512])
+            raise ModelError(
+                f"{path}: is no ONNX model, damaged, or cut off: {error}; it {told}"
+            ) from error
         if not self._model.HasField("graph") or not self._model.graph.node:
-            raise ModelError(f"{path}: is no ONNX model, or one without a node ({len(data)} bytes)")
+            raise ModelError(
+                f"{path}: is no ONNX model, or one without a node: it {looks_like(data[:512])}"
+            )
         check_texts(self._model, path)
         if self._model.functions:
             self._model = _without_functions(self._model, path)

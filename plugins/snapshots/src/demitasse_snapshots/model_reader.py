@@ -11,20 +11,12 @@ from typing import Any
 
 import msgpack
 
-from demitasse import ModelError, NetDefinition, SnapshotError, Solver, Weights
+from demitasse import ModelError, NetDefinition, SnapshotError, Solver, Weights, looks_like
 from demitasse_snapshots.body import Body, entries
 from demitasse_snapshots.layout import DIGEST, HEADER, MAGIC, VERSION, Header
 
-FOREIGN = {
-    b"\x89HDF": "HDF5, as Caffe's .h5 weights",
-    b"PK\x03\x04": "a zip archive, as .npz or PyTorch's .pt",
-    b"\x93NUMPY": "a NumPy array",
-    b"\x80": "a Python pickle",
-    b"\x1f\x8b": "gzip",
-    b"\xfd7zXZ": "xz",
-    b"\x89PNG": "a PNG image",
-    b"\x89DMT": "a snapshot that was copied as text",
-}
+COPIED = b"\x89DMT"
+"""How a snapshot begins that was copied as text."""
 
 
 class SnapshotReader:
@@ -58,14 +50,14 @@ class SnapshotReader:
     def _header(self) -> Header:
         try:
             with self.path.open("rb") as file:
-                start = file.read(HEADER.size)
+                start, more = file.read(HEADER.size), file.read(HEADER.size)
                 size = os.fstat(file.fileno()).st_size
         except OSError as error:
             raise SnapshotError(f"{self.path} cannot be read: {error.strerror}") from error
         if len(start) < len(MAGIC) and MAGIC.startswith(start) and start:
             raise SnapshotError(f"{self.path} is cut off: it has {len(start)} bytes")
         if not start.startswith(MAGIC):
-            raise SnapshotError(f"{self.path} is not a Demitasse snapshot; it {_looks_like(start)}")
+            raise SnapshotError(f"{self.path} is not a Demitasse snapshot; it {_told(start + more)}")
         if len(start) < HEADER.size:
             raise SnapshotError(
                 f"{self.path} is cut off in its header: it has {len(start)} bytes of {HEADER.size}"
@@ -139,17 +131,9 @@ def _damaged_part(body: memoryview) -> str:
     return "its structure, record or checksum"
 
 
-def _looks_like(start: bytes) -> str:
-    if not start:
-        return "is empty"
-    for magic, name in FOREIGN.items():
-        if start.startswith(magic):
-            return f"looks like {name}"
+def _told(start: bytes) -> str:
+    if start.startswith(COPIED):
+        return "looks like a snapshot that was copied as text"
     if start.startswith(b"\x0a") and not start.isascii():
         return "looks like a binary Caffe model"
-    text = all(32 <= byte < 127 or byte in b"\t\r\n" for byte in start)
-    return f"{'looks like text' if text else 'begins with the bytes'} {_shown(start[:8], text)}"
-
-
-def _shown(start: bytes, text: bool) -> str:
-    return repr(start.decode("ascii")) if text else start.hex(" ")
+    return looks_like(start)

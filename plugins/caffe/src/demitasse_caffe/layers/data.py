@@ -71,11 +71,12 @@ class Data(CaffeLayer):
 
 
 class ImageData(CaffeLayer):
-    """Images and labels that a text file lists, a path and a label a line."""
+    """Images and labels that a text file lists, a path and a label a line; with one top, as in FlowNet's
+    fork, images alone."""
 
     name = "ImageData"
     bottoms = (0, 0)
-    tops = (2, 2)
+    tops = (1, 2)
 
     def expand(
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
@@ -91,11 +92,12 @@ class ImageData(CaffeLayer):
         options = {
             **_cropping(message, graph),
             **of_listed_images(data, layer, graph),
+            "labels": len(layer.tops) == 2,
         }
         spec = DataSpec(source, "images", data.shuffle, graph.seed, options, layer.location)
-        fields = {"data": "raw", "label": "real"}
-        samples, labels = read("image_data_param", layer, spec, data.batch_size, fields, graph)
-        return [transform(layer, message, samples, graph), labels]
+        fields = {"data": "raw", "label": "real"} if options["labels"] else {"data": "raw"}
+        samples, *labels = read("image_data_param", layer, spec, data.batch_size, fields, graph)
+        return [transform(layer, message, samples, graph), *labels]
 
 
 class DenseImageData(CaffeLayer):

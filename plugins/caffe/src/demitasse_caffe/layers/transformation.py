@@ -10,7 +10,7 @@ import numpy as np
 
 from demitasse import GraphBuilder, Layer, Tensor
 from demitasse_caffe.layers.base import in_training
-from demitasse_caffe.mean import read_mean_image
+from demitasse_caffe.mean import read_mean
 from demitasse_caffe.paths import find, find_file
 from demitasse_caffe.schema import number
 
@@ -245,7 +245,9 @@ def subtracted(
         if counted is not None and find(parameters.mean_file, layer.location.file)[0] is None:
             return np.broadcast_to(np.float32(127.5), counted)
         what = f"{layer.location}: layer {layer.name!r} ({layer.type}): mean_file"
-        mean = read_mean_image(find_file(parameters.mean_file, layer.location.file, what))
+        mean = read_mean(find_file(parameters.mean_file, layer.location.file, what))
+        if mean.ndim < 2:  # of each channel, as a NumPy file may have it
+            return mean.reshape(-1, 1, 1)
         return mean[0] if mean.ndim > 3 and mean.shape[0] == 1 else mean
     if not values:
         return None

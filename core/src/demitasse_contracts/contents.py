@@ -1,0 +1,91 @@
+"""What a file that is not what it should be is instead, by its first bytes, and what to do about it."""
+
+from __future__ import annotations
+
+from itertools import chain, islice
+from pathlib import Path
+
+from demitasse import is_folder, is_special
+
+ENOUGH = 512
+"""Bytes of a file's beginning that tell all that is told here."""
+MOST = 4096
+SAMPLED = 64
+"""Names in a folder that are listed, and of these, in order, looked at."""
+SHOWN = 40
+"""Characters of a text's first line."""
+
+_LFS = b"version https://git-lfs.github.com/"
+_MARKS: tuple[tuple[int, bytes, str], ...] = (
+    (0, _LFS, "is a pointer that Git LFS has in the file's place; 'git lfs pull' fetches the file"),
+    (0, b"\x89HDF\r\n\x1a\n", "looks like an HDF5 file"),
+    (0, b"PK\x03\x04", "looks like a zip archive, as .npz or PyTorch's .pt"),
+    (0, b"\x93NUMPY", "looks like a NumPy array (.npy)"),
+    (0, b"MATLAB ", "looks like a MATLAB file (.mat)"),
+    (0, b"\x1f\x8b", "looks like data that gzip packed"),
+    (0, b"\xfd7zXZ\0", "looks like data that xz packed"),
+    (0, b"BZh", "looks like data that bzip2 packed"),
+    (0, b"Rar!", "looks like a RAR archive"),
+    (0, b"7z\xbc\xaf", "looks like a 7z archive"),
+    (257, b"ustar", "looks like a tar archive"),
+    (0, b"\xff\xd8\xff", "looks like a JPEG image"),
+    (0, b"\x89PNG", "looks like a PNG image"),
+    (0, b"GIF8", "looks like a GIF image"),
+    (8, b"WEBP", "looks like a WebP image"),
+    (4, b"ftypavif", "looks like an AVIF image"),
+    (4, b"ftyphei", "looks like a HEIC image"),
+    (0, b"%PDF", "looks like a PDF document"),
+    (16, b"\xde\xc0\xef\xbe", "looks like an LMDB database"),
+    (0, b"\0\x05\x16\x07", "looks like what macOS notes of a file, whose name begins with ._"),
+)
+_IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+_PAGES = (b"<!doctype html", b"<html", b"<?xml")
+
+
+def unread_model(path: Path, known: str) -> str:
+    """The sentence for a model that no composed plugin reads, of plugins with these suffixes."""
+    told = looks_like_at(path)
+    nobody = f"{path}: no composed plugin reads such content (suffixes: {known})"
+    return f"{nobody}; it {told}" if told else nobody
+
+
+def looks_like_at(path: Path) -> str:
+    """A predicate for ``it`` about what is at a path: of a folder some names in it. Empty where nobody
+    may look."""
+    try:
+        if is_special(path):  # which may be waited for without an end
+            return "is a pipe or a device"
+        if is_folder(path):
+            inside = sorted(islice(path.iterdir(), MOST))[:SAMPLED]
+            deeper = (below for each in inside if is_folder(each) for below in islice(each.iterdir(), 9))
+            if any(_is_image(each) for each in chain(inside, deeper)):
+                return "is a folder of images"
+            names = ", ".join(repr(each.name) for each in inside[:3]) + " and more" * (len(inside) > 3)
+            return f"is a folder with {names}" if names else "is an empty folder"
+        with path.open("rb") as file:
+            return looks_like(file.read(ENOUGH))
+    except OSError:
+        return ""
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in _IMAGES
+
+
+def looks_like(start: bytes) -> str:
+    """A predicate for ``it`` about the first bytes of a file (``ENOUGH`` of them tell all), as "is empty
+    (0 bytes)" or "looks like a NumPy array (.npy)"; a text's first words, else the bytes."""
+    if not start:
+        return "is empty (0 bytes)"
+    for at, mark, told in _MARKS:
+        if start.startswith(mark, at):
+            return told
+    if start.lstrip()[:16].lower().startswith(_PAGES):
+        return "looks like a web page, as servers send in a file's place; fetch the file again"
+    if start[:1] == b"\x80" and start[1:2] in (b"\2", b"\3", b"\4", b"\5"):
+        return "looks like a Python pickle"
+    text = start.decode("utf-8-sig", "ignore")
+    if len(text.encode()) + 6 > len(start) and all(c.isprintable() or c in "\t\r\n\f" for c in text):
+        line = next((each for each in text.splitlines() if each.strip()), "")
+        return f"looks like text {line[:SHOWN]!r}"
+    return f"begins with the bytes {start[:8].hex(' ')}"
