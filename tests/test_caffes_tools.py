@@ -7,12 +7,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import lmdb
 import numpy as np
 import pytest
 
 import demitasse
 from demitasse import DataError, DataSpec
 from demitasse_cli.main import main
+from demitasse_datasets.datum import parse
 
 cv2 = pytest.importorskip("cv2", reason="OpenCV, which reads images, is not installed")
 
@@ -96,6 +98,28 @@ def test_mistakes_are_one_line(tmp_path: Path, pictures: list[np.ndarray]) -> No
     assert not (tmp_path / "out").exists()
     again = run("convert_imageset", f"{tmp_path}/images", tmp_path)
     assert (again.returncode, "is there already" in again.stderr) == (2, True)
+
+
+def test_damaged_images_are_left_out_where_it_is_asked(
+    tmp_path: Path, pictures: list[np.ndarray]
+) -> None:
+    (tmp_path / "images/cut.png").write_bytes((tmp_path / "images/2.png").read_bytes()[:70])
+    (tmp_path / "list.txt").write_text("0.png 5\nnothing.png 6\ncut.png 7\n1.png 8\n")
+    given = f"{tmp_path}/images/", tmp_path / "list.txt"
+    refused = run("convert_imageset", *given, tmp_path / "a")
+    assert refused.returncode == 2 and not (tmp_path / "a").exists()
+    assert refused.stderr.strip().endswith("skip_damaged leaves such images out")
+    done = run("convert_imageset", "-skip_damaged", *given, tmp_path / "b")
+    assert (done.returncode, "b: 2 records" in done.stdout) == (0, True)
+    told = done.stderr.splitlines()
+    assert [line.split("list.txt:")[1][0] for line in told] == ["2", "3"]
+    assert all(line.endswith(": left out") for line in told)
+    with (
+        lmdb.open(str(tmp_path / "b"), readonly=True, lock=False) as database,
+        database.begin() as transaction,
+    ):
+        records = [(key, parse(value).label) for key, value in transaction.cursor()]
+    assert records == [(b"00000000_0.png", 5), (b"00000003_1.png", 8)]
 
 
 def test_images_of_other_sizes_are_refused_where_it_is_asked(

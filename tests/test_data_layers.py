@@ -304,6 +304,39 @@ def test_images_of_a_list_are_resized_as_opencv_does(runtime: Any, tmp_path: Pat
         np.testing.assert_allclose(found["x"][n], wanted, rtol=1e-6)
 
 
+def test_images_alone_need_no_labels(
+    runtime: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # FlowNet's nets have an ImageData with one top for the first images of its pairs, and one for the
+    # second ones, and their lists are of paths.
+    cv2.imwrite(str(tmp_path / "one.ppm"), photo(8, 9, seed=1))
+    (tmp_path / "list.txt").write_text("one.ppm\none.ppm\n")
+    found = net(
+        runtime,
+        tmp_path,
+        """layer { name: "d" type: "ImageData" top: "x"
+          image_data_param { source: "list.txt" batch_size: 2 } }""",
+    ).forward()
+    assert [*found] == ["x"] and not caplog.messages
+    np.testing.assert_array_equal(found["x"][1], photo(8, 9, seed=1).transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 8, 9), (1, 3, 8, 9)])
+def test_a_mean_may_be_a_numpy_file(runtime: Any, tmp_path: Path, shape: tuple[int, ...]) -> None:
+    cv2.imwrite(str(tmp_path / "one.png"), photo(8, 9, seed=1))
+    (tmp_path / "list.txt").write_text("one.png 1\n")
+    mean = np.random.default_rng(3).uniform(90, 130, shape)
+    np.save(tmp_path / "mean.npy", mean)
+    found = net(
+        runtime,
+        tmp_path,
+        """layer { name: "d" type: "ImageData" top: "x" transform_param { mean_file: "mean.npy" }
+          image_data_param { source: "list.txt" batch_size: 1 } }""",
+    ).forward()
+    less = mean.reshape(3, 1, 1) if mean.ndim == 1 else mean.reshape(3, 8, 9)
+    np.testing.assert_allclose(found["x"][0], photo(8, 9, seed=1).transpose(2, 0, 1) - less, rtol=1e-5)
+
+
 def test_images_of_a_list_are_shuffled_each_epoch_and_some_skipped(runtime: Any, tmp_path: Path) -> None:
     image_list(tmp_path)
     text = """layer { name: "d" type: "ImageData" top: "x" top: "y" image_data_param {

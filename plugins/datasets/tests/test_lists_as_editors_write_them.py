@@ -31,7 +31,7 @@ def picture():
     [b"a.png", "mäuse 1.png".encode(), "mäuse.png".encode("latin-1"), "图.png".encode("gbk")],
 )
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
 def test_a_list_names_any_file_that_the_system_can_have(
     name, mark, end, picture, tmp_path, opened, everything
 ):
@@ -45,12 +45,103 @@ def test_a_list_names_any_file_that_the_system_can_have(
     assert read["label"].tolist() == [7]
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_a_list_in_utf_16_is_read_where_it_says_so(encoding, picture, tmp_path, opened, everything):
+    (tmp_path / "mäuse.png").write_bytes(picture[1])
+    mark = "" if encoding == "utf-16" else "\ufeff"
+    (tmp_path / "list.txt").write_bytes(f"{mark}mäuse.png 7\r\n".encode(encoding))
+    assert everything(opened(str(tmp_path / "list.txt"), "images"))["label"].tolist() == [7]
+
+
+def test_a_list_of_windows_names_files_in_folders(picture, tmp_path, opened, everything):
+    (tmp_path / "cats").mkdir()
+    (tmp_path / "cats" / "1.png").write_bytes(picture[1])
+    (tmp_path / r"dogs\2.png").write_bytes(picture[1])  # a name here, if not there
+    (tmp_path / "list.txt").write_text("cats\\1.png 3\r\ndogs\\2.png 4\r\n")
+    read = everything(opened(str(tmp_path / "list.txt"), "images"))
+    assert read["label"].tolist() == [3, 4]
+    np.testing.assert_array_equal(read["data"][0], picture[0].transpose(2, 0, 1))
+    with h5py.File(tmp_path / "cats" / "a.h5", "w") as file:
+        file["data"] = np.arange(6).reshape(3, 2)
+    (tmp_path / "files.txt").write_text("cats\\a.h5\r\n")
+    assert everything(opened(str(tmp_path / "files.txt"), "hdf5"))["data"].shape == (3, 2)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_list_without_labels_has_them_all_0_as_in_caffe(
+    end, picture, tmp_path, opened, everything, caplog
+):
+    for name in ("a b.PNG", "2.png"):
+        (tmp_path / name).write_bytes(picture[1])
+    (tmp_path / "list.txt").write_text(f"a b.PNG{end}2.png{end}", newline="")
+    read = everything(opened(str(tmp_path / "list.txt"), "images"))
+    assert (read["data"].shape, read["label"].tolist()) == ((2, 3, 4, 6), [0, 0])
+    assert caplog.messages == [f"{tmp_path / 'list.txt'}: no line has a label: all 2 are 0, as in Caffe"]
+    caplog.clear()
+    assert [*everything(opened(str(tmp_path / "list.txt"), "images", options={"labels": False}))] == [
+        "data"
+    ]
+    assert not caplog.messages
+
+
+def test_a_label_that_is_a_whole_number_may_have_a_point(picture, tmp_path, opened, everything):
+    (tmp_path / "a.png").write_bytes(picture[1])
+    (tmp_path / "a.jp2").write_bytes(picture[1])  # ends as a number does
+    (tmp_path / "list.txt").write_text("a.png 3.000\na.png -1.\na.jp2 2\n")
+    assert everything(opened(str(tmp_path / "list.txt"), "images"))["label"].tolist() == [3, -1, 2]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("# path label", "lists have no comments"),
+        ("a.png b.png", "DenseImageData and ImageSegData, kind image_pairs"),
+        ("a.png a.xml", "demitasse convert_annoset"),
+        ("a.png  66.07", "go into an HDF5 file, which an HDF5Data layer reads"),
+        ("a.png 0 1 1", "go into an HDF5 file, which an HDF5Data layer reads"),
+        ("a.png,1", "it has ',' for the blank"),
+        ("train.h5", "for the layer HDF5Data"),
+        ("a.png\na.png 1", "others have a label"),
+        ("a.png 1\nb.png", "others have a label"),
+    ],
+)
+def test_a_line_of_another_kind_of_list_says_where_it_goes(line, told, picture, tmp_path):
+    (tmp_path / "a.png").write_bytes(picture[1])
+    (tmp_path / "list.txt").write_text(f"{line}\n")
+    with pytest.raises(DataError, match="is not a path, a blank and a label") as caught:
+        data_source(spec=DataSpec(str(tmp_path / "list.txt"), "images"))
+    assert told in str(caught.value)
+
+
+def test_the_first_folder_that_is_not_there_is_told(picture, tmp_path):
+    (tmp_path / "list.txt").write_text("/nowhere/some/images/a.png 1\n")
+    with pytest.raises(DataError, match=r"No such file or directory; there is no folder '/nowhere'$"):
+        data_source(spec=DataSpec(str(tmp_path / "list.txt"), "images"))
+
+
 def test_a_list_of_hdf5_files_may_begin_with_the_mark_of_a_byte_order(tmp_path, opened, everything):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["data"] = np.arange(6).reshape(3, 2)
     (tmp_path / "list.txt").write_bytes("\ufeffa.h5\r\n\r\na.h5\r\n".encode())
     read = everything(opened(str(tmp_path / "list.txt"), "hdf5"))
     assert read["data"].tolist() == [[0, 1], [2, 3], [4, 5]] * 2
+
+
+@pytest.mark.parametrize("folder", ["/data/somebody/caffe", "D:\\caffe", "/data/somebody"])
+def test_a_list_of_hdf5_files_that_moved_finds_them_beside_it(
+    folder, tmp_path, opened, everything, caplog
+):
+    (tmp_path / "caffe").mkdir()
+    for place, value in ((tmp_path, 1), (tmp_path / "caffe", 2)):
+        with h5py.File(place / "a.h5", "w") as file:
+            file["data"] = np.full((1, 2), value)
+    sign = "\\" if "\\" in folder else "/"
+    listed = [f"{folder}{sign}a.h5", f"{folder}{sign}none{sign}a.h5"]
+    (tmp_path / "list.txt").write_text("\n".join(listed))
+    read = everything(opened(str(tmp_path / "list.txt"), "hdf5"))["data"][:, 0].tolist()
+    assert read == [2 if folder.endswith("caffe") else 1, 1]
+    assert caplog.messages[0].startswith(f"{tmp_path / 'list.txt'}:1: {listed[0]} is not here, read is")
+    assert caplog.messages[0].endswith("a.h5 (and 1 others)")
 
 
 def test_an_image_given_for_a_list_is_no_text(tmp_path):

@@ -116,6 +116,29 @@ def test_a_list_is_read_as_the_datasets_plugin_reads_it(
     assert all((theirs[name] == values).all() for name, values in got.items())
 
 
+@pytest.mark.parametrize(
+    ("content", "labels"),
+    [
+        (b"a 1.png\r\nsub\\b.png\r\n", [0, 0]),
+        ("\ufeffa 1.png 3.0\r\nsub/b.png -1.\r\n".encode("utf-16-le"), [3, -1]),
+    ],
+)
+def test_a_list_as_editors_leave_it_is_read_as_the_datasets_plugin_reads_it(
+    content: bytes, labels: list[int], tmp_path: Path, runtime: Any, opened: Opened, read: Read
+) -> None:
+    (tmp_path / "sub").mkdir()
+    for value, name in ((40, "a 1.png"), (90, "sub/b.png")):
+        (tmp_path / name).write_bytes(image(".png", value))
+    (tmp_path / "list.txt").write_bytes(content)
+    convert_to_striped(runtime, tmp_path / "list.txt", tmp_path / "set")
+    got = read(opened(tmp_path / "set"), 0, 2)
+    source = runtime.open_source(DataSpec(str(tmp_path / "list.txt"), "images"))
+    theirs = read(source, 0, 2)
+    source.close()
+    assert all((theirs[name] == values).all() for name, values in got.items())
+    assert (got["label"].tolist(), got["data"][:, 0, 0, 0].tolist()) == (labels, [40, 90])
+
+
 @pytest.mark.parametrize("label", ["+-3", "--3", "0.5", "\u0663", "", "+"])
 def test_what_is_no_label_is_told_with_its_line(tmp_path: Path, runtime: Any, label: str) -> None:
     (tmp_path / "a.png").write_bytes(image(".png"))

@@ -27,7 +27,7 @@ from demitasse import (
 from demitasse_datasets import images
 from demitasse_datasets.datum import Datum, serialize
 from demitasse_datasets.decoders import decoders, for_each
-from demitasse_datasets.image_list import Listed, read_bytes, read_list
+from demitasse_datasets.image_list import Listed, log, read_bytes, read_list
 from demitasse_datasets.samples import naming
 
 ENCODED = ("bmp", "jpeg", "jpg", "png", "ppm", "tif", "tiff", "webp")
@@ -100,6 +100,7 @@ def convert_samples(
     kind: str | None = None,
     force: bool = False,
     check_size: bool = False,
+    skip_damaged: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> int:
     """Write the LMDB database ``target`` (a folder, whole or not at all) and return how many records it
@@ -109,16 +110,19 @@ def convert_samples(
     sub-folders, by name, are the classes), or whatever a composed plugin reads samples from (CIFAR,
     IDX). ``encoded`` keeps image files as they are, or writes a format such as ``png``; otherwise
     records hold pixels, blue first. With ``check_size`` images must all be as large as the first.
-    ``progress`` is told now and then how many records are written.
-    Raises DataError that names file and line.
+    With ``skip_damaged`` files that are missing or damaged are left out, each with a warning, as Caffe's
+    tool does; else the first one is an error. ``progress`` is told now and then how many records are
+    written. Raises DataError that names file and line.
     """
     target, path = Path(target), Path(source)
     check_target(target, force)
     form = form_of(height, width, gray, encoded)
     if kind in (None, "images") and is_folder(path) and (listed := in_folder(path)):
-        entries = from_files(listed, f"{path}{os.sep}", path, form, shuffle, seed, check_size)
+        root = f"{path}{os.sep}"
+        entries = from_files(listed, root, path, form, shuffle, seed, check_size, skip=skip_damaged)
     elif kind == "images" or (kind is None and path.suffix.lower() == ".txt"):
-        entries = from_files(read_list(path), root, path, form, shuffle, seed, check_size)
+        listed = read_list(path)
+        entries = from_files(listed, root, path, form, shuffle, seed, check_size, skip=skip_damaged)
     else:
         opened = runtime.open_source(DataSpec(str(source), kind, shuffle, seed))
         with contextlib.closing(opened):
@@ -163,9 +167,10 @@ def from_files(
     seed: int,
     check_size: bool = False,
     finish: Callable[[Listed, Datum], bytes] = lambda each, datum: serialize(datum),
+    skip: bool | None = None,
 ) -> Iterator[tuple[bytes, bytes]]:
     """Keys (a number and the path, as Caffe's) and records of image files; ``finish`` makes these of a
-    line's Datum."""
+    line's Datum. What cannot be read is left out with a warning if one is to ``skip`` it."""
     order = permutation(seed, 0, len(listed)) if shuffle else range(len(listed))
     pool, first = decoders(), dict[str, Any]()
     for start in range(0, len(listed), TOGETHER):
@@ -179,13 +184,22 @@ def from_files(
             made: list[bytes] = made,
             sizes: list[tuple[int, ...]] = sizes,
         ) -> None:
-            with naming(f"{where}:{some[i].line}: {root}{some[i].path}"):
-                record = _file_record(root + some[i].path, where, some[i].label, form)
-                made[i] = finish(some[i], record)
-                sizes[i] = record.channels, record.height, record.width
+            try:
+                with naming(f"{where}:{some[i].line}: {root}{some[i].path}"):
+                    record = _file_record(root + some[i].path, where, some[i].label, form)
+                    made[i] = finish(some[i], record)
+            except DataError as error:
+                if skip:
+                    log.warning("%s: left out", error)
+                    return
+                told = "" if skip is None else "; skip_damaged leaves such images out"
+                raise DataError(f"{error}{told}") from error
+            sizes[i] = record.channels, record.height, record.width
 
         for_each(pool, len(some), one)
         for number, (each, record) in enumerate(zip(some, made, strict=True), start):
+            if not record:
+                continue
             if check_size and (size := sizes[number - start]) != first.setdefault("size", size):
                 raise DataError(
                     f"{where}:{each.line}: {root}{each.path}: {_extents(size)}, the first one is "

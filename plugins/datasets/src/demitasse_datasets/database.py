@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from demitasse import DataError, Field, is_file, process_lock
+from demitasse import DataError, Field, is_file, looks_like_at, process_lock
 from demitasse_datasets import images
 from demitasse_datasets.crops import Crop, fit
 from demitasse_datasets.datum import Datum, parse
@@ -32,8 +32,8 @@ _opening = process_lock()
 
 def kind_of(path: Path) -> str | None:
     """The kind of database in a folder (or file, for LMDB); None for none."""
-    if path.suffix == ".mdb" and is_file(path):
-        return "lmdb"
+    if is_file(path):
+        return "lmdb" if path.suffix == ".mdb" or "LMDB" in looks_like_at(path) else None
     return next((kind for kind, (file, _) in READERS.items() if is_file(path / file)), None)
 
 

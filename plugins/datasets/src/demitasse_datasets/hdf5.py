@@ -7,17 +7,28 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, Field, is_file, is_special, nearest_path, shortened, unknown
+from demitasse import (
+    DataError,
+    Field,
+    is_file,
+    is_special,
+    looks_like_at,
+    nearest_path,
+    shortened,
+    unknown,
+)
 from demitasse_datasets.files import physical_memory
-from demitasse_datasets.image_list import beside, lines
+from demitasse_datasets.image_list import beside, lines, log
 from demitasse_datasets.samples import naming
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
+STARTS = (0, 512, 1024, 2048)
+"""Where it may stand: behind a block of the user's, as MATLAB's files of version 7.3 have one."""
 KEPT = 1 << 30
 """Bytes of arrays (1 GiB) that stay in memory; of one file, and the one before, always all."""
 MOST_LINKS = 16
@@ -44,7 +55,8 @@ def is_hdf5(path: Path) -> bool:
         if is_special(path):
             return False
         with path.open("rb") as file:
-            return file.read(8) == SIGNATURE
+            start = file.read(max(STARTS) + len(SIGNATURE))
+            return any(start.startswith(SIGNATURE, at) for at in STARTS)
     except (OSError, ValueError):  # a zero byte is in no file's name
         return False
 
@@ -53,9 +65,14 @@ def listed_files(path: Path) -> list[Path]:
     """The HDF5 files that a text lists, one a line; an HDF5 file lists itself. Raises DataError."""
     if is_hdf5(path):
         return [path]
-    files = []
+    if path.suffix in (".h5", ".hdf5"):
+        raise DataError(f"{path}: is no HDF5 file: it {looks_like_at(path)}")
+    files, moved = list[Path](), list[str]()
     for number, line in lines(path):
         file = beside(line, path)
+        if not is_file(file) and (found := _moved(line, path.parent)):
+            moved.append(f"{path}:{number}: {shortened(line)} is not here, read is {found}")
+            file = found
         if not is_file(file):
             raise DataError(
                 f"{path}:{number}: no such file: {shortened(line, quoted=True)}{nearest_path(file)}"
@@ -63,7 +80,19 @@ def listed_files(path: Path) -> list[Path]:
         files.append(file)
     if not files:
         raise DataError(f"{path}: lists no HDF5 files")
+    if moved:
+        log.warning("%s%s", moved[0], f" (and {len(moved) - 1:,} others)" if moved[1:] else "")
     return files
+
+
+def _moved(name: str, folder: Path) -> Path | None:
+    """Of an absolute path of another machine, as scripts write lists: the file in the list's folder that
+    the most of its last parts name."""
+    parts = PurePosixPath(name.replace("\\", "/")).parts
+    if not parts or (parts[0] != "/" and not parts[0].endswith(":")):
+        return None
+    tails = (folder.joinpath(*parts[first:]) for first in range(1, len(parts)))
+    return next((file for file in tails if is_file(file)), None)
 
 
 class Hdf5Samples:
@@ -204,6 +233,8 @@ def _opened(file: Path) -> Any:
     try:
         return h5py().File(file, "r", locking=False)
     except (OSError, RuntimeError, ValueError) as error:
+        if "signature not found" in str(error):
+            raise DataError(f"is no HDF5 file: it {looks_like_at(file)}") from error
         raise DataError(f"cannot be read as HDF5: {error}") from error
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse import DataError, is_file, nearest
+from demitasse import DataError, is_file, looks_like, nearest
 from demitasse_datasets.files import (
     SUFFIXES,
     MappedFile,
@@ -69,8 +69,8 @@ def _header(file: SampleFile) -> tuple[tuple[int, ...], np.dtype[np.generic], in
     if len(magic) < 4 or magic[0] or magic[1] or magic[2] not in ELEMENTS:
         codes = ", ".join(f"{code:#04x}" for code in ELEMENTS)
         raise DataError(
-            f"{file.path} is not an IDX file: it begins with the bytes {magic.hex(' ')}, expected "
-            f"00 00, an element type ({codes}) and a rank"
+            f"{file.path} is not an IDX file, which begins with 00 00, an element type ({codes}) and a "
+            f"rank: it {looks_like(bytes(magic + file.read(512)))}"
         )
     rank = magic[3]
     if not 1 <= rank <= LARGEST_RANK:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,11 +18,19 @@ from demitasse_datasets.crops import Crop, fit
 from demitasse_datasets.decoders import decoders, for_each
 from demitasse_datasets.samples import naming
 
-_LABEL = re.compile(r"[+-]?[0-9]{1,11}")
+log = logging.getLogger("demitasse.datasets")
+
+_LABEL = re.compile(r"([+-]?[0-9]{1,11})(?:\.0*)?")
+_IMAGE = r"\.(?:bmp|dib|gif|jpe?g|jpe|jp2|p[abgnp]m|png|ras|sr|tiff?|webp)"
+_ENDING = re.compile(rf"{_IMAGE}(?=\s|$)", re.IGNORECASE)
+_NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?"
+_NUMBERS = re.compile(rf"{_IMAGE}((?:\s+{_NUMBER})+)$", re.IGNORECASE)
+_ABOUT = re.compile(rf"{_IMAGE}\s.*\.(?:xml|json|txt)$", re.IGNORECASE)
+_OTHER_SIGN = re.compile(rf"{_IMAGE}\s*([,;|:])", re.IGNORECASE)
+_HDF5 = (".h5", ".hdf5")
 
 
-@dataclass(frozen=True)
-class Listed:
+class Listed(NamedTuple):
     """A line of a list: its number (from 1), the image's path and its label."""
 
     line: int
@@ -30,29 +40,57 @@ class Listed:
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines of a text file that are not blank, numbered from 1. Raises DataError."""
-    for number, line in enumerate(file_text(path).split("\n"), 1):
+    text = file_text(path)
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    for number, line in enumerate(text.split("\n"), 1):
         if stripped := line.strip():
             yield number, stripped
 
 
-def read_list(path: Path) -> list[Listed]:
-    """An image list: a path, which may have blanks in it, a blank, a label. Raises DataError with the
-    line."""
-    listed = []
+def read_list(path: Path, labels: bool = True) -> list[Listed]:
+    """An image list: a path, which may have blanks in it, a blank, a label. Where no line has one, all
+    are 0, as in Caffe, which is told if ``labels`` are needed. Raises DataError with the line."""
+    listed, bare = list[Listed](), list[Listed]()
     for number, line in lines(path):
-        name, _, label = line.replace("\t", " ").rpartition(" ")
-        name = line[: len(name)].rstrip()
-        if not name or not _LABEL.fullmatch(label):
-            file_text(path, strict=True)  # an image or a database given for a list
-            raise DataError(
-                f"{path}:{number}: {line[:200]!r} is not a path, a blank and a label (a whole number)"
-            )
-        if not -(1 << 31) <= int(label) < 1 << 31:
-            raise DataError(f"{path}:{number}: the label {label} does not fit 32 bits")
-        listed.append(Listed(number, name, int(label)))
-    if not listed:
+        name, _, label = (line.replace("\t", " ") if "\t" in line else line).rpartition(" ")
+        name, found = line[: len(name)].rstrip(), _LABEL.fullmatch(label)
+        if name and found and not (name[-1:].isdecimal() and _NUMBERS.search(name)):
+            value = int(found[1])
+            if not -(1 << 31) <= value < 1 << 31:
+                raise DataError(f"{path}:{number}: the label {label} does not fit 32 bits")
+            listed.append(Listed(number, name, value))
+        elif [ending.end() for ending in _ENDING.finditer(line)] == [len(line)]:
+            bare.append(Listed(number, line, 0))
+        else:
+            raise _unlike(path, number, line)
+        if listed and bare:
+            raise _unlike(path, bare[0].line, bare[0].path, "others have a label")
+    if not listed and not bare:
         raise DataError(f"{path}: lists no images")
-    return listed
+    if bare and labels:
+        log.warning("%s: no line has a label: all %s are 0, as in Caffe", path, f"{len(bare):,}")
+    return listed or bare
+
+
+def _unlike(path: Path, number: int, line: str, why: str = "") -> DataError:
+    """The error for a line that is none of a list's. Raises DataError for what is no text at all, as an
+    image or a database."""
+    file_text(path, strict=True)
+    if line.startswith("#"):
+        why = "lists have no comments"
+    elif len(_ENDING.findall(line)) > 1:
+        why = "pairs of images are for the layers DenseImageData and ImageSegData, kind image_pairs"
+    elif _ABOUT.search(line):
+        why = "images with a file about each are for demitasse convert_annoset"
+    elif _NUMBERS.search(line):
+        why = "other labels, and several, go into an HDF5 file, which an HDF5Data layer reads"
+    elif sign := _OTHER_SIGN.search(line):
+        why = f"it has {sign[1]!r} for the blank"
+    elif line.endswith(_HDF5):
+        why = "a list of HDF5 files is for the layer HDF5Data, kind hdf5"
+    said = f"{path}:{number}: {line[:200]!r} is not a path, a blank and a label (a whole number)"
+    return DataError(f"{said}; {why}" if why else said)
 
 
 def _whole(name: str | Path) -> bytes:
@@ -74,13 +112,24 @@ def read_bytes(name: str | Path, listed_in: Path | None = None) -> bytes:
     try:
         try:
             return _whole(name)
-        except (FileNotFoundError, NotADirectoryError):
-            if listed_in is None or not is_there(other := listed_in.parent / name):
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if listed_in is None:
                 raise
-            return _whole(other)
+            try:
+                return _whole(beside(str(name), listed_in))
+            except (FileNotFoundError, NotADirectoryError):
+                raise error from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise DataError(f"cannot be read: {reason}") from error
+        raise DataError(f"cannot be read: {reason}{_absent_folder(Path(name))}") from error
+
+
+def _absent_folder(path: Path) -> str:
+    """The first folder of a path that is not there, as the end of a sentence."""
+    with contextlib.suppress(OSError):
+        above = [folder for folder in path.parents if not is_there(folder)]
+        return f"; there is no folder {str(above[-1])!r}" if above else ""
+    return ""
 
 
 def read_image(
@@ -93,10 +142,11 @@ def read_image(
 
 
 def beside(name: str, listed_in: Path) -> Path:
-    """A file as the working directory has it, else as the folder of the list has it."""
-    path = Path(name)
-    other = listed_in.parent / path
-    return other if not is_there(path) and is_there(other) else path
+    """A file as the working directory has it, else as the folder of the list has it; where neither has,
+    with the parts of its path parted as this system does it, in a list that Windows wrote."""
+    names = [name, name.replace("\\", "/")] if "\\" in name else [name]
+    paths = [place for each in names for place in (Path(each), listed_in.parent / each)]
+    return next((path for path in paths if is_there(path)), paths[0])
 
 
 class ImageSamples:
@@ -104,13 +154,19 @@ class ImageSamples:
 
     ``resized`` is (height, width); without it, and without a ``crop``, all images must be as large as
     the first, but in runs of one. ``root`` is put before each path as Caffe does, as text: it ends with
-    a slash.
+    a slash. Without ``labels`` there is ``data`` alone.
     """
 
     def __init__(
-        self, path: Path, root: str, mode: str, resized: tuple[int, int] | None, crop: Crop
+        self,
+        path: Path,
+        root: str,
+        mode: str,
+        resized: tuple[int, int] | None,
+        crop: Crop,
+        labels: bool = True,
     ) -> None:
-        self.name, self._path, self._listed = str(path), path, read_list(path)
+        self.name, self._path, self._listed = str(path), path, read_list(path, labels)
         self.size = len(self._listed)
         self._root, self._mode, self._resized, self._crop = root, mode, resized, crop
         self._pool = decoders()
@@ -120,7 +176,9 @@ class ImageSamples:
         self._quick = images.are_quick(
             lambda number: read_bytes(root + self._listed[number].path, path), self.size
         )
-        self.fields: Mapping[str, Field] = {"data": Field(shape, "uint8"), "label": Field((), "int32")}
+        self.fields: Mapping[str, Field] = {"data": Field(shape, "uint8")}
+        if labels:
+            self.fields = {**self.fields, "label": Field((), "int32")}
 
     def gather(self, numbers: np.ndarray, out: Mapping[str, np.ndarray], first: int) -> None:
         drawn = self._crop.draws(first, len(numbers))
@@ -129,14 +187,16 @@ class ImageSamples:
             number = int(numbers[i])
             with naming(self.where(number)):
                 fit(self._crop.cut(self._pixels(number), drawn[i], first + i), out["data"][i])
-            out["label"][i] = self._listed[number].label
+            if "label" in out:
+                out["label"][i] = self._listed[number].label
 
         for_each(self._pool, len(numbers), one, quick=self._quick)
 
     def sample(self, number: int, place: int) -> dict[str, np.ndarray]:
         with naming(self.where(number)):
             pixels = self._crop.cut(self._pixels(number), self._crop.draws(place, 1)[0], place)
-        return {"data": pixels, "label": np.array(self._listed[number].label, np.int32)}
+        made = {"data": pixels, "label": np.array(self._listed[number].label, np.int32)}
+        return {name: made[name] for name in self.fields}
 
     def where(self, number: int) -> str:
         listed = self._listed[number]

@@ -31,7 +31,7 @@ class Progress:
             click.echo(f"{count:,} {self._noun}", err=True)
 
 
-SWITCHES = ("gray", "shuffle", "encoded", "check_size", "check_label")
+SWITCHES = ("gray", "shuffle", "encoded", "check_size", "check_label", "skip_damaged")
 ON, OFF = ("true", "t", "yes", "y", "1"), ("false", "f", "no", "n", "0")
 _SET = re.compile(rf"(--?)({'|'.join(SWITCHES)})=(.*)", re.DOTALL)
 
@@ -119,6 +119,7 @@ def convert(program: str, given: tuple[str, ...], written: dict[str, Any], **mor
 )
 @click.argument("given", metavar="[ROOT] LIST|FOLDER|SAMPLES DB", nargs=-1, required=True)
 @written_options
+@switch("skip_damaged", "Leave out, with a line each, images that are missing or damaged.")
 def command(given: tuple[str, ...], **written: Any) -> None:
     """Write the database, and say what is in it."""
     convert("convert_samples", given, written)

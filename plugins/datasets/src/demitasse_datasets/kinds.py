@@ -15,6 +15,7 @@ from demitasse import (
     expanded,
     is_folder,
     is_there,
+    looks_like_at,
     matching,
     nearest_path,
     unknown,
@@ -122,6 +123,10 @@ def _open_files(
     text: str, kind: str | None, split: str | None, options: Mapping[str, object]
 ) -> ArraySamples | None:
     paths = _paths(text)
+    for path in paths:
+        told = looks_like_at(path)
+        if "Git LFS" in told or "web page" in told:
+            raise DataError(f"{path} {told}")
     if any(is_folder(path) for path in paths):
         if len(paths) > 1:
             raise DataError(f"{text!r} names a folder among others; name one folder, or files")
@@ -132,7 +137,7 @@ def _open_files(
     elif kind is None:
         kind = _kind_of(paths)
         if kind is None:
-            _refuse_archive(paths[0])
+            _refuse(paths[0])
             return None
     if kind == "idx":
         if len(paths) > 1:
@@ -165,7 +170,13 @@ def _kind_of(paths: list[Path]) -> str | None:
     return "idx" if is_idx(paths[0]) else None
 
 
-def _refuse_archive(path: Path) -> None:
+def _refuse(path: Path) -> None:
+    """Raise DataError for an archive."""
+    if path.suffix == ".npz":
+        raise DataError(
+            f"{path}: holds arrays, which a program gives by name (data=...); or write them "
+            f"into an HDF5 file"
+        )
     try:
         with SampleFile(path) as file:
             start, compression = file.read(512), file.compression
@@ -238,6 +249,8 @@ def _in_folder(folder: Path, kind: str | None, split: str | None) -> tuple[str, 
             if files and kind in (None, name):
                 present[name, part] = sorted(files.values(), key=natural)
     if not present and kind is None and split is None:
+        if any(entry.name.startswith("MANIFEST-") for entry in entries):
+            raise DataError(f"{folder}: of a LevelDB its file CURRENT is not there; copy it whole")
         return None
     choices = [key for key in present if split in (None, key[1])]
     if len(choices) == 1:

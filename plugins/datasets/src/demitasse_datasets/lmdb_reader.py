@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from demitasse import DataError, is_folder
+from demitasse import DataError, is_folder, looks_like_at
 from demitasse_datasets.files import MappedFile
 from demitasse_datasets.keys import Get, Keys, shown
 
@@ -28,14 +28,17 @@ class LmdbReader:
             ) from error
         self.path, self._error = str(path), lmdb.Error
         folder = is_folder(path)
+        file = path / FILE if folder else path
         try:
             self._environment: Any = lmdb.open(
                 self.path, readonly=True, lock=False, subdir=folder, create=False
             )
         except (lmdb.Error, OSError) as error:
             remedy = "; close() the one that you have of it" if "already open" in str(error) else ""
+            told = looks_like_at(file)
+            if not remedy and told and "LMDB" not in told:
+                remedy = f"; {file.name} {told}"
             raise DataError(f"{path}: cannot be opened as an LMDB database: {error}{remedy}") from error
-        file = path / FILE if folder else path
         # LMDB maps the file: a page that is not there ends the process with a bus error.
         promised = (self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"]
         if file.stat().st_size < promised:

@@ -18,7 +18,9 @@ from demitasse_datasets.scaling import Scaling, scaling
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "lmdb": ("crop", "random", "scaling", "stream", "mode", "skip"),
     "leveldb": ("crop", "random", "scaling", "stream", "mode", "skip"),
-    "images": ("root", "height", "width", "crop", "random", "scaling", "stream", "mode", "skip"),
+    "images": (
+        *("root", "height", "width", "crop", "random", "scaling", "stream", "mode", "skip", "labels"),
+    ),
     "image_pairs": (
         *("root", "height", "width", "crop_height", "crop_width", "random", "mirror", "divide"),
         *("scales", "filled", "mean", "classes", "edges", "mode", "stream", "skip"),
@@ -67,7 +69,8 @@ def open_file(path: Path, kind: str, spec: DataSpec) -> Samples:
         from demitasse_datasets.image_list import ImageSamples
 
         root = str(given.get("root", ""))
-        return ImageSamples(path, root, mode, _size(given, "height", "width"), crop)
+        labels = bool(given.get("labels", True))
+        return ImageSamples(path, root, mode, _size(given, "height", "width"), crop, labels)
     from demitasse_datasets.database import DatumSamples, open_database
 
     return DatumSamples(open_database(path, kind), crop, mode)

@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 
@@ -10,7 +11,12 @@ from demitasse import DataError, file_text, images_by_class, is_there
 from demitasse_striped_io.contents import Item
 
 HDF5 = (".h5", ".hdf5")
-_LABEL = re.compile(r"[+-]?[0-9]{1,20}")
+_LABEL = re.compile(r"([+-]?[0-9]{1,20})(?:\.0*)?")
+_IMAGE = r"\.(?:bmp|dib|gif|jpe?g|jpe|jp2|p[abgnp]m|png|ras|sr|tiff?|webp)"
+_ENDING = re.compile(rf"{_IMAGE}(?=\s|$)", re.IGNORECASE)
+_NUMBERS = re.compile(rf"{_IMAGE}(?:\s+[-+.0-9e]+)+$", re.IGNORECASE)
+
+log = logging.getLogger("demitasse.striped_io")
 
 
 def in_folder(folder: Path) -> list[Item]:
@@ -21,17 +27,23 @@ def in_folder(folder: Path) -> list[Item]:
 
 def listed(path: Path, root: str) -> list[Item]:
     """The images of a list: a path (after ``root``, as text), which may have blanks in it, a blank, a
-    label. It may begin with the mark of a byte order, and names need not be UTF-8. A file that is not
-    there is looked for beside the list. Raises DataError with the line, for files that are not there
-    with the first one's and how many."""
+    label; where no line has one, all are 0. It may begin with the mark of a byte order, and names need
+    not be UTF-8. A file that is not there is looked for beside the list. Raises DataError with the line,
+    for files that are not there with the first one's and how many."""
     text = file_text(path)
-    items, absent = [], []
+    items, absent, bare = list[Item](), list[str](), 0
     for number, line in enumerate(re.split(r"\r\n|\r|\n", text), 1):
         if not (stripped := line.strip()):
             continue
         name, _, label = stripped.replace("\t", " ").rpartition(" ")
-        name = stripped[: len(name)].rstrip()
-        if not name or not _LABEL.fullmatch(label):
+        name, found = stripped[: len(name)].rstrip(), _LABEL.fullmatch(label)
+        several = name[-1:].isdecimal() and _NUMBERS.search(name)
+        lone = [ending.end() for ending in _ENDING.finditer(stripped)] == [len(stripped)]
+        if name and found and not several and not bare:
+            value = int(found[1])
+        elif lone and len(items) == bare:
+            name, value, bare = stripped, 0, bare + 1
+        else:
             file_text(path, strict=True)  # an image or a database given for a list
             hint = "; a list of HDF5 files is of kind hdf5 (--kind hdf5)"
             raise DataError(
@@ -39,13 +51,21 @@ def listed(path: Path, root: str) -> list[Item]:
                 f"{hint if stripped.endswith(HDF5) else ''}"
             )
         file = Path(root + name)
-        if not is_there(file):
-            if is_there(path.parent / file):
-                file = path.parent / file
-            else:
-                absent.append(f"{path}:{number}: {file}")
-        items.append(Item(file, f"{path}:{number}: {file}", int(label)))
+        if (place := _place(root + name, path.parent)) is None:
+            absent.append(f"{path}:{number}: {file}")
+        file = place or file
+        items.append(Item(file, f"{path}:{number}: {file}", value))
     if absent:  # told before hours of writing
         more = f" (and {len(absent) - 1:,} others that it lists)" if len(absent) > 1 else ""
         raise DataError(f"{absent[0]}: there is no such file{more}")
+    if bare:
+        log.warning("%s: no line has a label: all %s are 0, as in Caffe", path, f"{bare:,}")
     return items
+
+
+def _place(name: str, folder: Path) -> Path | None:
+    """Where a file is, as the working directory has it, else as the folder has it; the parts of its path
+    may be parted as Windows does it. None for nowhere."""
+    names = [name, name.replace("\\", "/")] if "\\" in name else [name]
+    places = [place for each in names for place in (Path(each), folder / each)]
+    return next((place for place in places if is_there(place)), None)
