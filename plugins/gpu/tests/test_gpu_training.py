@@ -454,7 +454,8 @@ def test_samples_that_fail_ahead_fail_the_step_that_needs_them(
         trainer = runtime.trainer(solver)
         found = losses(trainer, 1)
         (worker,) = trainer._workers
-        worker.streams[:] = [Failing(stream, 1) for stream in worker.streams]
+        streams = worker.reading._streams
+        streams[:] = [Failing(stream, 1) for stream in streams]
         found += losses(trainer, 2)
         with pytest.raises(demitasse.DataError, match="the disk is gone"):
             trainer.step()
