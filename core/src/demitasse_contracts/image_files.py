@@ -66,7 +66,10 @@ def check_image(data: memoryview | bytes) -> None:
         raise DataError(f"its image claims {width:,} x {height:,} pixels in {len(data):,} bytes")
     kind = {b"\xff\xd8": "JPEG", b"\x89P": "PNG"}.get(bytes(data[:2]))
     if kind and not (_ends_as_jpeg if kind == "JPEG" else _ends_as_png)(data):
-        raise DataError(f"its image is cut off after {len(data):,} bytes: a {kind} without its end")
+        raise DataError(
+            f"its image is cut off after {len(data):,} bytes: a {kind} without its end; fetch or save "
+            f"it anew, or leave it out"
+        )
 
 
 def _ends_as_jpeg(data: memoryview | bytes) -> bool:
