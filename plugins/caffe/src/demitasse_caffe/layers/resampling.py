@@ -79,11 +79,7 @@ class Upsample(CaffeLayer):
         check_size(f"top {layer.tops[0]!r}", (*x.shape[:2], *size))
         if len(bottoms) == 2:
             return [graph.apply("unpooling", *bottoms, size=size, source=place_of(layer))]
-        for axis, extent in enumerate(size, 2):
-            if extent != x.shape[axis]:
-                places = np.arange(extent)[:, None] * x.shape[axis] // extent
-                x = resampled(layer, graph, x, axis, places, np.ones(places.shape))
-        return [x]
+        return [repeated(layer, graph, x, size)]
 
 
 class Reorg(CaffeLayer):
@@ -177,6 +173,15 @@ def _along_lines(layer: Layer, graph: GraphBuilder, x: Tensor, axis: int, size: 
     places = np.stack([low, np.minimum(low + 1, extent - 1)], 1)
     weights = np.stack([1 - (at - low), at - low], 1)
     return resampled(layer, graph, x, axis, places, weights)
+
+
+def repeated(layer: Layer, graph: GraphBuilder, x: Tensor, size: Sequence[int]) -> Tensor:
+    """``size`` rows and columns, each a copy of the one in whose place it lies."""
+    for axis, extent in enumerate(size, 2):
+        if extent != x.shape[axis]:
+            places = np.arange(extent)[:, None] * x.shape[axis] // extent
+            x = resampled(layer, graph, x, axis, places, np.ones(places.shape))
+    return x
 
 
 def resampled(

@@ -12,7 +12,7 @@ import numpy as np
 
 from demitasse import GraphBuilder, Layer, Tensor, unknown
 from demitasse_caffe.layers.base import CaffeLayer, check_size, rearranged
-from demitasse_caffe.layers.resampling import resampled
+from demitasse_caffe.layers.resampling import repeated, resampled
 
 FORMATS = {"NHWC": 1, "NCHW": 2}
 """Where the rows are; the columns are behind them."""
@@ -84,13 +84,9 @@ class UpsampleDarknet(CaffeLayer):
         x, stride = bottoms[0], message.upsample_darknet_param.stride
         if len(x.shape) != 4 or stride < 1:
             raise ValueError(f"repeats places of images a stride of 1 or more times, not {x!r} {stride}")
-        check_size(
-            f"top {layer.tops[0]!r}", (*x.shape[:2], *(extent * stride for extent in x.shape[2:]))
-        )
-        for axis in (2, 3):
-            places = np.arange(x.shape[axis] * stride)[:, None] // stride
-            x = resampled(layer, graph, x, axis, places, np.ones(places.shape))
-        return [x]
+        size = [extent * stride for extent in x.shape[2:]]
+        check_size(f"top {layer.tops[0]!r}", (*x.shape[:2], *size))
+        return [repeated(layer, graph, x, size)]
 
 
 class Pad(CaffeLayer):
