@@ -1,10 +1,14 @@
 """Predictions of ``demitasse simulate`` beside what is measured here, for the nets of ``make bench``.
 
     python tools/check_simulation.py [NET ...] [--json FILE]
+    python tools/check_simulation.py --h200
 
 Each net is predicted in a process of its own, then trained in another: the quickest and the median of
 its steps, and the most memory that the process holds in them. Steps are taken in short bursts with
 rests; the load is printed: on a busy machine the quickest step is what can be compared.
+
+``--h200`` needs no GPU: it predicts for one of those that ``hwdesc/h200-box.toml`` describes, beside
+steps that ``tools/gpu_check`` measured on such a one.
 """
 
 from __future__ import annotations
@@ -17,11 +21,34 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 SECONDS = 5.0
 """Of bursts for each net, at most, after the first steps."""
+
+BOX = Path(__file__).parents[1] / "hwdesc" / "h200-box.toml"
+ON_AN_H200 = {
+    ("resnet50", "tf32", 128): 34.9,
+    ("resnet50", "bf16", 128): 19.6,
+    ("vgg16", "tf32", 64): 30.0,
+    ("vgg16", "bf16", 64): 14.0,
+    ("alexnet", "tf32", 256): 12.2,
+    ("alexnet", "bf16", 256): 6.9,
+    ("googlenet", "tf32", 128): 17.0,
+    ("googlenet", "bf16", 128): 10.6,
+    ("resnet50", "f32", 64): 40.0,
+    ("googlenet", "f32", 64): 18.6,
+    ("lenet", "tf32", 64): 0.30,
+    ("lenet", "bf16", 64): 0.32,
+    ("lenet", "f32", 64): 0.29,
+    ("cifar10_quick", "tf32", 64): 0.41,
+    ("cifar10_quick", "bf16", 64): 0.34,
+    ("cifar10_quick", "f32", 64): 0.50,
+}
+"""Milliseconds of a step, by net, precision and images, samples on the device: the tables of
+plugins/gpu/MEASUREMENTS.md."""
 
 
 def predict(net: str, precision: str, folder: Path) -> dict[str, Any]:
@@ -103,6 +130,38 @@ def apart(task: str, net: str, precision: str) -> dict[str, Any]:
     return answer
 
 
+def predict_h200(folder: Path) -> list[dict[str, Any]]:
+    """What one H200 is predicted to take for the steps that were measured on one."""
+    from bench import prototxt
+    from bench.nets import NETS
+
+    import demitasse
+
+    box = demitasse.load_machine(BOX)
+    one = [replace(each, count=1, sync=None) if each.name == "gpu" else each for each in box.levels]
+    rows = []
+    with demitasse.compose(replace(box, levels=tuple(one))) as runtime:
+        for (net, precision, batch), measured in ON_AN_H200.items():
+            made = NETS[net]()
+            made.batch = batch
+            solver = prototxt.write(made, folder / f"{net}-{batch}")
+            samples = {"data": tuple(made.image), "label": ()}
+            done = runtime.simulate(solver, precision=precision, samples=samples)
+            row = {"net": net, "precision": precision, "batch": batch, "measured": measured}
+            rows.append({**row, "simulated": done.seconds * 1e3})
+    return rows
+
+
+def show_h200(rows: list[dict[str, Any]]) -> None:
+    """A line for each prediction."""
+    print(f"{'net':<14} {'images':>6}  precision  simulated, ms  measured, ms  ratio")
+    for row in rows:
+        print(
+            f"{row['net']:<14} {row['batch']:6}  {row['precision']:<9} {row['simulated']:14.2f} "
+            f"{row['measured']:13.2f} {row['simulated'] / row['measured']:6.2f}"
+        )
+
+
 def main() -> None:
     """Print the table."""
     from bench.nets import NETS
@@ -112,13 +171,21 @@ def main() -> None:
     parser.add_argument("--precision", default="f32", choices=("f32", "bf16"))
     parser.add_argument("--json", type=Path)
     parser.add_argument("--task", choices=("predict", "measure"), help=argparse.SUPPRESS)
+    parser.add_argument("--h200", action="store_true", help="predict for an H200; needs no GPU")
     given = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    if given.h200:
+        with tempfile.TemporaryDirectory() as folder:
+            rows = predict_h200(Path(folder))
+        show_h200(rows)
+        if given.json:
+            given.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        return
     if given.task:
         with tempfile.TemporaryDirectory() as folder:
             task = {"predict": predict, "measure": measure}[given.task]
             print(json.dumps(task(given.nets[0], given.precision, Path(folder))))
         return
-    rows = []
     print(
         f"{'net':<14} {'step, ms':^44} {'memory, MiB':^28}  load\n"
         f"{'':<14} {'simulated':>9} {'quickest':>9} {'error':>7} {'median':>9} {'error':>7} "

@@ -20,6 +20,7 @@ from demitasse import (
     Machine,
     MemorySpace,
     Quantity,
+    Rate,
     SyncSpec,
     arrange,
     load_machine,
@@ -90,14 +91,31 @@ tables = st.dictionaries(texts.filter(lambda key: key != "plugin"), plain, max_s
 strings = st.lists(texts, max_size=3).map(tuple)
 
 
+rates: st.SearchStrategy[Any] = quantity("FLOP/s") | st.builds(
+    lambda rate, others: rate and Rate(rate.value, rate.unit, rate.source, others),
+    quantity("FLOP/s"),
+    st.dictionaries(st.sampled_from(["tf32", "bf16", "f64"]), quantity("FLOP/s").filter(bool)),
+)
+
+
+def above(sustained: Quantity | None, peak: Quantity | None) -> bool:
+    """Whether what layers sustain is more than the peak, in float32 or another precision."""
+    if sustained is None or peak is None:
+        return False
+    others, most = getattr(sustained, "others", {}), getattr(peak, "others", {})
+    return sustained.value > peak.value or any(
+        others[name].value > most[name].value for name in others.keys() & most.keys()
+    )
+
+
 @st.composite
 def machines(draw: st.DrawFn) -> Machine:
     levels: list[Level] = []
     for name in draw(st.lists(names, min_size=1, max_size=4, unique=True)):
         mesh = tuple(draw(st.lists(st.integers(1, 9), max_size=3)))
-        sustained, peak = draw(quantity("FLOP/s")), draw(quantity("FLOP/s"))
-        if sustained and peak and sustained.value > peak.value:
-            sustained, peak = peak, sustained
+        sustained, peak = draw(rates), draw(rates)
+        if above(sustained, peak):
+            sustained = None
         level = Level(
             name,
             count=math.prod(mesh) if mesh else draw(counts),

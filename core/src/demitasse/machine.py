@@ -54,7 +54,7 @@ class Level:
     """``count`` siblings in each ``parent`` (None: the level before); the rest is of one sibling, as in
     a description: ``workers`` are threads, mpi, streams, simulated or None, ``kernels`` the plugin that
     they prefer; ``peak``, and what layers reach of it (``sustained``), are FLOP/s, ``clock`` is Hz,
-    ``launch`` is the seconds that a kernel takes at least."""
+    ``launch`` is the seconds that a kernel takes besides."""
 
     name: str
     count: int = 1

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
+import demitasse
 from demitasse import DescriptionError, PluginError, shortened
 
 if TYPE_CHECKING:
@@ -51,10 +52,23 @@ def _check_numbers(level: Any, where: str) -> None:
                 raise DescriptionError(told)
     if level.mesh and math.prod(level.mesh) != level.count:
         raise DescriptionError(f"{where}: mesh {[*level.mesh]} is not count {level.count}")
-    peak, sustained = level.peak, level.sustained
-    if peak is not None and sustained is not None and sustained.value > peak.value:
-        told = f"sustained {sustained} is above its peak {peak}"
-        raise DescriptionError(f"{where}: {told} (valid: what layers reach of the peak, at most that)")
+    peaks, reached = _rates(level.peak), _rates(level.sustained)
+    for precision in peaks.keys() & reached.keys():
+        peak, sustained = peaks[precision], reached[precision]
+        if sustained.value > peak.value:
+            told = f"sustained {sustained} is above its peak {peak}"
+            told += f" in {precision}" if precision != "f32" else ""
+            raise DescriptionError(
+                f"{where}: {told} (valid: what layers reach of the peak, at most that)"
+            )
+
+
+def _rates(rate: Any) -> dict[str, Any]:
+    """Of a level's ``peak`` or ``sustained``, by precision."""
+    if rate is None:
+        return {}
+    plain = demitasse.Quantity(rate.value, rate.unit, rate.source)
+    return {"f32": plain, **(rate.others if isinstance(rate, demitasse.Rate) else {})}
 
 
 def check_probed(plugin: str, level: Any) -> None:

@@ -30,6 +30,7 @@ from demitasse_descriptions.options import PluginOptions as PluginOptions
 from demitasse_descriptions.options import gathered_options as gathered_options
 from demitasse_descriptions.options import option_place as option_place
 from demitasse_descriptions.quantity import Quantity as Quantity
+from demitasse_descriptions.quantity import Rate as Rate
 from demitasse_descriptions.sync import check_host_memory as check_host_memory
 from demitasse_descriptions.sync import check_sync_options as check_sync_options
 from demitasse_descriptions.sync import sync_place as sync_place
@@ -57,6 +58,8 @@ def describe(machine: Machine) -> str:
 
 
 def _given(record: Any) -> Any:
+    if isinstance(record, Rate):
+        return {"f32": str(Quantity(record.value, record.unit, record.source)), **record.others}
     if not isinstance(record, Link | MemorySpace | SyncSpec | Level | Machine):
         return int(record) if isinstance(record, Integral) else str(record)
     keys = [f for f in fields(record) if f.compare and not f.metadata]
@@ -152,6 +155,8 @@ class _Reader:
             return tuple(self.value(kind[6:-6], key, item, source) for item in value)
         if kind in records and isinstance(value, dict):
             return self.record(records[kind], value)
+        if kind == "Quantity" and isinstance(value, dict) and _UNITS[key] == "FLOP/s":
+            return Rate.of(value, source, f"{where}: {key}")
         if kind == "Quantity":
             return Quantity.parse(str(value), source, _UNITS[key], f"{where}: {key} = ")
         if key == "workers" and value not in WORKERS:

@@ -1,12 +1,15 @@
 """Numbers with their unit and their source, as descriptions give them."""
 
+from __future__ import annotations
+
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Self
+from typing import Any, Self
 
-from demitasse import DescriptionError, nearest, shortened, unknown
+from demitasse import PRECISIONS, DescriptionError, nearest, shortened, unknown
 
 SOURCES = ("measured", "assumed", "vendor", "paper")
 _EXAMPLES = {"s": "1 us", "B": "8 GiB", "B/s": "12 GB/s", "FLOP/s": "2 GFLOP/s", "Hz": "3 GHz"}
@@ -52,3 +55,31 @@ class Quantity:
         texts = [f"{(exact / size).normalize():f} {symbol}" for symbol, size in sizes.items()]
         texts = [text for text in texts if self.parse(text).value == self.value]
         return f"{min(texts, key=len)} ({self.source})"
+
+
+@dataclass(frozen=True)
+class Rate(Quantity):
+    """FLOP/s in float32, as all that reads a ``Quantity`` takes it, and in ``others``: by precision, of
+    products (convolutions, inner products), which tensor cores and the like make faster or slower."""
+
+    others: Mapping[str, Quantity] = field(default_factory=dict, hash=False)
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any], source: str = "assumed", where: str = "") -> Self:
+        """``{"f32": "67 TFLOP/s", "bf16": "989 TFLOP/s (vendor)"}``, with a ``source`` of all that name
+        none. Raises DescriptionError, which begins with ``where``."""
+        own = {**table}
+        source = str(own.pop("source", source))
+        rates = dict[str, Quantity]()
+        for precision, text in own.items():
+            if precision not in PRECISIONS:
+                raise DescriptionError(unknown("precision", precision, PRECISIONS, where))
+            rates[precision] = Quantity.parse(text, source, "FLOP/s", f"{where}: {precision} = ")
+        if "f32" not in rates:
+            told = f"{where} needs 'f32', which is taken for what no other is given of"
+            raise DescriptionError(f"{told} (valid: a rate, or a table of rates by precision with f32)")
+        return cls(**vars(rates.pop("f32")), others=rates)
+
+    def __str__(self) -> str:
+        whole = {"f32": super().__str__(), **{name: str(rate) for name, rate in self.others.items()}}
+        return ", ".join(f"{rate} in {name}" for name, rate in whole.items())

@@ -15,20 +15,23 @@ import demitasse
 from demitasse import Candidate, Layout, hookimpl
 from demitasse_simulator.commands import simulate
 from demitasse_simulator.program import Simulation
+from demitasse_simulator.rates import INTENSE
 
 NODE = """
 [[level]]
 name = "node"
 memory = [{ space = "host", capacity = "1 GB", bandwidth = "10 GB/s", source = "assumed" }]
-peak = "100 GFLOP/s"
+sustained = "50 GFLOP/s"
 """
 
 SAMPLES = {"data": (1, 12, 12), "label": ()}
+WIDE = {"layer.conv.convolution_param.kernel_size": 5, "layer.conv.convolution_param.num_output": 64}
+"""As a product: more than eight operations to a byte."""
 
 
 def simulated(solver: Path, hw: Path, precision: str, plugins: Any = None) -> Simulation:
     with demitasse.compose(hw, plugins) as runtime:
-        found = runtime.simulate(solver, samples=SAMPLES, precision=precision)
+        found = runtime.simulate(solver, samples=SAMPLES, precision=precision, overrides=WIDE)
     assert isinstance(found, Simulation)
     return found
 
@@ -42,7 +45,10 @@ def test_a_description_without_a_rate_gives_that_of_float32_and_says_so(
     assert done.seconds == plain.seconds
     (note,) = done.notes
     assert note.startswith(f"precision {precision} falls back to f32: ")
-    assert f"the description has no rate of {precision}" in note and "peak" in note
+    assert (
+        f"the description has no rate of {precision}" in note
+        and f'peak = {{ f32 = "...", {precision} = "..." }}' in note
+    )
     assert ("no kernel chosen stores anything in 16 bits" in note) == (precision == "bf16")
 
 
@@ -97,7 +103,49 @@ def test_the_command_says_it_in_text_and_in_json(
 ) -> None:
     out = tmp_path / "s.json"
     given = [str(solver), "--hw", str(machine(NODE)), "--samples", "1x12x12", "--precision", "tf32"]
+    given += [word for key, value in WIDE.items() for word in ("--set", f"{key}={value}")]
     result = CliRunner().invoke(simulate, [*given, "--json", str(out)], catch_exceptions=False)
     (note,) = json.loads(out.read_text())["notes"]
     assert note.startswith("precision tf32 falls back to f32: ")
     assert [line for line in result.stdout.splitlines() if "falls back" in line] == [f"note: {note}"]
+
+
+RATES = NODE.replace('"50 GFLOP/s"', '{ f32 = "50 GFLOP/s", %s = "%s (vendor)", source = "paper" }')
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16", "f64"])
+def test_products_are_costed_by_the_rate_of_their_precision(
+    precision: str, solver: Path, machine: Callable[[str], Path]
+) -> None:
+    """Each operation is the larger of its arithmetic and its bytes; what is no product is float32's, but
+    in f64, where all arithmetic is."""
+    own, text = (20e9, "20 GFLOP/s") if precision == "f64" else (90e9, "90 GFLOP/s")
+    done = simulated(solver, machine(RATES % (precision, text)), precision)
+    products = 0
+    for each in done.timeline:
+        if "flops" not in each.facts:
+            continue
+        flops, moved = each.facts["flops"], each.facts["bytes"]
+        is_product = flops > INTENSE * moved
+        products += is_product
+        rate = own if is_product or precision == "f64" else 50e9
+        assert each.seconds == pytest.approx(max(flops / rate, moved / 10e9)), each.name
+    assert products or precision == "f64"  # whose bytes are twice as many
+    assert not [note for note in done.notes if "has no rate" in note]
+    assert f"sustained {text} (vendor) in {precision} x 1 at level 'node'" in done.sources
+    assert ("sustained 50 GFLOP/s (paper) x 1 at level 'node'" in done.sources) == (precision != "f64")
+
+
+def test_what_is_sustained_in_a_precision_comes_before_its_peak(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    """A peak of its own before what is sustained in float32, which has nothing to do with it."""
+    text = NODE + 'peak = { f32 = "100 GFLOP/s", tf32 = "90 GFLOP/s" }\n'
+    bound = simulated(solver, machine(text), "tf32")
+    assert any("by the peak 90 GFLOP/s (assumed) in tf32," in note for note in bound.notes)
+    assert "sustained 50 GFLOP/s (assumed) x 1 at level 'node'" in bound.sources
+    reached = text.replace('"50 GFLOP/s"', '{ f32 = "50 GFLOP/s", tf32 = "70 GFLOP/s" }')
+    done = simulated(solver, machine(reached), "tf32")
+    assert done.notes == ()
+    assert "sustained 70 GFLOP/s (assumed) in tf32 x 1 at level 'node'" in done.sources
+    assert done.seconds > bound.seconds

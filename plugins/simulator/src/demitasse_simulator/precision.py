@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 from demitasse_simulator.planning import Draft
 from demitasse_simulator.rates import Costed
+from demitasse_simulator.roofline import PLAIN
 from demitasse_simulator.trials import wanted
 
-PLAIN = "f32"
-"""The precision of a description's ``peak``."""
 
-
-def fallen_back(precision: str, made: Draft, costs: Sequence[Costed]) -> tuple[str, ...]:
+def fallen_back(
+    precision: str, made: Draft, costs: Sequence[Costed], *, unrated: bool
+) -> tuple[str, ...]:
     """A line where operations are costed as those of float32 are, since nobody knows better; nothing
-    where all is known, or ``precision`` is that."""
+    where all is known, or ``precision`` is that. ``unrated`` tells that the description has no rate of
+    ``precision`` for operations that are costed by it."""
     if precision == PLAIN:
         return ()
     chosen = [(entry, *made.requests[id(entry.candidate)]) for entry in made.plan.entries]
@@ -28,11 +29,11 @@ def fallen_back(precision: str, made: Draft, costs: Sequence[Costed]) -> tuple[s
             continue  # the kernel names it
         by_source.setdefault(cost.source, []).append(entry.plugin)
     reasons = []
-    if any(cost.source == "roofline" for cost in costs):
+    if unrated:
         less = ", which is lower" if precision == "f64" else ""
         reasons.append(
-            f"the description has no rate of {precision}{less}, and operations are costed at its peak "
-            f"or what is sustained of it, which is float32's"
+            f"the description has no rate of {precision}{less}, and operations are costed at float32's: "
+            f'give it one (peak = {{ f32 = "...", {precision} = "..." }}, `sustained` likewise)'
         )
     if precision == "f64":
         return (f"precision f64 is costed as f32: {reasons[0]}",) if reasons else ()

@@ -25,18 +25,9 @@ from demitasse import (
 from demitasse_simulator.exchange import Link, link
 from demitasse_simulator.planning import OWN, SQUARES, Draft, draft, endpoints, network_levels
 from demitasse_simulator.precision import fallen_back
-from demitasse_simulator.rates import (
-    Call,
-    Costed,
-    Home,
-    Measured,
-    Rates,
-    Roofline,
-    Table,
-    home_of,
-    table_file,
-)
+from demitasse_simulator.rates import Call, Costed, Measured, Rates, Table, table_file
 from demitasse_simulator.reading import Reading, reading
+from demitasse_simulator.roofline import Home, Roofline, home_of
 from demitasse_simulator.step import Happening, Player
 from demitasse_simulator.trials import Bench
 
@@ -168,11 +159,16 @@ def simulate(
     told = [line for each in walk.links for line in each.describe()]
     told += [MEASURED] if made.measuring and made.workers * count > 1 else []
     player, fed = walk.player, walk.fed
+    roofline = lazily.roofline if isinstance(lazily, _Lazy) else None
     return Simulation(
         machine=machine.name,
         net=made.solver.train.name,
         precision=taken,
-        notes=(*fallen_back(taken, made, walk.costs), *_idle(machine, place), *_bound(lazily)),
+        notes=(
+            *fallen_back(taken, made, walk.costs, unrated=roofline is not None and roofline.fallen_back),
+            *_idle(machine, place),
+            *(roofline.notes if roofline is not None else ()),
+        ),
         passed_over=tuple(dict.fromkeys((*made.solver.notes, *made.solver.train.notes))),
         batch=made.batch,
         share=made.share,
@@ -302,18 +298,13 @@ class _Lazy:
         return self._roofline.cost(plugin, candidate, request, flops, moved)
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """The roofline's."""
-        return self._roofline.notes if self._roofline else ()
+    def roofline(self) -> Roofline | None:
+        """None where no operation asked for it."""
+        return self._roofline
 
     def describe(self) -> list[str]:
         said = [f"{self._said} operations as their kernels say"] if self._said else []
         return [*said, *(self._roofline.describe() if self._roofline else [])]
-
-
-def _bound(rates: Rates) -> tuple[str, ...]:
-    """What rates that are bounds have to say."""
-    return rates.notes if isinstance(rates, _Lazy | Roofline) else ()
 
 
 def _measured(runtime: Runtime, made: Draft, tell: Callable[[str], None]) -> Measured:

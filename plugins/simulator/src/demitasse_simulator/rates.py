@@ -1,4 +1,4 @@
-"""What an operation costs at a place: as its kernel says, by rates measured here, or by a roofline."""
+"""What an operation costs at a place, by rates of kernels that are measured here."""
 
 from __future__ import annotations
 
@@ -12,15 +12,9 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from demitasse import (
     Candidate,
-    Level,
-    Machine,
-    MemorySpace,
-    Place,
-    Quantity,
     Request,
     cache_folder,
     fingerprint,
-    missing_number,
     replacing,
 )
 from demitasse_simulator.trials import Bench, wanted
@@ -40,12 +34,6 @@ host of a virtual one, come and go (measured: some slowed kernels of ResNet-50 t
 no figure of the system showed it), and by later simulations while they are disturbed."""
 
 ONCE = 0.5
-
-BOUND = (
-    "this time is a lower bound: arithmetic is costed by the peak {}, of which most layers reach a "
-    "fifth to two thirds, and none all; say beside it what they reach (`sustained`)"
-)
-"""What is said where kernels do not say their time and a description has a peak alone."""
 
 UNSIZED = ("shape", "shapes", "segments", "stream", "seed")
 """Attributes that do not change what a kernel does to a byte."""
@@ -78,111 +66,6 @@ class Rates(Protocol):
 
     def describe(self) -> list[str]:
         """The numbers behind them, each with its source."""
-
-
-def _shared(workers: int) -> str:
-    return f" / {workers} workers" if workers > 1 else ""
-
-
-def _rate(level: Level) -> tuple[str, Quantity] | None:
-    """What a level's sibling computes in a second, with its key; None where its table has neither."""
-    for word in ("sustained", "peak"):
-        if (quantity := getattr(level, word)) is not None:
-            return word, quantity
-    return None
-
-
-def beneath(machine: Machine, level: Level) -> list[tuple[Level, int]]:
-    """The levels below a level, outermost first, with how many of each one sibling has in all."""
-    counts, found = {level.name: 1}, []
-    for inner in machine.levels:
-        if inner.parent in counts:
-            counts[inner.name] = counts[inner.parent] * inner.count
-            found.append((inner, counts[inner.name]))
-    return found
-
-
-class Home(NamedTuple):
-    """The memory that a worker's tensors lie in: the level that has it, how many ``memories`` of its
-    kind there are together, and how many workers share these."""
-
-    level: Level
-    memory: MemorySpace
-    memories: int
-    sharing: int
-
-
-def home_of(machine: Machine, level: Level, sharing: Mapping[str, int]) -> Home | None:
-    """Where the tensors of a worker at a level lie: at it, around it, or below it, which is all its
-    own. ``sharing`` are the workers by level. None where no memory is described."""
-    outer: Level | None = level
-    shared = 1
-    while outer is not None:
-        if outer.memory:
-            return Home(outer, outer.memory[0], outer.memory[0].count, shared)
-        shared *= sharing.get(outer.name, 1)
-        outer = machine.level(outer.parent) if outer.parent is not None else None
-    for inner, count in beneath(machine, level):
-        if inner.memory:
-            return Home(inner, inner.memory[0], inner.memory[0].count * count, 1)
-    return None
-
-
-class Roofline:
-    """A level's rate, its memory's bandwidth, and what a kernel takes at least (``launch``; 0 where no
-    level around says it). The rate is what the description says that layers sustain, else its peak: no
-    kernel is quicker. Raises DescriptionError that names the key where the
-    description lacks one of the two."""
-
-    def __init__(self, machine: Machine, place: Place, sharing: Mapping[str, int]) -> None:
-        level = machine.level(place.level)
-        self._lines = []
-        why = "the cost of operations at it needs, where kernels do not say theirs"
-        has = ((_rate(inner), count) for inner, count in [(level, 1), *beneath(machine, level)])
-        rate, below = next((found for found in has if found[0] is not None), (None, 1))
-        around, shared = [level], 1
-        while around[-1].parent is not None:
-            around.append(machine.level(around[-1].parent))
-        for outer in around:
-            if rate is not None:
-                break
-            shared *= sharing.get(outer.name, 1)
-            rate = _rate(machine.level(outer.parent)) if outer.parent else None
-        if rate is None:
-            raise missing_number(machine, level, "peak", why)
-        word, quantity = rate
-        self.rate = quantity.value * below / shared
-        self._peak, self._counts = quantity if word == "peak" else None, False
-        self._lines.append(f"{word} {quantity} x {below}{_shared(shared)} at level {level.name!r}")
-        home = home_of(machine, level, sharing)
-        if home is None:
-            raise missing_number(machine, level, "memory", why)
-        space, bandwidth = home.memory.space, home.memory.bandwidth
-        if bandwidth is None:
-            raise missing_number(machine, home.level, f"memory.bandwidth of space {space!r}", why)
-        self.bandwidth = bandwidth.value * home.memories / home.sharing
-        self._lines.append(f"memory {space!r} {bandwidth} x {home.memories}{_shared(home.sharing)}")
-        launch = next((outer.launch for outer in around if outer.launch is not None), None)
-        self.launch = 0.0 if launch is None else launch.value
-        self._lines += [] if launch is None else [f"a kernel {launch} at least"]
-
-    def cost(
-        self, plugin: str, candidate: Candidate, request: Request, flops: float, moved: float
-    ) -> Costed:
-        """The kernel's own word, or the largest of arithmetic, memory and launch."""
-        if candidate.seconds is not None:
-            return Costed(candidate.seconds, "kernel")
-        arithmetic, others = flops / self.rate, max(moved / self.bandwidth, self.launch)
-        self._counts |= arithmetic > others
-        return Costed(max(arithmetic, others), "roofline")
-
-    def describe(self) -> list[str]:
-        return self._lines
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """That the time is a bound, where a peak alone is described and arithmetic counts."""
-        return (BOUND.format(self._peak),) if self._peak is not None and self._counts else ()
 
 
 class Sample(NamedTuple):

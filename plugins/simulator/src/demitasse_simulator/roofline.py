@@ -1,0 +1,192 @@
+"""What an operation costs on a machine that is only described: by its rates, bandwidths and launches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from demitasse import (
+    Candidate,
+    Level,
+    Machine,
+    MemorySpace,
+    Place,
+    Quantity,
+    Rate,
+    Request,
+    missing_number,
+)
+from demitasse_simulator.rates import INTENSE, Costed
+
+PLAIN = "f32"
+"""The precision of a rate that names none."""
+
+BOUND = (
+    "this time is a lower bound: arithmetic is costed by the peak {}, of which most layers reach a "
+    "fifth to two thirds, and none all; say beside it what they reach (`sustained`)"
+)
+"""What is said where kernels do not say their time and a description has a peak alone."""
+
+
+class Rated(NamedTuple):
+    """A rate of a level: its key in the description, its number, and the precision that it is of."""
+
+    word: str
+    quantity: Quantity
+    precision: str
+
+    def __str__(self) -> str:
+        return f"{self.quantity}{'' if self.precision == PLAIN else f' in {self.precision}'}"
+
+
+def rate_of(level: Level, precision: str) -> Rated | None:
+    """What a level's sibling computes in a second: what layers sustain, else the peak, in that
+    precision, else in float32. None where its table has neither."""
+    for taken in dict.fromkeys((precision, PLAIN)):
+        for word in ("sustained", "peak"):
+            quantity: Quantity | None = getattr(level, word)
+            if quantity is None:
+                continue
+            if taken == PLAIN:
+                return Rated(word, Quantity(quantity.value, quantity.unit, quantity.source), PLAIN)
+            if isinstance(quantity, Rate) and taken in quantity.others:
+                return Rated(word, quantity.others[taken], taken)
+    return None
+
+
+def beneath(machine: Machine, level: Level) -> list[tuple[Level, int]]:
+    """The levels below a level, outermost first, with how many of each one sibling has in all."""
+    counts, found = {level.name: 1}, []
+    for inner in machine.levels:
+        if inner.parent in counts:
+            counts[inner.name] = counts[inner.parent] * inner.count
+            found.append((inner, counts[inner.name]))
+    return found
+
+
+def around(machine: Machine, level: Level) -> list[Level]:
+    """A level and those that it lies in, innermost first."""
+    levels = [level]
+    while (parent := levels[-1].parent) is not None:
+        levels.append(machine.level(parent))
+    return levels
+
+
+class Home(NamedTuple):
+    """The memory that a worker's tensors lie in: the level that has it, how many ``memories`` of its
+    kind there are together, and how many workers share these."""
+
+    level: Level
+    memory: MemorySpace
+    memories: int
+    sharing: int
+
+
+def home_of(machine: Machine, level: Level, sharing: Mapping[str, int]) -> Home | None:
+    """Where the tensors of a worker at a level lie: at it, around it, or below it, which is all its
+    own. ``sharing`` are the workers by level. None where no memory is described."""
+    shared = 1
+    for outer in around(machine, level):
+        if outer.memory:
+            return Home(outer, outer.memory[0], outer.memory[0].count, shared)
+        shared *= sharing.get(outer.name, 1)
+    for inner, count in beneath(machine, level):
+        if inner.memory:
+            return Home(inner, inner.memory[0], inner.memory[0].count * count, 1)
+    return None
+
+
+class _Computing(NamedTuple):
+    """Where the arithmetic of a worker is done: the level whose rate is known, how many siblings of it
+    compute together, and how many workers share these."""
+
+    level: Level
+    siblings: int
+    sharing: int
+
+
+def _computing(machine: Machine, level: Level, sharing: Mapping[str, int]) -> _Computing | None:
+    """At a level, else below it, else around it. None where no level has a rate."""
+    for inner, count in [(level, 1), *beneath(machine, level)]:
+        if rate_of(inner, PLAIN) is not None:
+            return _Computing(inner, count, 1)
+    shared = 1
+    for outer in around(machine, level):
+        if rate_of(outer, PLAIN) is not None:
+            return _Computing(outer, 1, shared)
+        shared *= sharing.get(outer.name, 1)
+    return None
+
+
+class Roofline:
+    """A level's rate, its memory's bandwidth, and what a kernel takes besides (``launch``; 0 where no
+    level around says it). Raises DescriptionError that names the key where the description lacks a rate
+    or a bandwidth. ``fallen_back`` tells whether a product was costed in float32 because the description
+    has no rate of the precision that was asked for."""
+
+    def __init__(self, machine: Machine, place: Place, sharing: Mapping[str, int]) -> None:
+        level = machine.level(place.level)
+        why = "the cost of operations at it needs, where kernels do not say theirs"
+        computing = _computing(machine, level, sharing)
+        if computing is None:
+            raise missing_number(machine, level, "peak", why)
+        home = home_of(machine, level, sharing)
+        if home is None:
+            raise missing_number(machine, level, "memory", why)
+        space, bandwidth = home.memory.space, home.memory.bandwidth
+        if bandwidth is None:
+            raise missing_number(machine, home.level, f"memory.bandwidth of space {space!r}", why)
+        self.bandwidth = bandwidth.value * home.memories / home.sharing
+        self._lines = [f"memory {space!r} {bandwidth} x {home.memories}{_shared(home.sharing)}"]
+        levels = around(machine, level)
+        launch = next((outer.launch for outer in levels if outer.launch is not None), None)
+        self.launch = 0.0 if launch is None else launch.value
+        self._lines += [] if launch is None else [f"each kernel {launch} besides"]
+        self._place, self._computing = level, computing
+        self._rates: dict[str, Rated] = {}  # that operations were costed by
+        self._bounds: dict[Rated, None] = {}  # of these, peaks that decided
+        self.fallen_back = False
+
+    def cost(
+        self, plugin: str, candidate: Candidate, request: Request, flops: float, moved: float
+    ) -> Costed:
+        """The kernel's own word, or the larger of arithmetic and memory, and a launch."""
+        if candidate.seconds is not None:
+            return Costed(candidate.seconds, "kernel")
+        rated = self._rate(request, product=flops > INTENSE * moved)
+        _, siblings, sharing = self._computing
+        arithmetic = flops * sharing / (rated.quantity.value * siblings)
+        memory = moved / self.bandwidth
+        if rated.word == "peak" and arithmetic > memory:
+            self._bounds[rated] = None
+        return Costed(max(arithmetic, memory) + self.launch, "roofline")
+
+    def _rate(self, request: Request, *, product: bool) -> Rated:
+        """What an operation's arithmetic is costed by: tf32 and bf16 only round what is multiplied in
+        products, and leave all else to float32."""
+        given = [each for each in request.inputs if each is not None]
+        largest = max(given, key=lambda each: each.nbytes, default=None)
+        double = largest is not None and largest.dtype == "float64"
+        asked = "f64" if double else request.precision if product else PLAIN
+        if asked not in self._rates:
+            rated = rate_of(self._computing.level, asked)
+            assert rated is not None, "the level was chosen for its rate"
+            self._rates[asked] = rated
+        rated = self._rates[asked]
+        self.fallen_back |= rated.precision != asked
+        return rated
+
+    def describe(self) -> list[str]:
+        """The numbers behind costs, each with its source."""
+        _, siblings, sharing = self._computing
+        at = f"x {siblings}{_shared(sharing)} at level {self._place.name!r}"
+        return [f"{each.word} {each} {at}" for each in dict.fromkeys(self._rates.values())] + self._lines
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """That the time is a bound, where a peak alone is described and arithmetic counts."""
+        return (BOUND.format(" and ".join(map(str, self._bounds))),) if self._bounds else ()
+
+
+def _shared(workers: int) -> str:
+    return f" / {workers} workers" if workers > 1 else ""
