@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option(
     "--output", type=shared.file, metavar="FILE", help="Write the description here; else print it."
 )
-@click.option("--measure", is_flag=True, help="Measure bandwidth and peak too; takes some seconds.")
+@click.option("--measure", is_flag=True, help="Measure bandwidth and rates too; takes half a minute.")
 @click.option("--force", is_flag=True, help="Overwrite FILE if it is there.")
 @shared.plugins_option
 def command(output: Path | None, measure: bool, force: bool, plugins: str | None) -> None:
@@ -35,6 +35,8 @@ def command(output: Path | None, measure: bool, force: bool, plugins: str | None
         raise DescriptionError(f"{output} is there already; --force overwrites it")
     check_writable({"--output": output}, make_folders=False)
     with shared.compose("auto", plugins) as runtime:
+        if measure:
+            click.echo("demitasse: measuring; keep this machine idle for half a minute", err=True)
         machine = measured(runtime) if measure else runtime.machine
     if output is not None:
         machine = replace(machine, name=output.stem)

@@ -1,4 +1,4 @@
-"""Quick measurements of this machine: memory bandwidth and the rate of a matrix product."""
+"""Quick measurements of this machine: memory bandwidth, a matrix product, what convolutions reach."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 
-from demitasse import Level, Machine, Quantity, Runtime
+from demitasse import Level, Machine, Quantity, Rate, Runtime
+from demitasse_system.sustained import sustained
 
 SECONDS = 0.3
 """How long each of the two is repeated; the best of all times counts."""
@@ -19,11 +20,12 @@ MIB = 2**20
 
 def measured(runtime: Runtime) -> Machine:
     """The machine of a runtime, measured: the program ``measure``."""
-    return replace(runtime.machine, levels=measure(runtime.machine.levels))
+    return replace(runtime.machine, levels=measure(runtime.machine.levels, sustained(runtime)))
 
 
-def measure(levels: Iterable[Level]) -> tuple[Level, ...]:
-    """The levels, the outermost with its measured memory bandwidth and float32 peak.
+def measure(levels: Iterable[Level], reached: Rate | None = None) -> tuple[Level, ...]:
+    """The levels, the outermost with its measured memory bandwidth and float32 peak, and what layers
+    have ``reached``, where that was measured.
 
     Takes about a second, and three arrays that together are twice as large as the last caches
     (192 MiB at least, a quarter of the memory at most). All cores of the level take part.
@@ -37,7 +39,9 @@ def measure(levels: Iterable[Level]) -> tuple[Level, ...]:
             size = min(size, memory[0].capacity.value / 12)
         bandwidth = triad(node.cores or 1, int(size))
         memory = (replace(memory[0], bandwidth=_measured(bandwidth, "B/s")), *memory[1:])
-    return replace(node, memory=memory, peak=_measured(product(), "FLOP/s")), *inner
+    # Filters that need fewer products than are counted may reach more than a product does.
+    peak = max([product(), *([reached.value] if reached else [])])
+    return replace(node, memory=memory, peak=_measured(peak, "FLOP/s"), sustained=reached), *inner
 
 
 def triad(threads: int, size: int = 64 * MIB) -> float:
