@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,8 @@ def manifest_text(name: str, **values: Any) -> str:
 
 @contextmanager
 def installing(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """``install(name, ...)`` puts a distribution with one plugin where Python looks for them."""
+    """``install(name, ...)`` puts a distribution with one plugin where Python looks for them,
+    and the descriptions of machines that it brings, by name."""
     before = set(sys.modules)
 
     def put(
@@ -46,6 +47,7 @@ def installing(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]
         manifest: str | None = None,
         distribution: str | None = None,
         package: str | None = None,
+        describes: Mapping[str, str] | None = None,
         **values: Any,
     ) -> Path:
         package = package or f"toys_{name.replace('-', '_')}"
@@ -59,7 +61,13 @@ def installing(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]
         (folder / "plugin.py").write_text(textwrap.dedent(code))
         (folder / "plugin.toml").write_text(text)
         (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n")
-        (facts / "entry_points.txt").write_text(f"[demitasse.plugins]\n{name} = {package}.plugin\n")
+        points = f"[demitasse.plugins]\n{name} = {package}.plugin\n"
+        if describes is not None:
+            points += f"[demitasse.machines]\n{name} = {package}\n"
+            (folder / "machines").mkdir()
+            for machine, description in describes.items():
+                (folder / "machines" / f"{machine}.toml").write_text(description)
+        (facts / "entry_points.txt").write_text(points)
         monkeypatch.syspath_prepend(str(site))
         return folder
 

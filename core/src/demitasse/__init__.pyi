@@ -135,12 +135,15 @@ from demitasse.machine import (
     SyncSpec as SyncSpec,
 )
 from demitasse_descriptions import (
+    DescribedMachine as DescribedMachine,
     PluginOptions as PluginOptions,
     Quantity as Quantity,
     Rate as Rate,
     check_host_memory as check_host_memory,
     check_sync_options as check_sync_options,
     describe as describe,
+    described_machines as described_machines,
+    find_machine as find_machine,
     gathered_options as gathered_options,
     load_machine as load_machine,
     option_place as option_place,

@@ -11,7 +11,6 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-import demitasse
 from demitasse import (
     DescriptionError,
     Level,
@@ -22,10 +21,12 @@ from demitasse import (
     ModelError,
     SyncSpec,
     check_file,
-    is_there,
     shortened,
     unknown,
 )
+from demitasse_descriptions.known import DescribedMachine as DescribedMachine
+from demitasse_descriptions.known import described_machines as described_machines
+from demitasse_descriptions.known import find_machine as find_machine
 from demitasse_descriptions.options import PluginOptions as PluginOptions
 from demitasse_descriptions.options import gathered_options as gathered_options
 from demitasse_descriptions.options import option_place as option_place
@@ -68,23 +69,21 @@ def _given(record: Any) -> Any:
 
 
 def load_machine(path: str | Path) -> Machine:
-    """The machine that a TOML file describes. Raises DescriptionError with file and line."""
+    """The machine that a TOML file describes, or of that name among those that installed packages
+    describe. Raises DescriptionError with file and line."""
     try:
-        path, text = Path(path), ""
+        path, text = find_machine(path), ""
+        check_file(path)
     except TypeError as error:
-        valid = "valid: 'auto', a description's path, or a Machine"
+        valid = "valid: 'auto', a description's path, a known machine's name, or a Machine"
         raise DescriptionError(f"{path!r} is no machine ({valid})") from error
-    if is_there(path):
-        try:
-            check_file(path)
-        except ModelError as error:
-            raise DescriptionError(str(error)) from error
+    except ModelError as error:
+        raise DescriptionError(str(error)) from error
     try:
         text = path.read_text(encoding="utf-8")
         table = tomllib.loads(text)
     except OSError as error:
-        hint = "" if is_there(path) else demitasse.nearest_path(path)
-        raise DescriptionError(f"{path}: {error.strerror}{hint}") from error
+        raise DescriptionError(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise DescriptionError(f"{path}:{_told(error, text)}") from error
     reader = _Reader(path, text)

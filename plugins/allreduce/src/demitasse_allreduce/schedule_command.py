@@ -77,7 +77,7 @@ PAPER = {"alpha": 1e-6, "bandwidth": 12e9, "oversubscription": 4.0}
 )
 @click.option("--chunks", type=click.IntRange(min=1), metavar="N", help="Pieces of a pipeline.")
 @click.option("--chain", type=click.IntRange(min=1), metavar="N", help="Ranks of a lower communicator.")
-@click.option("--hw", metavar="FILE", help="A machine whose network it is costed on.")
+@click.option("--hw", metavar="MACHINE", help="A machine whose network it is costed on.")
 @click.option("--plugins", metavar="A,B", help="Whose algorithms; default: all that give some.")
 @click.option("--check", "proves", is_flag=True, help="Prove it: each contribution once, no deadlock.")
 @click.option(

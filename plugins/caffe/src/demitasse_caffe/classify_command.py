@@ -40,7 +40,7 @@ IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tif
 @click.option("--blob", metavar="NAME", help="The output, where the net has several.")
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="How many classes.")
 @click.option(
-    "--hw", default="auto", show_default=True, metavar="FILE", help="The machine's description."
+    "--hw", default="auto", show_default=True, metavar="MACHINE", help="The machine's description."
 )
 @click.option("--plugins", metavar="A,B", help="The plugins, preferred first.")
 @click.option(

@@ -21,7 +21,7 @@ PLANNED = "planned"
 
 @click.command(
     "explain",
-    epilog="Example: demitasse explain solver.prototxt --hw hwdesc/two-workers.toml",
+    epilog="Example: demitasse explain solver.prototxt --hw two-workers",
     cls=flags.FlagCommand,
     help="Show the composition with its reasons and, for a MODEL (a solver or a net), the plan.",
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
     from demitasse import Runtime
@@ -22,6 +23,21 @@ file = click.Path(dir_okay=False, path_type=Path)
 
 named = click.Path(readable=False)
 """A file's name as it is given, or a word in its place: shells complete it."""
+
+
+class _Machine(click.Path):
+    """A description's file, or the name of one: shells complete both."""
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from demitasse import described_machines
+
+        known = [name for name in ("auto", *described_machines()) if name.startswith(incomplete)]
+        return [*map(CompletionItem, known), *super().shell_complete(ctx, param, incomplete)]
+
+
+machine = _Machine(readable=False)
 
 
 def setting(text: str) -> tuple[str, str]:
@@ -79,10 +95,11 @@ def runtime_options(function: F) -> F:
         click.option(
             "--hw",
             default="auto",
-            type=named,
+            type=machine,
             show_default=True,
-            metavar="FILE",
-            help="The hardware description; auto probes this machine.",
+            metavar="MACHINE",
+            help="A hardware description's file, or a name that 'demitasse machines' lists; auto probes "
+            "this one.",
         ),
     ):
         function = option(function)

@@ -47,7 +47,7 @@ file = click.Path(dir_okay=False, path_type=Path)
 )
 @click.argument("plugin")
 @click.option(
-    "--hw", metavar="FILE", help="A machine that has what the plugin is for; else one is made up."
+    "--hw", metavar="MACHINE", help="A machine that has what the plugin is for; else one is made up."
 )
 @click.option(
     "--plugins",

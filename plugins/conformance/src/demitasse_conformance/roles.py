@@ -130,7 +130,7 @@ def allocator(asked: Inquiry) -> Iterator[Outcome]:
             def tried(space: str = space) -> str:
                 made = hook(space=space)
                 if made is None:
-                    none = f"it gives none for {space!r}; --hw FILE describes a machine with one"
+                    none = f"it gives none for {space!r}; --hw MACHINE describes a machine with one"
                     raise UntriedError(none)
                 check_allocator(made)
                 return "blocks, and arrays over them"
@@ -158,7 +158,9 @@ def gradient_sync(asked: Inquiry) -> Iterator[Outcome]:
             try:
                 apart = check_sync(*about, **asked.sync)
             except (CompositionError, PlanError) as error:
-                more = "; --hw FILE describes a machine that it synchronises" if asked.hw is None else ""
+                more = (
+                    "; --hw MACHINE describes a machine that it synchronises" if asked.hw is None else ""
+                )
                 raise UntriedError(line(error) + more) from error
             return f"{asked.promise}: {apart:.1g} from one worker's parameters"
 

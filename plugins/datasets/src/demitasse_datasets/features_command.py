@@ -24,7 +24,7 @@ DEVICES = ("cpu", "gpu")
     "given", metavar="WEIGHTS NET BLOBS OUTS [BATCHES] [lmdb|hdf5|npy]", nargs=-1, required=True
 )
 @click.option(
-    "--hw", default="auto", show_default=True, metavar="FILE", help="The machine's description."
+    "--hw", default="auto", show_default=True, metavar="MACHINE", help="The machine's description."
 )
 @click.option("--plugins", metavar="A,B", help="The plugins, preferred first.")
 @click.option(

@@ -65,7 +65,7 @@ def findings(
             yield Finding("note", distribution, reason, INSTALL)
         else:
             yield Finding("ok", distribution, _version(name))
-    yield Finding("note", "use", "GPUs are used where a description says so", "--hw hwdesc/one-gpu.toml")
+    yield Finding("note", "use", "GPUs are used where a description says so", "--hw one-gpu")
 
 
 def _no_device(found: Driver, there: bool) -> Finding:

@@ -18,7 +18,7 @@ from demitasse import write_text
 )
 @click.argument("solver", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
-    "--hw", default="auto", show_default=True, metavar="FILE", help="The hardware description."
+    "--hw", default="auto", show_default=True, metavar="MACHINE", help="The hardware description."
 )
 @click.option(
     "--plugins", metavar="A,B", help="The plugins, preferred first; +A adds one, -A drops one."

@@ -17,7 +17,7 @@ import click
 )
 @click.argument("solver", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
-    "--hw", default="auto", show_default=True, metavar="FILE", help="The machine's description."
+    "--hw", default="auto", show_default=True, metavar="MACHINE", help="The machine's description."
 )
 @click.option("--plugins", metavar="A,B", help="The plugins, preferred first.")
 @click.option("--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True,

@@ -132,8 +132,9 @@ def node_counts(text: str) -> tuple[int, ...]:
     default=("auto",),
     show_default="auto",
     multiple=True,
-    metavar="FILE",
-    help="The hardware description; auto is this machine; may be repeated.",
+    metavar="MACHINE",
+    help="The hardware description's file, or a name that 'demitasse machines' lists; auto is this one; "
+    "may be repeated.",
 )
 @click.option(
     "--plugins", metavar="A,B", help="The plugins, preferred first; +A adds one, -A drops one."

@@ -366,7 +366,7 @@ def measure(
 
 @command.command(
     "predict",
-    epilog="Example: demitasse data predict hwdesc/taihulight.toml --processes 64",
+    epilog="Example: demitasse data predict taihulight --processes 64",
     short_help="What processes get of shared storage.",
     help="Predict what processes of the described MACHINE (a .toml file) get from its storage: from a "
     "file on one target, and from one on stripes.",

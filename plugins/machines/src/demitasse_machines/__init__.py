@@ -1,0 +1,1 @@
+"""Descriptions of known machines, which ``--hw NAME`` finds, and the command that lists them."""

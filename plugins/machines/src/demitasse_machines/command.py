@@ -1,0 +1,77 @@
+"""``demitasse machines``: the described machines that are installed."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from demitasse import DescribedMachine
+
+
+@click.command(
+    "machines",
+    help="List the machines that --hw knows by name; or print the description of NAME, to begin one's "
+    "own from.",
+    epilog="Example: demitasse machines laptop > mine.toml",
+)
+@click.argument("name", required=False)
+@click.option(
+    "--json", "json_path", metavar="FILE", help="Write the list as JSON; - is standard output."
+)
+def machines(name: str | None, json_path: str | None) -> None:
+    """Every package with descriptions brings its own; of each what the comment at its head begins with,
+    and the levels that it has several of."""
+    from demitasse import described_machines, find_machine, write_text
+
+    if name is not None:
+        if json_path is not None:
+            raise click.UsageError("--json is of the list: leave out NAME, or --json")
+        click.echo(find_machine(name).read_text(encoding="utf-8"), nl=False)
+        return
+    rows = [about(known) for known in described_machines().values()]
+    if json_path is not None:
+        text = json.dumps({"machines": rows}, indent=1) + "\n"
+        if json_path == "-":
+            sys.stdout.write(text)
+        else:
+            write_text(Path(json_path), text)
+    if json_path != "-":
+        click.echo(table([(row["name"], row["problem"] or row["summary"]) for row in rows]))
+
+
+def about(known: DescribedMachine) -> dict[str, Any]:
+    """A row of the list. What cannot be read has a ``problem``, and no levels."""
+    from demitasse import DescriptionError, load_machine
+
+    row = {"name": known.name, "distribution": known.distribution, "path": str(known.path)}
+    try:
+        levels = [
+            {"name": each.name, "count": each.count, "workers": each.workers}
+            for each in load_machine(known.path).levels
+        ]
+        return {**row, "summary": summary(known.path), "levels": levels, "problem": None}
+    except DescriptionError as error:
+        return {**row, "summary": "", "levels": [], "problem": f"PROBLEM: {error}"}
+
+
+def summary(path: Path) -> str:
+    """The first sentence of the comment at the head of a description."""
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.strip("# ") or not line.startswith("#"):
+            break
+        lines.append(line.lstrip("# "))
+    return re.split(r"(?<=\.) ", " ".join(lines), maxsplit=1)[0].rstrip(".")
+
+
+def table(rows: Sequence[tuple[str, str]]) -> str:
+    """Lines with names in a column, as wide as the widest."""
+    wide = max((len(name) for name, _ in rows), default=0)
+    return "\n".join(f"{name:<{wide}}  {text}".rstrip() for name, text in rows)
