@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     "machines",
     help="List the machines that --hw knows by name; or print the description of NAME, to begin one's "
     "own from.",
-    epilog="Example: demitasse machines laptop > mine.toml",
+    epilog="Example: demitasse machines laptop",
 )
 @click.argument("name", required=False)
 @click.option(
