@@ -37,6 +37,9 @@ class Device:
         self.pool, self.pinned = Pool(self.driver, self.stream), PinnedPool(driver)
         self.opened: dict[str, Any] = {}
         self.functions: dict[str, Function] = {}
+        self.capturing = False
+        """Whether what is given to the stream goes into a graph, and is not done now."""
+
         self._rows: weakref.WeakSet[Row] = weakref.WeakSet()
         self._lock = threading.Lock()
 

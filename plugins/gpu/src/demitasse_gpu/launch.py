@@ -140,6 +140,7 @@ def captured(device: Device, enqueue: Callable[[], None]) -> Handle:
     """The graph of what ``enqueue`` gives to the device's stream. What it raises is raised once the
     capture is ended."""
     driver, stream = device.driver, device.stream
+    device.capturing = True
     try:
         driver.begin_capture(stream)
         enqueue()
@@ -148,6 +149,8 @@ def captured(device: Device, enqueue: Callable[[], None]) -> Handle:
         with contextlib.suppress(DemitasseError, MemoryError):
             driver.end_graph(driver.end_capture(stream))
         raise
+    finally:
+        device.capturing = False
     return driver.end_capture(stream)
 
 

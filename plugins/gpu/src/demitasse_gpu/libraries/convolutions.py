@@ -23,6 +23,7 @@ from demitasse_gpu.launch import Call, Launch, in_order
 from demitasse_gpu.libraries import copies, cublaslt, cudnn, implicit_gemm, products, winograd
 from demitasse_gpu.libraries.cudnn import Plan, Tensor, strides_of
 from demitasse_gpu.libraries.epilogue import Table, add_bias, column_sums, widened
+from demitasse_gpu.libraries.held import NEAR, HeldCall, Proof, judge
 from demitasse_gpu.libraries.measuring import quickest
 
 if TYPE_CHECKING:
@@ -48,6 +49,12 @@ KINDS = {
     "convolution_relu": cudnn.FORWARD,
     "convolution_backward_data": cudnn.BACKWARD_DATA,
     "convolution_backward_weights": cudnn.BACKWARD_WEIGHTS,
+}
+
+NAMES = {
+    cudnn.FORWARD: "a convolution",
+    cudnn.BACKWARD_DATA: "a convolution's gradient of images",
+    cudnn.BACKWARD_WEIGHTS: "a convolution's gradient of filters",
 }
 
 
@@ -227,7 +234,7 @@ def _forward(asked: Convolution, inputs: Sequence[Any], outputs: Sequence[Any], 
             for name, way in _forward_ways(library, copied.wide, given, b, y, workspace, rest):
                 yield prefix + name, _in_line(*before, way)
 
-    return _quickest(library, asked, ways, (x, w, b, y, workspace))
+    return _quickest(library, asked, ways, y, (x, w, b, y, workspace))
 
 
 def _forward_ways(
@@ -327,7 +334,7 @@ def _data(asked: Convolution, inputs: Sequence[Any], outputs: Sequence[Any], wor
         operation = library.convolution(asked.kind, *tensors, asked.geometry)
         yield from _ways(library, asked, [operation], tensors, addresses, workspace, only)
 
-    return _quickest(library, asked, ways, (dy, w, dx, workspace))
+    return _quickest(library, asked, ways, dx, (dy, w, dx, workspace))
 
 
 def _weights(asked: Convolution, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
@@ -362,7 +369,7 @@ def _weights(asked: Convolution, inputs: Sequence[Any], outputs: Sequence[Any], 
                 for name, way in wide:
                     yield prefix + name, _in_line(before, way, back, *after)
 
-        works.append(_quickest(library, asked, ways, (dy, x, dw, workspace)))
+        works.append(_quickest(library, asked, ways, dw, (dy, x, dw, workspace)))
     return in_order(works)
 
 
@@ -417,10 +424,10 @@ def _in_line(*works: Way | Launch) -> Way:
 
 
 def _quickest(
-    library: cudnn.Cudnn, asked: Convolution, ways: Callable[[str], Ways], held: object
+    library: cudnn.Cudnn, asked: Convolution, ways: Callable[[str], Ways], made: Any, held: object
 ) -> Call:
     """The quickest of the ways. One that was measured before, in this process or another, is made alone,
-    where there is still such a way; or one of another size of images."""
+    where there is still such a way; or one of another size of images. ``made`` is what they compute."""
     kept = library.chosen.get(asked)
     measured = bool(kept)
     for name in [kept] if kept else _of_other_sizes(library, asked):
@@ -436,11 +443,30 @@ def _quickest(
                 f"{library.device.space}: cuDNN has no engine for a convolution of {shapes}; leave it "
                 f"out ([options.gpu] libraries = false)"
             )
-        best = quickest(library.device, [*found.values()])
-        name = library.chosen.keep(asked, [*found][best])
+        name = [*found][quickest(library.device, [*found.values()])]
+        if (other := judge(name, found)) is not None:
+            library.proofs[asked] = _proof(library, asked, name, other)
+        # What is not proved yet is measured anew by a process that comes after one that broke off.
+        library.chosen.keep(asked, name, lasting=other is None)
     if measured and asked.x[0] == 1:
         library.sizes.setdefault(_sizeless(asked), {})[prod(asked.y[2:])] = name
+    proof = library.proofs.get(asked)
+    if proof is not None and proof.holds is None and name == proof.own:
+        other_way = (found if proof.other in found else dict(ways(proof.other))).get(proof.other)
+        if other_way is not None:
+            return HeldCall(library.device, found[name], other_way, made, proof, held)
     return Call(library.device, found[name], held)
+
+
+def _proof(library: cudnn.Cudnn, asked: Convolution, own: str, other: str) -> Proof:
+    """Of a way by kernels of our own; what is found out lasts."""
+    shapes = " by ".join("x".join(map(str, extents)) for extents in (asked.x, asked.w))
+    what = f"{library.device.space}: {NAMES[asked.kind]} of {shapes} in {asked.precision}"
+
+    def settle(holds: bool) -> None:
+        library.chosen.keep(asked, own if holds else other)
+
+    return Proof(what, own, other, NEAR[asked.precision], settle)
 
 
 def _of_other_sizes(library: cudnn.Cudnn, asked: Convolution) -> list[str]:

@@ -17,6 +17,7 @@ from demitasse_gpu.problems import explained
 
 if TYPE_CHECKING:
     from demitasse_gpu.device import Device
+    from demitasse_gpu.libraries.held import Proof
 
 # cudnnBackendDescriptorType_t.
 POINTWISE, CONVOLUTION, ENGINE, ENGINE_CONFIG, HEURISTICS, PLAN = 0, 1, 2, 3, 4, 5
@@ -161,6 +162,9 @@ class Cudnn:
         self.chosen = Choices(device, name if loaded is None else "")
         self.sizes: dict[Any, dict[int, str]] = {}
         """The quickest way for an image of how many points, by the convolution without its size."""
+
+        self.proofs: dict[Any, Proof] = {}
+        """Of kernels of our own that were chosen in this process, whether they compute the same."""
 
         self.known: dict[Any, weakref.WeakValueDictionary[str, Plan]] = {}
         """Plans in use, by what they compute: of those that were only tried nothing is kept, as each has

@@ -45,10 +45,10 @@ class Choices:
         """The quickest way's name, "" where it is not known. There may be no such way any more."""
         return self._known.get(asked) or self._kept.get(repr(asked), "")
 
-    def keep(self, asked: object, name: str) -> str:
-        """Know it from now on; gives the name."""
+    def keep(self, asked: object, name: str, lasting: bool = True) -> str:
+        """Know it from now on, in later processes too where it is ``lasting``; gives the name."""
         self._known[asked] = name
-        if self._path is not None:
+        if lasting and self._path is not None:
             self._kept[repr(asked)] = name
             self._new = True
             if time.monotonic() - self._written > SOON:

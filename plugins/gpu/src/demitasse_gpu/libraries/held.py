@@ -1,0 +1,141 @@
+"""Kernels of our own held against a library's, where they compute first.
+
+They were written on one device, and run on others. What they make of a convolution is compared, when a
+process first takes them for it, with what cuDNN or cuBLASLt makes of the same numbers: those of the
+step's first iteration, where works are called one by one. Who is wrong is left out, and told."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from demitasse import DemitasseError
+from demitasse_gpu.launch import Call
+
+if TYPE_CHECKING:
+    from demitasse_gpu.array import DeviceArray
+    from demitasse_gpu.device import Device
+
+log = logging.getLogger("demitasse.gpu")
+
+NEAR = {"f32": 1e-3, "tf32": 2e-2, "bf16": 5e-2}
+"""How far apart two results may be, of the largest number: some hundred times what rounding and another
+order of sums make, and a tenth of what a part that was left out or counted twice does."""
+
+PIECES, PIECE = 4, 2**18
+"""What is compared of a large result: so many parts of so many numbers, the first and the last."""
+
+OWN = re.compile(r"(copy \d+: )?(tiles|winograd) ")
+"""How names of ways begin that are by kernels of our own."""
+
+
+@dataclass
+class Proof:
+    """Whether a way, ``own``, computes what ``other`` does: None while nobody knows. ``settle`` is
+    called once, with the answer. All that compute the same share it."""
+
+    what: str
+    own: str
+    other: str
+    near: float
+    settle: Callable[[bool], None]
+    holds: bool | None = None
+
+
+class HeldCall(Call):
+    """A call, ``own``, that computes ``made``, and is held against ``other`` the first time that this is
+    no capture; from then on it is what holds."""
+
+    def __init__(
+        self,
+        device: Device,
+        own: Callable[[int], object],
+        other: Callable[[int], object],
+        made: DeviceArray,
+        proof: Proof,
+        held: object,
+    ) -> None:
+        super().__init__(device, own, held)
+        self._other: Callable[[int], object] | None = other
+        self._made, self._proof = made, proof
+
+    def __call__(self) -> None:
+        with self.device.turn:
+            self.device.driver.enter()
+            if self._other is not None and not self.device.capturing:
+                self._compare(self._other)
+            else:
+                self._call(self._stream)
+
+    def _compare(self, other: Callable[[int], object]) -> None:
+        """Leaves in ``made`` what the way makes that holds."""
+        proof = self._proof
+        if proof.holds is None:
+            try:
+                other(self._stream)
+            except (DemitasseError, MemoryError) as error:
+                log.warning(
+                    "%s: our kernel %r cannot be compared with %s: %s",
+                    *(proof.what, proof.own, proof.other, error),
+                )
+                self._other = None  # nobody knows
+                self._call(self._stream)
+                return
+            expected = pieces(self._made)
+            self._call(self._stream)
+            distance = apart(pieces(self._made), expected)
+            if math.isnan(distance):
+                return  # numbers that are none, or all zero, tell nothing: the next call may
+            proof.holds = distance <= proof.near
+            proof.settle(proof.holds)
+            if not proof.holds:
+                log.warning(
+                    "%s: our kernel %r makes numbers that are %.2g of the largest off those of %s, "
+                    "which takes its place; please report it, with what demitasse doctor says here",
+                    *(proof.what, proof.own, distance, proof.other),
+                )
+                other(self._stream)
+        else:
+            (self._call if proof.holds else other)(self._stream)
+        self._call, self._other = (self._call if proof.holds else other), None
+
+
+def judge(name: str, found: Iterable[str]) -> str | None:
+    """By the ways' names, that of a library's way, if the first is by kernels of our own. None where it
+    is not, or where no library has one."""
+    if not OWN.match(name):
+        return None
+    return next((each for each in found if not OWN.match(each)), None)
+
+
+def pieces(made: DeviceArray) -> list[np.ndarray]:
+    """Parts of an array, or all of a small one, on the host in float32. bfloat16 lies as uint16."""
+    flat = made.reshape(-1)
+    if flat.size <= PIECES * PIECE:
+        starts, length = [0], flat.size
+    else:
+        starts = [(flat.size - PIECE) * number // (PIECES - 1) for number in range(PIECES)]
+        length = PIECE
+    parts = [np.asarray(flat[start : start + length]) for start in starts]
+    return [
+        (part.astype(np.uint32) << 16).view(np.float32) if part.dtype == np.uint16 else part
+        for part in parts
+    ]
+
+
+def apart(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+    """The largest difference, of the largest number that is expected; infinity where what was found is
+    no finite number and what is expected is one; no number where what is expected tells nothing."""
+    largest = float(np.max([np.abs(each).max(initial=0) for each in expected]))  # NaN, if one is
+    if not math.isfinite(largest) or largest == 0:
+        return math.nan
+    with np.errstate(invalid="ignore", over="ignore"):
+        off = [np.abs(a - b).max(initial=0) for a, b in zip(found, expected, strict=True)]
+    worst = float(np.max(off))
+    return worst / largest if math.isfinite(worst) else math.inf
