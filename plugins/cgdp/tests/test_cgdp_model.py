@@ -167,11 +167,29 @@ def test_what_a_sync_does_not_say_is_the_links_and_the_hosts(tmp_path: Path) -> 
     assert rates is not None
     assert (rates.d2h, rates.h2d) == (34e9, 34e9)
     assert rates.accumulate == pytest.approx(2 * 115e9 / 3)  # both processors', three passes
-    assert rates.synchronise == 10e-6 and rates.interference == 0
+    assert rates.synchronise == 10e-6 and rates.interference == rates.adding == 0
     told = "\n".join(rates.sources)
     for name in ("d2h", "h2d", "accumulate", "synchronise"):
         assert f"{name} is not given" in told
-    assert "interference 0 (assumed)" in told
+    assert "interference 0 (assumed)" in told and "adding" not in told
+
+
+@pytest.mark.parametrize(
+    ("sync", "seconds"),
+    [
+        ("interference = 0.1", 0.1 * (1 + 2 + 4)),
+        ("interference = 0.1\ninterference_adding = 0.5", 0.1 * (1 + 4) + 0.5 * 2),
+        ("interference_adding = 0.5", 0.5 * 2),
+    ],
+)
+def test_backward_is_longer_beside_copies_and_beside_additions(
+    tmp_path: Path, sync: str, seconds: float
+) -> None:
+    """4 GB of each of four replicas: 1 s to the host, 2 s of additions, 4 s back."""
+    rates = 'd2h = "4 GB/s"\nh2d = "1 GB/s"\naccumulate = "8 GB/s"\n'
+    made = predicted(rates + sync, path=tmp_path / "hw.toml")
+    assert made.rates is not None
+    assert made.rates.slower(4e9, 4) == pytest.approx(seconds)
 
 
 def test_the_tree_joins_the_nearest_first(tmp_path: Path) -> None:
@@ -203,6 +221,7 @@ def test_a_number_that_lacks_is_asked_for(tmp_path: Path, sync: str, found: str,
         ("d2h = 14", "sync: d2h = 14 .valid: a text like '15 GB/s'"),
         ('d2 = "14 GB/s"', "unknown option 'd2'; did you mean 'd2h'"),
         ("interference = -1", "interference = -1 .valid: a number from 0"),
+        ("interference_adding = 1e3", "interference_adding = 1000.0 .valid: a number from 0"),
         ('synchronise = "1 GB/s"', "synchronise = '1 GB/s'"),
     ],
 )

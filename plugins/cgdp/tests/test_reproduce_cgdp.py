@@ -121,7 +121,21 @@ def test_vgg_gains_most_and_googlenet_least_as_the_text_says() -> None:
     }
     assert gains["GoogLeNet-v1"] < gains["AlexNet"] < gains["VGGNet-16"]
     for net, gain in gains.items():
-        assert gain == pytest.approx(SPEEDUPS[net], abs=0.02)
+        # As printed, to a unit of its last place; GoogLeNet has the least overhead and most of the error.
+        assert gain == pytest.approx(SPEEDUPS[net], abs=0.02 if net == "GoogLeNet-v1" else 0.01)
+
+
+def test_what_four_gpus_lose_more_than_two_is_beside_additions() -> None:
+    """Two constants for AlexNet's two cells; GoogLeNet's and VGGNet-16's are not fitted."""
+    for gpus in (2, 4):
+        printed = TABLE_2[TRL, "AlexNet"][GPUS.index(gpus)]
+        assert 1e3 * training.iteration(TRL, "AlexNet", gpus) == pytest.approx(printed, abs=0.06)
+    rates, size = calibrated().rates, float(NETS["AlexNet"]().gradients)
+    down, add, up = rates.transfers(size, 4)
+    assert rates.slower(size, 4) - rates.slower(size, 2) == pytest.approx(rates.adding * add / 2)
+    # What copies take of the memory's bandwidth is the least that they can cost what needs all of it.
+    bytes_alone = 2 * size / (down + up) / MEMORY
+    assert bytes_alone < rates.interference < 4 * bytes_alone
 
 
 def test_two_gpus_have_one_round_and_four_have_two() -> None:
@@ -211,7 +225,7 @@ def test_a_launch_takes_what_makes_naive_chunks_slower(launch: float, slower: bo
     rates, tree = calibrated().rates, calibrated().tree(4)
     size = float(net.gradients)
     hidden = tree.collect(size) + tree.broadcast(size)
-    beside = rates.interference * sum(rates.transfers(size, 4))
+    beside = rates.slower(size, 4)
     assert (every - never + beside > hidden) is slower
 
 
@@ -238,6 +252,7 @@ def test_the_machine_is_as_described() -> None:
         assert value == pytest.approx(getattr(made.rates, name), rel=0.01)
     assert float(options["synchronise"].split()[0]) * 1e-6 == pytest.approx(machine.LAUNCH)
     assert options["interference"] == pytest.approx(made.rates.interference, rel=0.01)
+    assert options["interference_adding"] == pytest.approx(made.rates.adding, rel=0.01)
 
 
 def test_the_expected_largest_of_normal_numbers() -> None:

@@ -34,7 +34,7 @@ class Options:
         valid."""
         place = f"{where}: sync"
         for name in given:
-            if name not in (valid := (*NAMES, *rates.OPTIONS, rates.SHARE)):
+            if name not in (valid := (*NAMES, *rates.OPTIONS, *rates.SHARES)):
                 raise DescriptionError(unknown("option", name, valid, place))
         rates.check(given, place)
         scheme = given.get("scheme", cls.scheme)

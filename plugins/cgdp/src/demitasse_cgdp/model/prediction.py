@@ -81,7 +81,7 @@ class Predicted(GradientSync):
         assert self.rates is not None
         size = float(sum(len(bucket.span) for bucket in chunk) * self._item)
         down, add, up = self.rates.transfers(size, self.size)
-        slower = self.rates.interference * (down + add + up)
+        slower = self.rates.slower(size, self.size)
         first, last = chunk[0].layers[0], chunk[-1].layers[-1]
         name = first if first == last else f"{first} to {last}"
         before = [
@@ -100,8 +100,9 @@ class Predicted(GradientSync):
             return [LayerTimes(time) for time in times]
         found = []
         for bucket, time in zip(buckets, times, strict=True):
-            down, add, up = self.rates.transfers(float(len(bucket.span) * self._item), self.size)
-            slower = self.rates.interference * (down + add + up)
+            sent = float(len(bucket.span) * self._item)
+            down, add, up = self.rates.transfers(sent, self.size)
+            slower = self.rates.slower(sent, self.size)
             found.append(LayerTimes(time + slower, self.rates.synchronise, down + add, up, down))
         return found
 
@@ -116,7 +117,7 @@ class Predicted(GradientSync):
             self.sources.append(f"the other scheme is not compared: {self._lacks}")
             return
         size = float(sum(len(bucket.span) for bucket in buckets) * self._item)
-        alone = sum(layer.bp for layer in layers) - self._interference(size)
+        alone = sum(layer.bp for layer in layers) - self.rates.slower(size, self.size)
         chunk = self._size(layers)
         over = in_turn(joined(layers, chunk)) - alone
         other = self.tree.collect(size) + self.tree.broadcast(size)
@@ -132,10 +133,6 @@ class Predicted(GradientSync):
                 f"chunks of {chunk}: the best of {len(sizes)} sizes; Algorithm 1 (step "
                 f"{self.options.step}, range {self.options.reach}) finds {found}"
             )
-
-    def _interference(self, size: float) -> float:
-        assert self.rates is not None
-        return self.rates.interference * sum(self.rates.transfers(size, self.size))
 
     def _searched(self, layers: Sequence[LayerTimes]) -> int:
         """What Algorithm 1 settles on if iterations take what is predicted."""

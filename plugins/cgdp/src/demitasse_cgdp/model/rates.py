@@ -14,9 +14,10 @@ OPTIONS = {"d2h": "B/s", "h2d": "B/s", "accumulate": "B/s", "synchronise": "s"}
 gradients go to the host and back, how many bytes of contributions the host adds a second, and what one
 synchronisation of the default stream costs."""
 
-SHARE = "interference"
-"""And one without a unit: by what share of the time of copies and additions backward beside them is
-longer, as it shares memory, driver and processors with them."""
+SHARES = ("interference", "interference_adding")
+"""And two without a unit: by what share of the time of copies backward beside them is longer, as it
+shares the accelerator's memory with them; and by what share of that of additions, as these take
+processors from the threads that drive accelerators. The second is the first where it is not given."""
 
 PASSES = 3
 """Of memory for an addition on an accelerator or on the host: two operands are read, one is written."""
@@ -25,19 +26,26 @@ PASSES = 3
 @dataclass(frozen=True)
 class Rates:
     """Of CGDP: bytes a second from an accelerator to the host and back, and of contributions added
-    there; seconds of a synchronisation; the share of interference. ``sources`` are lines for people."""
+    there; seconds of a synchronisation; the shares of interference, of copies and of additions.
+    ``sources`` are lines for people."""
 
     d2h: float
     h2d: float
     accumulate: float
     synchronise: float = 0.0
     interference: float = 0.0
+    adding: float = 0.0
     sources: tuple[str, ...] = ()
 
     def transfers(self, size: float, replicas: int) -> tuple[float, float, float]:
         """Seconds in which ``size`` bytes of each replica go to the host, are added there, and the sum
         goes back; links are each replica's own, the additions the host's."""
         return size / self.d2h, replicas * size / self.accumulate, size / self.h2d
+
+    def slower(self, size: float, replicas: int) -> float:
+        """Seconds that backward is longer beside these transfers."""
+        down, add, up = self.transfers(size, replicas)
+        return self.interference * (down + up) + self.adding * add
 
 
 @dataclass(frozen=True)
@@ -107,9 +115,13 @@ def rates_of(group: Group, where: str) -> Rates:
     else:
         lines.append(f"synchronise {wait}")
     seconds = wait.value if wait else latency.value if latency else 0.0
-    share = float(given.get(SHARE, 0.0))
-    lines.append(f"{SHARE} {share:g}" if SHARE in given else f"{SHARE} 0 (assumed)")
-    return Rates(told["d2h"].value, told["h2d"].value, add, seconds, share, tuple(lines))
+    copies, adding = SHARES
+    share = float(given.get(copies, 0.0))
+    lines.append(f"{copies} {share:g}" if copies in given else f"{copies} 0 (assumed)")
+    other = float(given.get(adding, share))
+    if adding in given:
+        lines.append(f"{adding} {other:g}")
+    return Rates(told["d2h"].value, told["h2d"].value, add, seconds, share, other, tuple(lines))
 
 
 def tree_of(group: Group) -> Tree:
@@ -138,9 +150,10 @@ def tree_of(group: Group) -> Tree:
 def check(given: Mapping[str, Any], where: str) -> None:
     """Raise DescriptionError for a rate that is none."""
     _told(given, where)
-    share = given.get(SHARE, 0.0)
-    if type(share) not in (int, float) or not 0 <= share < 100:
-        raise DescriptionError(f"{where}: {SHARE} = {share!r} (valid: a number from 0, like 0.15)")
+    for name in SHARES:
+        share = given.get(name, 0.0)
+        if type(share) not in (int, float) or not 0 <= share < 100:
+            raise DescriptionError(f"{where}: {name} = {share!r} (valid: a number from 0, like 0.15)")
 
 
 def _told(given: Mapping[str, Any], where: str) -> dict[str, Quantity]:

@@ -72,8 +72,8 @@ def calibrated() -> Machine:
     - both copies of the tree together: Table 3's broadcast;
     - jitter: GoogLeNet with four GPUs in Table 2 (BVLC/Caffe), less its exchange;
     - a near copy: AlexNet with two GPUs in Table 2 (BVLC/Caffe), less additions and jitter;
-    - interference: AlexNet with two and with four GPUs in Table 2 (TRL/Caffe), the two together, over
-    the times of copies and additions in Table 4; with two GPUs half as much is added.
+    - interference: AlexNet with two and with four GPUs in Table 2 (TRL/Caffe). What four lose more is
+    beside additions, of which two GPUs have half, the rest beside copies, over their times in Table 4.
     """
     alexnet, googlenet = NETS[ALEXNET](), NETS[GOOGLENET]()
     size = float(alexnet.gradients)
@@ -85,10 +85,11 @@ def calibrated() -> Machine:
     jitter = (_overhead(BVLC, GOOGLENET, 4) - exchange) / (weighted[0] * _largest(4))
     left = _overhead(BVLC, ALEXNET, 2) - 5 * size / MEMORY - jitter * weighted[1] * _largest(2)
     near = left / 2 / size
-    slower = sum(
+    two, four = (
         _overhead(TRL, ALEXNET, gpus) - weighted[1] * (jitter * _largest(gpus) + LAUNCH)
         for gpus in (2, 4)
     )
-    interference = slower / (2 * (down + up) + add * (1 + 2 / 4))
-    rates = Rates(size / down, size / up, 4 * size / add, LAUNCH, interference)
+    adding = (four - two) / (add / 2)
+    copying = (four - adding * add) / (down + up)
+    rates = Rates(size / down, size / up, 4 * size / add, LAUNCH, copying, adding)
     return Machine(rates, near, both - near, jitter)

@@ -28,8 +28,10 @@ def notes() -> list[str]:
         f"layer times the expected largest of as many standard normal numbers as there are GPUs "
         f"(BVLC/Caffe, GoogLeNet with four, which exchanges a fifth of AlexNet's bytes and loses half "
         "as much time)",
-        f"calibrated on Table 2: what runs beside copies and additions is longer by "
-        f"{rates.interference:.1%} of their time (TRL/Caffe, AlexNet with two and four GPUs together)",
+        f"calibrated on Table 2: backward beside copies is longer by {rates.interference:.1%} of their "
+        f"time (the bytes alone are 5% of the GPU's memory bandwidth), beside additions by "
+        f"{rates.adding:.1%}, as these take processors from the threads that drive GPUs (TRL/Caffe, "
+        f"AlexNet with two and with four GPUs, which add twice as much)",
         f"calibrated on section 5.3: a launch takes {LAUNCH * 1e6:.0f} us with several threads at one "
         f"driver, the least five of microseconds with which OrigCGDP is slower than TypDP. After a "
         f"synchronisation nothing is in the queue; ResNet-152's kernels are shorter than that, so "

@@ -90,10 +90,11 @@ def layer_times(name: str, batch: int, gpus: int, size: int) -> tuple[tuple[Laye
     times = reached(net, slow, [chunk[-1][0] for chunk in together])
     found, before = [], 0.0
     for chunk in together:
-        down, add, up = rates.transfers(float(sum(some for _, some in chunk)), gpus)
+        sent = float(sum(some for _, some in chunk))
+        down, add, up = rates.transfers(sent, gpus)
         after = times[chunk[-1][0]]
-        slower = rates.interference * (down + add + up)
-        found.append(LayerTimes(after - before + slower, 0.0, down + add, up, down))
+        longer = after - before + rates.slower(sent, gpus)
+        found.append(LayerTimes(longer, 0.0, down + add, up, down))
         before = after
     return tuple(found), reached(net, slow, ())[""]
 
