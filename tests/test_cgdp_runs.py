@@ -111,7 +111,8 @@ def test_two_processes_of_two_accelerators_train_as_one_worker_does(tmp_path: Pa
 def test_the_command_lines_timeline_has_copies_and_sums(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     hw = machine(tmp_path / "hw.toml", "cgdp", 2)
-    run(tmp_path, hw, "--timeline", "timeline.json")
+    told = run(tmp_path, hw, "--timeline", "timeline.json")["synchronisation"]
+    assert any("chunks by Algorithm 1: the search goes on, now with 1" in line for line in told)
     events = json.loads((tmp_path / "timeline.json").read_text())
     events = events["traceEvents"] if isinstance(events, dict) else events
     names = [event["name"] for event in events if event.get("cat") == "synchronisation"]

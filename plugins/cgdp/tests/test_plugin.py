@@ -61,7 +61,7 @@ def test_a_wrong_option_is_named(train: Train, options: dict[str, Any], message:
 def test_the_readme_tells_every_option_of_a_sync() -> None:
     table = re.findall(r"^\| (`.*?) \|", README.read_text(encoding="utf-8"), re.MULTILINE)
     told = {name for row in table for name in re.findall(r"`(\w+)`", row)}
-    assert told == {*NAMES, *rates.OPTIONS, rates.SHARE}
+    assert told == {*NAMES, *rates.OPTIONS, *rates.SHARES}
 
 
 def test_workers_without_streams_are_refused(train: Train) -> None:

@@ -121,7 +121,7 @@ def test_vgg_gains_most_and_googlenet_least_as_the_text_says() -> None:
     }
     assert gains["GoogLeNet-v1"] < gains["AlexNet"] < gains["VGGNet-16"]
     for net, gain in gains.items():
-        # As printed, to a unit of its last place; GoogLeNet has the least overhead and most of the error.
+        # As printed, to a unit of its last place; GoogLeNet is furthest off.
         assert gain == pytest.approx(SPEEDUPS[net], abs=0.02 if net == "GoogLeNet-v1" else 0.01)
 
 

@@ -86,7 +86,7 @@ class FakeTrainer:
         )
         self.iteration, self.batch, self.workers = 0, 32, 2
         self.stopped = False
-        self.plan, self.processes, self.notes = None, Processes(), list[str]()
+        self.plan, self.processes, self.notes = None, Processes(), ["Ring: two ranks add"]
         self.listeners: list[Callable[[Event], None]] = []
         self.before_iteration: Callable[[int], None] = lambda iteration: None
         self.profiled = 0

@@ -257,6 +257,7 @@ def run(
                 "snapshot": history.snapshot,
                 "batch": trainer.batch,
                 "workers": trainer.workers,
+                "synchronisation": trainer.notes,
             },
         )
 
