@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 WORD = 4
 """Bytes of a float32."""
@@ -19,9 +20,9 @@ PASSES = 3
 
 @dataclass
 class Count:
-    """``flops`` and ``moved`` bytes of a sample (forward and backward), ``weights`` in number, and the
-    bytes that a worker moves each iteration however few samples it has. ``shape`` is the last blob's:
-    channels, rows, columns."""
+    """``flops``, ``moved`` bytes and ``powers`` (calls of the C library's function) of a sample (forward
+    and backward), ``weights`` in number, and the bytes that a worker moves each iteration however few
+    samples it has. ``shape`` is the last blob's: channels, rows, columns."""
 
     shape: tuple[int, int, int]
     batch: int
@@ -29,6 +30,7 @@ class Count:
     moved: float = 0.0
     weights: int = 0
     fixed: float = 0.0
+    powers: float = 0.0
 
     @property
     def size(self) -> int:
@@ -67,19 +69,23 @@ class Count:
         self.flops += 2.0 * kernel * kernel * self.size
         self.moved += WORD * (3 * before + 3 * self.size)
 
-    def elementwise(self, flops: float, blobs: float) -> None:
+    def elementwise(self, flops: float, blobs: float, powers: float = 0.0) -> None:
         """An activation or normalisation that does so much with an element and moves so many blobs of
         its size, both ways together."""
         self.flops += flops * self.size
         self.moved += WORD * blobs * self.size
+        self.powers += powers * self.size
 
 
-RELU, SIGMOID, LRN, BATCH_NORM = (2, 5), (40, 5), (60, 22), (20, 28)
-"""(operations, blobs moved) of an element, forward and backward: an exponential counts for 30, a power
-for 25; LRN within a channel and batch normalisation are what Caffe's layers compose them of."""
+Element = tuple[float, float, float]
+"""Of an element, forward and backward: operations, blobs moved, powers."""
+
+RELU, SIGMOID, LRN, BATCH_NORM = (2, 5, 0), (10, 5, 0.5), (10, 22, 2), (20, 28, 0)
+"""An exponential counts for half a power. LRN within a channel and batch normalisation are what Caffe's
+layers compose them of; the former's square is a power there, too."""
 
 
-def cifar10_full(activation: tuple[float, float], normalisation: tuple[float, float]) -> Count:
+def cifar10_full(activation: Element, normalisation: Element) -> Count:
     """Caffe's cifar10_full with an activation, and a normalisation after the first two of three."""
     net = Count((3, 32, 32), 100)
     for stage, outputs in enumerate((32, 32, 64)):
@@ -89,7 +95,7 @@ def cifar10_full(activation: tuple[float, float], normalisation: tuple[float, fl
         if stage < 2:
             net.elementwise(*normalisation)
     net.inner_product(10)
-    net.elementwise(40, 4)
+    net.elementwise(10, 4, 1)
     return net
 
 
@@ -102,7 +108,7 @@ def lenet() -> Count:
     net.inner_product(500)
     net.elementwise(*RELU)
     net.inner_product(10)
-    net.elementwise(40, 4)
+    net.elementwise(10, 4, 1)
     return net
 
 
@@ -112,5 +118,14 @@ CIFAR: dict[str, Callable[[], Count]] = {
     "Sigmoid": lambda: cifar10_full(SIGMOID, LRN),
 }
 
-SOLVERS = {"native SGD": 5, "Adam": 17, "RMSProp": 15}
-"""Blobs of the weights' size that Caffe's update of each solver moves: its BLAS calls one by one."""
+
+class Update(NamedTuple):
+    """What Caffe's update of a solver does, its BLAS calls one by one: ``blobs`` of the weights' size
+    that it moves, ``powers`` of each weight."""
+
+    blobs: int
+    powers: int
+
+
+SOLVERS = {"native SGD": Update(5, 0), "Adam": Update(17, 1), "RMSProp": Update(15, 2)}
+"""Adam's root and RMSProp's square and root are powers (``caffe_powx``)."""

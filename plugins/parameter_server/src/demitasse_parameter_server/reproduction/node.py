@@ -3,87 +3,107 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from demitasse_parameter_server.reproduction.nets import WORD, Count
+from demitasse_parameter_server.reproduction.nets import WORD, Count, Update
+
+THREADS = (1, 2, 4, 8, 12, 16, 20, 24)
+"""Numbers of threads of Figures 6 and 7 that are predicted."""
 
 
 @dataclass(frozen=True)
 class Node:
     """Figures of hwdesc/tianhe2-node.toml (a test compares them), and what it does not have.
 
-    ``efficiency`` is the share of a core's peak that small products reach, the one number that is
-    fitted. ``core_bandwidth``: what one core alone can draw; ``barrier``: a meeting of all threads;
-    ``latency``, ``network``: a message between nodes."""
+    Two numbers are fitted: ``efficiency``, the share of a core's peak that small products reach, to the
+    best speedup; ``power``, cycles of a power by the C library, a number at a time, as Caffe has it
+    without Intel's vector functions: the least ten with which five nodes of DistCaffe are as quick with
+    RMSProp. ``core_bandwidth``: what one core alone can draw; ``alone``: how much quicker a core runs
+    while no other does (assumed: 3.2 GHz to 2.8 with all, as the E5-2695v2, next to this one);
+    ``barrier``: a meeting of all threads; ``latency``, ``network``: a message between nodes."""
 
     cores: int = 24
     peak: float = 35.2e9
+    clock: float = 2.2e9
     bandwidth: float = 119e9
     core_bandwidth: float = 10e9
+    alone: float = 3.2 / 2.8
+    power: float = 150.0
     barrier: float = 20e-6
     latency: float = 5e-6
     network: float = 6e9
     efficiency: float = 1.0
+
+    def _pace(self, threads: int) -> float:
+        return self.alone if threads == 1 else 1.0
 
     def compute(self, net: Count, samples: int, threads: int) -> float:
         """Seconds of forward and backward over so many samples in each of ``threads`` workers, who share
         the memory's bandwidth."""
         each = min(self.core_bandwidth, self.bandwidth / threads)
         products = net.flops / (self.peak * self.efficiency)
-        return samples * (products + net.moved / each) + net.fixed / each
+        arithmetic = (products + net.powers * self.power / self.clock) / self._pace(threads)
+        return samples * (arithmetic + net.moved / each) + net.fixed / each
 
-    def update(self, net: Count, blobs: int, threads: int) -> float:
-        """Seconds of the solver's update, divided among threads."""
-        rate = min(self.core_bandwidth * threads, self.bandwidth)
-        return WORD * blobs * net.weights / rate
+    def update(self, net: Count, solver: Update, threads: int) -> float:
+        """Seconds of the solver's update. Beside ``threads`` it is one worker's still: the paper has the
+        sum divided among them, and gives the server's task to one (sections IV.B and IV.C.1)."""
+        powers = solver.powers * self.power / self.clock / self._pace(threads)
+        return net.weights * (WORD * solver.blobs / self.core_bandwidth + powers)
 
-    def native(self, net: Count, blobs: int, samples: int | None = None) -> float:
+    def native(self, net: Count, solver: Update, samples: int | None = None) -> float:
         """Seconds of an iteration of Caffe with one thread."""
-        return self.compute(net, samples or net.batch, 1) + self.update(net, blobs, 1)
+        return self.compute(net, samples or net.batch, 1) + self.update(net, solver, 1)
 
-    def single(self, net: Count, blobs: int, threads: int) -> float:
+    def single(self, net: Count, solver: Update, threads: int) -> float:
         """Seconds of an iteration with so many workers: the largest share of the batch, the sum of all
-        gradients by slices, the update by slices, a meeting before each and one after."""
+        gradients by slices, the update, the pull of its result by each, a meeting before each."""
         if threads == 1:
-            return self.native(net, blobs)
+            return self.native(net, solver)
         share = math.ceil(net.batch / threads)
-        moved = WORD * net.weights * (threads + 1)
-        total = moved / min(self.core_bandwidth * threads, self.bandwidth)
-        work = self.compute(net, share, threads) + self.update(net, blobs, threads)
-        return work + total + 3 * self.barrier
+        # Each worker's gradients are read and the sum is written; it is read and each worker's written.
+        moved = 2 * WORD * net.weights * (threads + 1)
+        exchange = moved / min(self.core_bandwidth * threads, self.bandwidth)
+        work = self.compute(net, share, threads) + self.update(net, solver, threads)
+        return work + exchange + 3 * self.barrier
 
-    def distributed(self, net: Count, blobs: int, nodes: int) -> float:
+    def distributed(self, net: Count, solver: Update, nodes: int) -> float:
         """Seconds of an iteration of DistCaffe: native Caffe on each node's share, and a reduction of
         the gradients and broadcast of the parameters, both along binomial trees."""
         share = math.ceil(net.batch / nodes)
         stages = 2 * math.ceil(math.log2(nodes)) if nodes > 1 else 0
         message = self.latency + WORD * net.weights / self.network
-        return self.native(net, blobs, share) + stages * message
+        return self.native(net, solver, share) + stages * message
 
-    def speedup(self, net: Count, blobs: int, threads: int) -> float:
+    def speedup(self, net: Count, solver: Update, threads: int) -> float:
         """Over Caffe with one thread."""
-        return self.native(net, blobs) / self.single(net, blobs, threads)
+        return self.native(net, solver) / self.single(net, solver, threads)
 
-    def best(self, net: Count, blobs: int) -> float:
-        """Seconds of an iteration with a thread on each core."""
-        return self.single(net, blobs, self.cores)
+    def best(self, net: Count, solver: Update) -> float:
+        """Seconds of an iteration with the number of threads that is quickest."""
+        return min(self.single(net, solver, threads) for threads in THREADS)
 
-    def equal_nodes(self, net: Count, blobs: int) -> int | None:
+    def best_speedup(self, net: Count, solver: Update) -> float:
+        """Of these, over Caffe with one thread."""
+        return self.native(net, solver) / self.best(net, solver)
+
+    def equal_nodes(self, net: Count, solver: Update) -> int | None:
         """How many nodes DistCaffe needs to be as quick as the node at its best; None where all that
         the paper tried are slower."""
-        best = self.best(net, blobs)
+        best = self.best(net, solver)
         nodes = range(1, self.cores + 1)
-        return next((n for n in nodes if self.distributed(net, blobs, n) <= best), None)
+        return next((n for n in nodes if self.distributed(net, solver, n) <= best), None)
 
 
-def calibrated(speedup: float, net: Count, blobs: int) -> Node:
-    """The node whose efficiency gives a net's speedup on all cores: by bisection, as less efficient
-    products leave more of the bandwidth unused."""
+def calibrated(speedup: float, nets: Sequence[Count], solver: Update, of: Node) -> Node:
+    """A node with the efficiency that gives the best speedup of all nets: by bisection, as less
+    efficient products leave more of the bandwidth unused."""
     low, high = 0.01, 1.0
     for _ in range(60):
-        node = replace(Node(), efficiency=(low + high) / 2)
-        if node.speedup(net, blobs, node.cores) > speedup:
+        node = replace(of, efficiency=(low + high) / 2)
+        if max(node.best_speedup(net, solver) for net in nets) > speedup:
             low = node.efficiency
         else:
             high = node.efficiency
-    return Node(efficiency=low)
+    return replace(of, efficiency=low)
