@@ -201,11 +201,24 @@ def test_figure_2_has_the_papers_shape() -> None:
     typical, alone = cells["TypDP"], cells["single GPU"]
     sizes = {size: cells[f"chunk size {size}"] for size in tables.FIGURE_2}
     assert sizes[1] > typical  # the naive one is slower
-    assert sizes[1] > sizes[2] > sizes[4] > sizes[6] > sizes[8]
+    assert sizes[1] > sizes[2] > sizes[4] > max(sizes[6], sizes[8])
     best = min(sizes.values())
     assert alone < best < typical
-    assert sizes[10] < 1.02 * best and sizes[8] < 1.02 * best
-    assert min(sizes[80], sizes[90], sizes[100]) > 1.01 * best  # few large chunks, many single layers
+    assert max(sizes[10], sizes[8]) < 1.02 * best
+
+
+def test_sizes_that_algorithm_1_found_are_alike_and_better_than_their_neighbours() -> None:
+    """Section 5.3: 3, 6 or 9 by other steps, 20 by a larger range, all of the same performance; 9 where
+    10 and 20 were tried, too: a convolution, its normalisation and its scale go together."""
+    times = {size: training.iteration(TRL, DEEP, 4, size) for size in (2, 3, 4, 5, 6, 7, 8, 9, 10, 20)}
+    found = [times[size] for size in tables.ALIKE]
+    assert max(found) < 1.015 * min(found)
+    for size in (3, 6, 9):
+        assert times[size] < min(times[size - 1], times[size + 1])
+    assert times[9] == min(times.values())
+    layers = training.exchanged(NETS[DEEP]())
+    assert len(layers) == 156 + 2 * 155 and len(dict(layers)) == len(layers)
+    assert sum(size for _, size in layers) == NETS[DEEP]().gradients
 
 
 def test_chunks_make_resnet_quicker_than_the_typical_scheme_and_leave_others_alone() -> None:
@@ -220,7 +233,7 @@ def test_chunks_make_resnet_quicker_than_the_typical_scheme_and_leave_others_alo
 @pytest.mark.parametrize(("launch", "slower"), [(machine.LAUNCH, True), (machine.LAUNCH - 5e-6, False)])
 def test_a_launch_takes_what_makes_naive_chunks_slower(launch: float, slower: bool) -> None:
     net, slow = NETS[DEEP](tables.FIGURE_2_BATCH), training.slowness(DEEP)
-    every = training.reached(net, slow, net.weighted, launch)[""]
+    every = training.reached(net, slow, [name for name, _ in training.exchanged(net)], launch)[""]
     never = training.reached(net, slow, (), launch)[""]
     rates, tree = calibrated().rates, calibrated().tree(4)
     size = float(net.gradients)

@@ -153,7 +153,9 @@ def check(given: Mapping[str, Any], where: str) -> None:
     for name in SHARES:
         share = given.get(name, 0.0)
         if type(share) not in (int, float) or not 0 <= share < 100:
-            raise DescriptionError(f"{where}: {name} = {share!r} (valid: a number from 0, like 0.15)")
+            raise DescriptionError(
+                f"{where}: {name} = {share!r} (valid: a number from 0, below 100, like 0.15)"
+            )
 
 
 def _told(given: Mapping[str, Any], where: str) -> dict[str, Quantity]:

@@ -17,8 +17,8 @@ Shape = tuple[int, int, int]
 @dataclass(frozen=True)
 class Operation:
     """A layer of Caffe with a whole minibatch: its multiplications and additions and the bytes that it
-    moves, forward and backward, and its ``parameters``. ``part_of`` is the weighted layer whose
-    gradients a normalisation's or a scale's are sent with."""
+    moves, forward and backward, and its ``parameters``. ``part_of`` is the weighted layer that a
+    normalisation or a scale is of."""
 
     name: str
     forward: tuple[float, float]
@@ -116,8 +116,9 @@ class Net:
         parameters, and their differences are sent too. Kept besides: the normalised values, two scratch
         blobs."""
         channels = self.shape[0]
-        self._passes("bn", 14, 16, 2 * channels + 1, self.weighted[-1], (10, 12))
-        self._passes("scale", 4, 6, 2 * channels, self.weighted[-1], (2, 5))
+        of = self.weighted[-1]
+        self._passes(f"bn_{of}", 14, 16, 2 * channels + 1, of, (10, 12))
+        self._passes(f"scale_{of}", 4, 6, 2 * channels, of, (2, 5))
         self.numbers += 2 * prod(self.shape)
 
     def pool(self, kernel: int, stride: int, pad: int = 0) -> None:
@@ -152,7 +153,7 @@ class Net:
 
     @property
     def weighted(self) -> list[str]:
-        """The layers whose gradients are sent, in the order of forward."""
+        """Convolutions and inner products, in the order of forward."""
         return [e.name for e in self.operations if e.parameters and not e.part_of]
 
     def _passes(

@@ -65,6 +65,9 @@ SPEEDUPS: Mapping[str, float] = {
 }
 """Of TRL/Caffe over BVLC/Caffe with four GPUs (sections 5.2.1 and 5.3)."""
 
+LARGEST_CHUNK = 100
+"""Of Figure 2's sizes."""
+
 BEST_CHUNK = 9
 """What Algorithm 1 found for ResNet-152 with step = 10 and range = 5 (section 5.3)."""
 

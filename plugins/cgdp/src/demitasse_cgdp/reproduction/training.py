@@ -10,7 +10,7 @@ from demitasse_cgdp.chunks import ChunkSearch, chunks
 from demitasse_cgdp.model.definitions import LayerTimes, in_turn
 from demitasse_cgdp.reproduction.machine import LAUNCH, MEMORY, MS, PEAK, calibrated
 from demitasse_cgdp.reproduction.nets import NETS, WORD, Net
-from demitasse_cgdp.reproduction.printed import BVLC, TABLE_2, TRL
+from demitasse_cgdp.reproduction.printed import BVLC, LARGEST_CHUNK, TABLE_2, TRL
 
 UPDATE = 10
 """Passes over the parameters of Caffe's SGD: weight decay 3, momentum 4, the difference taken off 3."""
@@ -47,20 +47,17 @@ def alone(framework: str, name: str) -> float:
 
 
 def exchanged(net: Net) -> list[tuple[str, int]]:
-    """Weighted layers in the order of backward, with the bytes of what is sent with each."""
-    sizes: dict[str, int] = {}
-    for each in reversed(net.operations):
-        if each.parameters:
-            owner = each.part_of or each.name
-            sizes[owner] = sizes.get(owner, 0) + WORD * each.parameters
-    return list(sizes.items())
+    """Caffe's layers with parameters in the order of backward, with the bytes of their gradients. So a
+    convolution of ResNet-152 is three, with its normalisation and its scale: sizes of chunks that the
+    paper's Algorithm 1 found with smaller steps, 3, 6 and 9, are those."""
+    return [(e.name, WORD * e.parameters) for e in reversed(net.operations) if e.parameters]
 
 
 def reached(net: Net, slow: float, ends: Sequence[str], launch: float = LAUNCH) -> dict[str, float]:
-    """When backward ends each weighted layer, in seconds from its beginning, if it synchronises after
-    those of ``ends``. A thread launches kernels as the accelerator does those before; after a
+    """When backward ends each layer with parameters, in seconds from its beginning, if it synchronises
+    after those of ``ends``. A thread launches kernels as the accelerator does those before; after a
     synchronisation none is launched, and what is shorter than a launch waits for it."""
-    launched = done = 0.0
+    launched, done, last = 0.0, 0.0, set(ends)
     found: dict[str, float] = {}
 
     def run(kernels: int, seconds: float) -> None:
@@ -74,9 +71,9 @@ def reached(net: Net, slow: float, ends: Sequence[str], launch: float = LAUNCH) 
     begun = done
     for each in reversed(net.operations):
         run(each.kernels[1], slow * roofline(*each.backward))
-        if each.parameters and not each.part_of:
+        if each.parameters:
             found[each.name] = done - begun
-            if each.name in ends:
+            if each.name in last:
                 launched = max(launched, done)
     found[""] = done - begun
     return found
@@ -125,8 +122,8 @@ def iteration(framework: str, name: str, gpus: int, size: int = 1) -> float:
 
 
 def best_chunk(name: str, gpus: int = 4, batch: int | None = None) -> tuple[int, float]:
-    """Of all sizes of chunks, the one with the least overhead, and that."""
-    sizes = range(1, len(NETS[name]().weighted) + 1)
+    """Of the sizes of chunks that Figure 2 has, the one with the least overhead, and that."""
+    sizes = range(1, min(len(exchanged(NETS[name]())), LARGEST_CHUNK) + 1)
     return min(((size, cgdp_overhead(name, gpus, size, batch)) for size in sizes), key=lambda x: x[1])
 
 
