@@ -79,6 +79,11 @@ class Case:
         return self.constants.passes * self.net.numbers * FLOAT * self.net.batch
 
     @property
+    def _unfolded(self) -> float:
+        """Bytes of unfolded images: forward, by weights, by data and back."""
+        return 4 * self.net.unfolded * FLOAT * self.net.batch
+
+    @property
     def _weights(self) -> float:
         return self.net.parameters * FLOAT
 
@@ -101,6 +106,14 @@ class Case:
         others = self.domains - 1
         samples = FLOAT * self.net.sample * self.net.batch
         return 2 * others * self._weights, samples * others / self.domains
+
+    @property
+    def remote_bvlc(self) -> float:
+        """Bytes that BVLC-Caffe takes from other domains: its threads are on all, and whichever has a
+        number, all but one of them are far from it; of what layers write, of unfolded images, of the
+        weights in products."""
+        moved = self._traffic + self._unfolded + WEIGHT_READS * self._weights
+        return moved * (self.domains - 1) / self.domains
 
     def numa(self) -> float:
         """NUMA-Caffe: every domain its own memory, and the exchange."""
@@ -125,12 +138,8 @@ class Case:
     def bvlc(self) -> float:
         """BVLC-Caffe: matrices on one domain's worth of cores, the rest in one thread."""
         single = self.constants.bytes_per_cycle * self.server.clock
-        unfolded = (
-            4 * self.net.unfolded * FLOAT * self.net.batch
-        )  # forward, by weights, by data and back
-        return (
-            self._operations / self._rate + (self._traffic + unfolded + UPDATE * self._weights) / single
-        )
+        moved = self._traffic + self._unfolded + UPDATE * self._weights
+        return self._operations / self._rate + moved / single
 
     def _level(self) -> Level:
         def given(value: float) -> Quantity:
