@@ -32,13 +32,14 @@ class Operation:
 class Net:
     """A net of ``batch`` images: its ``operations`` in the order of forward, and ``numbers``, what its
     blobs hold of one image, of which ``samples`` are the image itself. ``shape`` is the last blob's:
-    channels, rows, columns."""
+    channels, rows, columns; ``depth``, how many weighted layers it is behind."""
 
     name: str
     batch: int
     shape: Shape
     operations: list[Operation] = field(default_factory=list)
     numbers: int = 0
+    depth: int = 0
 
     def __post_init__(self) -> None:
         self.samples = prod(self.shape)
@@ -80,6 +81,7 @@ class Net:
             (weights, ways * weights),
             kernels=(groups + bias, ways * groups + bias),
         )
+        self.depth += 1
         self.numbers += prod(self.shape)
 
     def inner(self, outputs: int) -> None:
@@ -95,6 +97,7 @@ class Net:
             (weights, 2 * weights),
             kernels=(2, 3),
         )
+        self.depth += 1
         self.numbers += outputs
 
     def relu(self) -> None:
@@ -266,7 +269,7 @@ def googlenet(batch: int = 64, further: bool = True) -> Net:
 def _inception(
     net: Net, one: int, narrow3: int, three: int, narrow5: int, five: int, project: int, further: bool
 ) -> None:
-    inputs = net.shape
+    inputs, before = net.shape, net.depth
     net.fork(5 if further else 4)
     if further:
         net.pool(5, 3)
@@ -278,11 +281,11 @@ def _inception(
         net.inner(1000)
         net.loss()
     for branch in (((one, 1),), ((narrow3, 1), (three, 3)), ((narrow5, 1), (five, 5))):
-        net.shape = inputs
+        net.shape, net.depth = inputs, before
         for outputs, kernel in branch:
             net.convolution(outputs, kernel, pad=kernel // 2)
             net.relu()
-    net.shape = inputs
+    net.shape, net.depth = inputs, before + 1  # and one more: as deep as those of two convolutions
     net.pool(3, 1, 1)
     net.convolution(project, 1)
     net.relu()
@@ -298,11 +301,11 @@ def resnet152(batch: int = 12) -> Net:
     net.pool(3, 2)
     for stage, (count, width) in enumerate(((3, 64), (8, 128), (36, 256), (3, 512))):
         for number in range(count):
-            inputs, stride = net.shape, 2 if stage and not number else 1
+            inputs, before, stride = net.shape, net.depth, 2 if stage and not number else 1
             net.fork(2)
             if not number:
                 _normalised(net, 4 * width, 1, stride)
-                net.shape = inputs
+                net.shape, net.depth = inputs, before
             for outputs, kernel, step in ((width, 1, stride), (width, 3, 1), (4 * width, 1, 1)):
                 _normalised(net, outputs, kernel, step, kernel // 2)
                 if outputs == width:

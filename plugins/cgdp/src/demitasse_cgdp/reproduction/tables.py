@@ -89,9 +89,11 @@ def _cell(
 
 
 def table_1() -> Iterator[dict[str, Any]]:
-    """Parameters by the nets' own counts; GoogLeNet's without its further losses, as printed."""
-    for name, (_, paper) in TABLE_1.items():
+    """Layers and parameters by the nets' own counts; GoogLeNet's without its further losses, as
+    printed."""
+    for name, (deep, paper) in TABLE_1.items():
         net = googlenet(further=False) if name == "GoogLeNet-v1" else NETS[name]()
+        yield _cell("Table 1", name, "Layers", "layers", deep, net.depth, "count")
         value = net.parameters / 1e6
         yield _cell("Table 1", name, "Parameters (million)", "million", paper, value, "count")
 
