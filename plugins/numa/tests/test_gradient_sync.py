@@ -144,6 +144,12 @@ def test_each_domain_owns_a_part_or_the_first_owns_all() -> None:
     first = Siblings(4, 9000, "float32", [span], root="first")
     assert [len(sync.owned(span)) for sync in first.syncs] == [8192, 0, 0, 0]
     assert [len(sync.owned(Span(0, 100))) for sync in spread.syncs] == [100, 0, 0, 0]
+    told = [each.syncs[0].notes for each in (spread, first)]
+    assert told == [
+        ("4 domains add along a tree of arity 2, each the root of an equal part",),
+        ("4 domains add along a tree of arity 2, the first the root of all",),
+    ]
+    assert not Siblings(1, 10, "float32", [Span(0, 10)]).syncs[0].notes
 
 
 def test_totals_of_all_domains_are_everybodys() -> None:

@@ -124,6 +124,9 @@ class DomainTree(GradientSync):
         self.board = _shared(group.team)
         self._group, self._calls = group, 0
         self._spans: list[Span] = []
+        if self.size > 1:
+            roots = "each the root of an equal part" if self.spread else "the first the root of all"
+            self.notes = (f"{self.size} domains add along a tree of arity {self.arity}, {roots}",)
 
     def bind(self, memory: FlatMemory) -> None:
         """Compile now, not in the first step."""
