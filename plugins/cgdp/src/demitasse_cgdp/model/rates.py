@@ -119,8 +119,7 @@ def rates_of(group: Group, where: str) -> Rates:
     share = float(given.get(copies, 0.0))
     lines.append(f"{copies} {share:g}" if copies in given else f"{copies} 0 (assumed)")
     other = float(given.get(adding, share))
-    if adding in given:
-        lines.append(f"{adding} {other:g}")
+    lines.append(f"{adding} {other:g}" if adding in given else f"{adding} is not given: {copies}")
     return Rates(told["d2h"].value, told["h2d"].value, add, seconds, share, other, tuple(lines))
 
 
