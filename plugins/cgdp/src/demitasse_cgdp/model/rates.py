@@ -16,8 +16,8 @@ synchronisation of the default stream costs."""
 
 SHARES = ("interference", "interference_adding")
 """And two without a unit: by what share of the time of copies backward beside them is longer, as it
-shares the accelerator's memory with them; and by what share of that of additions, as these take
-processors from the threads that drive accelerators. The second is the first where it is not given."""
+shares the accelerator's memory with them; and by what share of that of additions, as callbacks and
+threads that add hold up those that drive accelerators. The second is the first where it is not given."""
 
 PASSES = 3
 """Of memory for an addition on an accelerator or on the host: two operands are read, one is written."""

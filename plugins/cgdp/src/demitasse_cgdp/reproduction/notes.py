@@ -30,8 +30,8 @@ def notes() -> list[str]:
         "as much time)",
         f"calibrated on Table 2: backward beside copies is longer by {rates.interference:.1%} of their "
         f"time (the bytes alone are 5% of the GPU's memory bandwidth), beside additions by "
-        f"{rates.adding:.1%}, as these take processors from the threads that drive GPUs (TRL/Caffe, "
-        f"AlexNet with two and with four GPUs, which add twice as much)",
+        f"{rates.adding:.1%}, as callbacks and threads that add hold up those that drive GPUs "
+        f"(TRL/Caffe, AlexNet with two and with four GPUs, which add twice as much)",
         f"calibrated on section 5.3: a launch takes {LAUNCH * 1e6:.0f} us with several threads at one "
         f"driver, the least five of microseconds with which OrigCGDP is slower than TypDP. After a "
         f"synchronisation nothing is in the queue; ResNet-152's kernels are shorter than that, so "
