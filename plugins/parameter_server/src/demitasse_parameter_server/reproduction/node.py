@@ -16,11 +16,12 @@ THREADS = (1, 2, 4, 8, 12, 16, 20, 24)
 class Node:
     """Figures of hwdesc/tianhe2-node.toml (a test compares them), and what it does not have.
 
-    Two numbers are fitted: ``efficiency``, the share of a core's peak that small products reach, to the
-    best speedup; ``power``, cycles of a power by the C library, a number at a time, as Caffe has it
-    without Intel's vector functions: the least ten with which five nodes of DistCaffe are as quick with
-    RMSProp (68 ns; 93 ns are told of glibc 2.13, with a loop around it). ``core_bandwidth``: what one core alone can draw; ``alone``: how much quicker a core runs
-    while no other does (assumed: 3.2 GHz to 2.8 with all, as the E5-2695v2, next to this one);
+    Two numbers are fitted: ``efficiency``, the share of a core's peak that small products reach, to
+    the best speedup; ``power``, cycles of a power by the C library, a number at a time, as Caffe has
+    it without Intel's vector functions: the least ten with which five nodes of DistCaffe are as
+    quick with RMSProp (68 ns; 93 ns are told of glibc 2.13, with a loop around it).
+    ``core_bandwidth``: what one core alone can draw; ``alone``: how much quicker a core runs while
+    no other does (assumed: 3.2 GHz to 2.8 with all, as the E5-2695v2, next to this one);
     ``barrier``: a meeting of all threads; ``latency``, ``network``: a message between nodes."""
 
     cores: int = 24
