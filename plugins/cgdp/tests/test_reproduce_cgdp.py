@@ -86,7 +86,9 @@ def test_counts_are_those_of_the_plan_of_caffes_own_file(
     samples = {"data": (3, extent, extent), "label": ()}
     batch = {"layer.data.data_param.batch_size": str(counted.batch)}
     machine = load_machine(POWER8)  # at its peak: arithmetic and bytes are counted here, no efficiency
-    at_peak = replace(machine, levels=tuple(replace(each, sustained=None) for each in machine.levels))
+    at_peak = replace(
+        machine, levels=tuple(replace(each, sustained=None, launch=None) for each in machine.levels)
+    )
     with compose(at_peak, ["caffe", "training", "reference", "cgdp", "simulator"]) as runtime:
         step = runtime.simulate(solver, samples=samples, overrides=batch, scaling="weak")
     forward, backward, _ = training.phases(counted)
