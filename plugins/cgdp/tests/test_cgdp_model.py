@@ -330,7 +330,7 @@ def test_a_step_with_cgdp_is_the_models(simulate: Simulate) -> None:
 
 
 def test_the_size_of_chunks_is_the_best_or_the_one_that_was_asked_for(simulate: Simulate) -> None:
-    free = simulate("cgdp", 'synchronise = "30 us (assumed)"', 'synchronise = "5 ms (assumed)"')
+    free = simulate("cgdp", 'synchronise = "35 us (assumed)"', 'synchronise = "5 ms (assumed)"')
     asked = [
         simulate("cgdp", 'plugin = "cgdp"\n', f'plugin = "cgdp"\nchunk = {size}\n').seconds
         for size in (1, 2)

@@ -16,7 +16,7 @@ PEAK, MEMORY = 10.6e12, 732e9
 MS = 1e-3
 ALEXNET, GOOGLENET = "AlexNet", "GoogLeNet-v1"
 
-LAUNCH = 30e-6
+LAUNCH = 35e-6
 """Seconds in which a thread launches a kernel, with others at the same driver: the least multiple of
 five microseconds with which CGDP by single layers is slower than the typical scheme on ResNet-152, as
 Figure 2 (16 images) and section 5.3 (12) found it. Unseen while the accelerator has work in its queue;

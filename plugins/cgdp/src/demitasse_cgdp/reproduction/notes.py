@@ -15,8 +15,8 @@ def notes() -> list[str]:
     return [
         "predicted: simulated. A layer takes time in proportion to the larger of its operations over "
         "10.6 TFLOP/s and its bytes over 732 GB/s (hwdesc/power8-4xp100.toml), as much as makes the "
-        "printed iteration of one GPU; for ResNet-152, where none is printed, in GoogLeNet's "
-        "proportion",
+        "printed iteration of one GPU, and each kernel 5 us besides (assumed); for ResNet-152, where no "
+        "iteration is printed, in GoogLeNet's proportion",
         f"calibrated on Table 4: AlexNet's {size:.1f} MB over the sums of its rows, "
         f"{rates.d2h / 1e9:.1f} GB/s to the host, {rates.h2d / 1e9:.1f} GB/s back, "
         f"{rates.accumulate / 1e9:.1f} GB/s of four GPUs' gradients added; with two half as much is "
@@ -57,8 +57,9 @@ def notes() -> list[str]:
         "normalisation and its scale. That 3, 6 and 9 were found, each a multiple of three, and that "
         "they are alike, says so; and GoogLeNet, whose 64 lose little, bears no longer launch",
         f"Figure 5: its axis has ten iterations between {FIGURE_5_AXIS[0]:g} and {FIGURE_5_AXIS[1]:g} "
-        "s, so ResNet-152 is predicted up to 15% too quick (GoogLeNet's proportion is less than its "
-        "own). Table 1 prints 49 million parameters for it, where its authors' net has 60",
+        "s, in which the three ways of four GPUs are; a single one is predicted 9% below it, too quick "
+        "(GoogLeNet's proportion is less than its own). Table 1 prints 49 million parameters for it, "
+        "where its authors' net has 60",
         "Figure 2: naive chunks of 1 are slower than TypDP, and larger ones quicker up to where few "
         "are left to synchronise. 3, 6, 9 and 20 differ by 1%, as the paper finds them alike. So what "
         "Algorithm 1 settles on is chance there; without noise it goes on to 30, 0.4% better than 9. "

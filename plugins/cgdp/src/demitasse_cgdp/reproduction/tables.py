@@ -43,7 +43,6 @@ from demitasse_cgdp.reproduction.training import (
     phases,
     search_length,
     searched,
-    slowness,
     test_seconds,
 )
 
@@ -111,7 +110,7 @@ def table_3() -> Iterator[dict[str, Any]]:
     """Phases of AlexNet with four GPUs; what all wait for the slowest is in backward."""
     name, gpus, machine = "AlexNet", 4, calibrated()
     net, tree, size = NETS[name](), machine.tree(gpus), float(NETS[name]().gradients)
-    forward, backward, update = (slowness(name) * each for each in phases(net))
+    forward, backward, update = phases(net)
     last, waiting = last_sum(name, gpus), machine.waiting(net, gpus)
     predicted = {
         BVLC: {
@@ -220,8 +219,7 @@ def figure_2() -> Iterator[dict[str, Any]]:
 
 
 def _deep(more: float) -> float:
-    net = NETS[DEEP](FIGURE_2_BATCH)
-    return TEN * (slowness(DEEP) * sum(phases(net)) + more)
+    return TEN * (sum(phases(NETS[DEEP](FIGURE_2_BATCH))) + more)
 
 
 def reproduce(paper: str) -> dict[str, Any] | None:

@@ -15,6 +15,9 @@ from demitasse_cgdp.reproduction.printed import BVLC, LARGEST_CHUNK, TABLE_2, TR
 UPDATE = 10
 """Passes over the parameters of Caffe's SGD: weight decay 3, momentum 4, the difference taken off 3."""
 
+BESIDES = 5e-6
+"""Seconds of a kernel besides its arithmetic and memory (assumed; ``launch`` of the description)."""
+
 LIKE = {"ResNet-152": "GoogLeNet-v1"}
 """Whose slowness a net has whose single GPU is not printed: the other one of many small convolutions."""
 
@@ -24,7 +27,7 @@ def roofline(flops: float, moved: float) -> float:
     return max(flops / PEAK, moved / MEMORY)
 
 
-def phases(net: Net) -> tuple[float, float, float]:
+def least(net: Net) -> tuple[float, float, float]:
     """Forward, backward and update at least, in seconds."""
     forward, backward = (
         sum(roofline(*way) for way in ways)
@@ -33,17 +36,34 @@ def phases(net: Net) -> tuple[float, float, float]:
     return forward, backward, UPDATE * net.gradients / MEMORY
 
 
+def besides(net: Net) -> tuple[float, float, float]:
+    """What kernels take besides, forward, backward and in the update, in seconds."""
+    forward, backward = (sum(each.kernels[way] for each in net.operations) for way in (0, 1))
+    return BESIDES * forward, BESIDES * backward, 0.0
+
+
 @cache
 def slowness(name: str) -> float:
-    """How many times as long as that the printed iteration of one GPU takes (BVLC/Caffe)."""
+    """How many times as long as at least the printed iteration of one GPU takes (BVLC/Caffe), without
+    what kernels take besides."""
     name = LIKE.get(name, name)
-    return TABLE_2[BVLC, name][0] * MS / sum(phases(NETS[name]()))
+    net = NETS[name]()
+    return (TABLE_2[BVLC, name][0] * MS - sum(besides(net))) / sum(least(net))
+
+
+def phases(net: Net) -> tuple[float, float, float]:
+    """Forward, backward and update, in seconds."""
+    slow = slowness(net.name)
+    forward, backward, update = (
+        slow * each + more for each, more in zip(least(net), besides(net), strict=True)
+    )
+    return forward, backward, update
 
 
 def alone(framework: str, name: str) -> float:
     """Seconds of an iteration with one GPU: as printed, else by counts."""
     row = TABLE_2.get((framework, name))
-    return slowness(name) * sum(phases(NETS[name]())) if row is None else row[0] * MS
+    return sum(phases(NETS[name]())) if row is None else row[0] * MS
 
 
 def exchanged(net: Net) -> list[tuple[str, int]]:
@@ -64,7 +84,7 @@ def reached(net: Net, slow: float, ends: Sequence[str], launch: float = LAUNCH) 
         nonlocal launched, done
         for _ in range(kernels):
             launched += launch
-            done = max(launched, done) + seconds / kernels
+            done = max(launched, done) + seconds / kernels + BESIDES
 
     for each in net.operations:
         run(each.kernels[0], slow * roofline(*each.forward))
@@ -145,7 +165,7 @@ def search_length(step: int, reach: int, best: int, interval: int = 10) -> int:
 
 def test_seconds(name: str, batch: int, iterations: int) -> float:
     """Seconds of a test on one GPU: so many forward passes of ``batch`` images."""
-    return iterations * slowness(name) * phases(NETS[name](batch))[0]
+    return iterations * phases(NETS[name](batch))[0]
 
 
 def last_sum(name: str, gpus: int) -> float:
