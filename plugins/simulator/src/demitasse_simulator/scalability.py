@@ -129,9 +129,8 @@ def _notes(unexplained: float, steps: Mapping[tuple[str, int], Step | None]) -> 
         f"{GRADIENTS[net] / MIB:.1f} MB, of 2^20 bytes (simulated); residual {unexplained * 1e9:.2f} ns "
         f"a byte of gradients ({unexplained * GRADIENTS[net]:.3f} s there), fitted on the printed "
         f"speedup of {net} with {FITTED[1]} images a node and used unchanged for the other rows",
-        "AlexNet's printed share is what its speedup leaves of 1,024 times, 30.13%; ResNet-50's speedup "
-        "of 928.15 leaves 9.36%, where 10.65% is printed. If its exchange costs as much a byte as "
-        "AlexNet's, either asks for a slower node than is predicted here",
+        "AlexNet's printed share is what its speedup leaves of 1,024 times, 30.13%, so it follows from "
+        "the fit; ResNet-50's speedup of 928.15 leaves 9.36%, where 10.65% is printed",
         "what a node may wait for its samples is not in these: 1,024 times 192 MB from 32 disk arrays "
         "take as long as AlexNet's step at about 2.4 GB/s each, which the paper does not print. Were it "
         "in AlexNet's residual, ResNet-50, whose 32 images are read in time, would exchange for less",

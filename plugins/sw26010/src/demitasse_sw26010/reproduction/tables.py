@@ -6,13 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from demitasse_sw26010.model.figures import DMA_BANDWIDTH, PEAK
-from demitasse_sw26010.reproduction import nets
+from demitasse_sw26010.model.figures import CPES, DMA_BANDWIDTH, PEAK
+from demitasse_sw26010.reproduction import neighbours, nets
+from demitasse_sw26010.reproduction.notes import notes
 from demitasse_sw26010.reproduction.training import CORE_GROUPS, PricedNet, offers, spec
 
 TABLE_II, TABLE_III = "Table II", "Table III"
 BATCH = 128
 PASSES = ("forward", "weight_diff backward", "in_diff backward")
+STRATEGIES = ("implicit", "explicit")
 
 LAYERS = (
     *(("1_1", 3, 64, 224), ("1_2", 64, 64, 224), ("2_1", 64, 128, 112), ("2_2", 128, 128, 112)),
@@ -34,8 +36,8 @@ PRINTED: dict[str, tuple[Row, Row, Row]] = {
 """By pass: implicit and explicit in seconds, and Gflops of the faster; None where nothing is printed."""
 
 NETS: tuple[tuple[str, Callable[[PricedNet], None], int, float | None], ...] = (
-    ("AlexNet", nets.alexnet, 256, 94.17),
-    ("VGG-16", nets.vgg16, 64, 6.21),
+    ("AlexNet", nets.alexnet, *neighbours.RATES["AlexNet"]),
+    ("VGG-16", nets.vgg16, *neighbours.RATES["VGG-16"]),
     ("VGG-19", nets.vgg19, 64, None),
     ("ResNet-50", nets.resnet50, 32, None),
     ("GoogleNet", nets.googlenet, 128, None),
@@ -60,44 +62,10 @@ OTHERS: Mapping[str, Mapping[str, tuple[float, float | None]]] = {
 }
 """By Table III's column: the other processor's printed images a second, and the printed ratio."""
 
-SIZES: Mapping[str, float] = {"AlexNet": 232.6, "ResNet-50": 97.7}
-"""Model parameter size in MB (section VI.C), which are 2^20 bytes, as the nets' own counts tell."""
-
 SUB_BATCHES: Mapping[str, tuple[int, ...]] = {"AlexNet": (256, 128, 64), "ResNet-50": (32, 64)}
 """Images of a node in figure 10."""
 
 MIB = 2**20
-
-NOTES = [
-    "predicted: simulated, from the counts of this plugin's kernels on a core group of "
-    "hwdesc/sw26010-node.toml: DMA by blocks, register messages, cycles of the two pipelines. Fitted "
-    "on Table II's printed cells, one value for all of them: a DMA block's overhead (192 bytes), the "
-    "product's tile (256 x 64 x 256), its overhead (40 cycles), two columns of 128 images in implicit "
-    "GEMM without overlap, and 32 MiB of columns for the weights' gradient; assumed without a fit: a "
-    "DMA's latency (400 cycles)",
-    "Table II: one core group, batch 128; no prediction where the paper says that a strategy is not "
-    "applicable or does not handle so few channels",
-    "Table III: one node, a quarter of the batch on each of four core groups, every operation of a step "
-    "with the cheaper strategy of each convolution, the gradients summed on core group 0, one update; "
-    "reading data is hidden; batch normalisation and scale as Caffe's layers compose them, with "
-    "products that spread statistics (k = 1), not by this plugin's fused kernel: chosen after the fused "
-    "one gave AlexNet 102.6 img/sec and a speedup of ResNet-50 that was 10.7% low",
-    "section VI.A says that im2col and col2im take most of the time of the first two convolutions. Here "
-    "products of few channels do. Of VGG-16's 1_1 Table II leaves im2col at most 1.10 of 4.19 s, as the "
-    "weights' gradient begins with it too",
-    "Table III, SW/NV and SW/CPU: over the images a second that it prints for those. It prints 5.13 for "
-    "VGG-16 over the CPU, where its own images a second give 5.86",
-    "section VI.B has 45% and 49% of the GPU for AlexNet and VGG-16, where Table III has 119% and 45%: "
-    "taken for VGG-16 and VGG-19. It explains what ResNet-50 and GoogleNet reach by fewer channels than "
-    "VGG's, so both should be below these; GoogleNet is only just, and likely too quick here: launching "
-    "CPE threads for each image, and layers that section IV does not name, are not counted",
-    "no untouched checks: that images are taken one by one where there is no im2col (1 x 1), and that "
-    "Caffe's normalisation copies once more, are as in Caffe, but were sought after ResNet-50's share "
-    "of communication came out at 13.1% and GoogleNet at 53% of the GPU; Tables II and III's printed "
-    "convolutions do not change by the first",
-    "sizes: the MB of sections V.B and VI.C are 2^20 bytes; ResNet-50's 97.7 have the means and "
-    "variances of its normalisations, so these are exchanged too",
-]
 
 
 def cell(
@@ -124,20 +92,35 @@ def convolution_seconds(
 
 
 def table_two() -> Iterator[dict[str, Any]]:
-    """All 13 layers, three passes, both strategies and the faster one's rate."""
+    """All 13 layers, three passes, both strategies and the faster one's rate. Printed cells have what is
+    simulated beside them; withheld ones are by what that misses of printed layers of their channels."""
+    simulated = {name: convolution_seconds(*shape) for name, *shape in LAYERS}
     for name, inputs, outputs, extent in LAYERS:
         flops = 2.0 * BATCH * inputs * outputs * 9 * extent * extent
-        printed = PRINTED.get(name, ((None,) * 3,) * 3)
-        for which, seconds, paper in zip(
-            PASSES, convolution_seconds(inputs, outputs, extent), printed, strict=True
-        ):
+        for number, (which, seconds) in enumerate(zip(PASSES, simulated[name], strict=True)):
             if name == "1_1" and which.startswith("in_diff"):
                 continue  # the data has no gradient
-            for strategy, value in zip(("implicit", "explicit"), paper, strict=False):
+            paper: Row = (None,) * 3
+            if name in PRINTED:
+                paper = PRINTED[name][number]
+            else:
+                miss = misses(simulated, number)
+                seconds = {by: s * neighbours.layer(name, by, miss) for by, s in seconds.items()}
+            for strategy, value in zip(STRATEGIES, paper, strict=False):
                 if strategy in seconds:
                     yield cell(TABLE_II, name, f"{which} {strategy}", "s", value, seconds[strategy])
             rate = flops / min(seconds.values()) / 1e9
             yield cell(TABLE_II, name, f"{which} Gflops", "Gflops", paper[2], rate)
+
+
+def misses(simulated: Mapping[str, list[dict[str, float]]], number: int) -> dict[tuple[str, str], float]:
+    """Of one pass: printed seconds over simulated ones, by printed layer and strategy."""
+    return {
+        (name, strategy): value / simulated[name][number][strategy]
+        for name, passes in PRINTED.items()
+        for strategy, value in zip(STRATEGIES, passes[number], strict=False)
+        if value is not None
+    }
 
 
 def priced() -> dict[str, PricedNet]:
@@ -158,15 +141,16 @@ def table_three(rates: Mapping[str, float]) -> Iterator[dict[str, Any]]:
             yield cell(TABLE_III, name, column, "x", ratio, rates[name] / other)
 
 
-def figure_ten() -> Iterator[dict[str, Any]]:
-    """A single node's images a second, over which figure 10's speedups are. What does not shrink with
-    the batch (reading weights, summing their gradients, the update) weighs more in smaller ones."""
+def figure_ten(levels: Mapping[str, float]) -> Iterator[dict[str, Any]]:
+    """A single node's images a second, over which figure 10's speedups are: as simulated, but for what
+    the counts miss of the same net. What does not shrink with the batch (reading weights, summing their
+    gradients, the update) weighs more in smaller ones."""
     for name, build, _, _ in NETS:
         for batch in SUB_BATCHES.get(name, ()):
             net = PricedNet(batch // CORE_GROUPS)
             build(net)
-            row = f"{name}, sub-mini-batch {batch}"
-            yield cell("Figure 10", row, "one node", "img/sec", None, batch / net.step())
+            row, rate = f"{name}, sub-mini-batch {batch}", batch / (net.step() * levels[name])
+            yield cell("Figure 10", row, "one node", "img/sec", None, rate)
 
 
 def text(rates: Mapping[str, float], nets: Mapping[str, PricedNet]) -> Iterator[dict[str, Any]]:
@@ -182,12 +166,21 @@ def text(rates: Mapping[str, float], nets: Mapping[str, PricedNet]) -> Iterator[
     ):
         yield cell("Abstract", row, "SW/NV", "%", percent, 100 * chosen(nv.values()))
         yield cell("Abstract", row, "SW/CPU", "x", times, chosen(cpu.values()))
-    for name, share in (("VGG-16", 45), ("VGG-19", 49)):
+    for name, share in (("VGG-16", 45), ("VGG-19", 49), ("ResNet-50", None), ("GoogleNet", None)):
         yield cell("Section VI.B", name, "SW/NV", "%", share, 100 * nv[name])
-    for name, size in SIZES.items():
+    for name, size in neighbours.SIZES.items():
         net = nets[name]
         counted = 4 * (net.parameters + net.statistics) / MIB
         yield cell("Section VI.C", name, "model parameter size", "MB", size, counted)
+    vgg = nets["VGG-16"].weights
+    for row, unit, size, number in (
+        ("first fully-connected layer", "MB", 102, max(vgg) / 1e6),
+        ("first convolutional layer", "KB", 1.7, vgg[0] / 1e3),
+    ):
+        yield cell("Section V.A", f"VGG-16, {row}", "gradients", unit, size, number)
+    whole = CORE_GROUPS * (PEAK + PEAK / CPES) / 1e12  # an MPE has as much as a CPE
+    for column in ("float perf.", "double perf."):
+        yield cell("Table I", "SW26010", column, "TFlops", 3.02, whole)
     balance = PEAK / DMA_BANDWIDTH
     yield cell("Section III.A", "SW26010", "flop-per-byte ratio", "FLOP/B", 26.5, balance)
     yield cell("Section VI.A", "GEMM", "m from which it is compute-bound", "", 160, 6 * balance)
@@ -200,6 +193,11 @@ def reproduce(paper: str) -> dict[str, Any] | None:
     if paper != "swcaffe":
         return None
     nets = priced()
-    rates = {name: batch / nets[name].step() for name, _, batch, _ in NETS}
-    cells = [*table_two(), *table_three(rates), *figure_ten(), *text(rates, nets)]
-    return {"paper": paper, "cells": cells, "notes": NOTES}
+    steps = {name: net.step() for name, net in nets.items()}
+    levels = neighbours.levels(steps)
+    rates = {
+        name: batch / (steps[name] * (levels[name] if printed is None else 1.0))
+        for name, _, batch, printed in NETS
+    }
+    cells = [*table_two(), *table_three(rates), *figure_ten(levels), *text(rates, nets)]
+    return {"paper": paper, "cells": cells, "notes": notes(steps)}

@@ -59,10 +59,12 @@ def price(
 class PricedNet:
     """A net written layer by layer, forward and backward priced as they are added. ``batch`` is that of
     one core group; blobs are their shapes. ``seconds`` are those of a step, by word; ``statistics``, the
-    numbers that normalisations keep beside the ``parameters`` (means, variances, a factor)."""
+    numbers that normalisations keep beside the ``parameters`` (means, variances, a factor); ``weights``,
+    how many each convolution and inner product has, without biases."""
 
     def __init__(self, batch: int) -> None:
         self.batch, self.parameters, self.statistics = batch, 0, 0
+        self.weights: list[int] = []
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.first = True
 
@@ -93,6 +95,7 @@ class PricedNet:
         if not self.first:
             self.add("convolution_backward_data", (y, w), (x,), **about, shape=x)
         self.first = False
+        self.weights.append(prod(w))
         self.parameters += prod(w) + outputs * bias
         return y
 
@@ -102,6 +105,7 @@ class PricedNet:
         self.add("inner_product", (x, w, b), (y,))
         self.add("inner_product_backward_weights", (y, x), (w, b), shape=w)
         self.add("inner_product_backward_data", (y, w), (x,), shape=x)
+        self.weights.append(prod(w))
         self.parameters += prod(w) + outputs
         return y
 
