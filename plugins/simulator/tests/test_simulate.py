@@ -267,6 +267,26 @@ def test_more_workers_than_samples_are_told(solver: Path, machine: Callable[[str
     assert "4 of the workers have no sample, and a training refuses such a batch: " in show(done)
 
 
+def test_a_net_whose_inputs_are_given_is_no_batch_without_samples(
+    tmp_path: Path, machine: Callable[[str], Path]
+) -> None:
+    """Each worker has what the net says of its inputs; that none had a sample was false."""
+    (tmp_path / "given.prototxt").write_text(
+        'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 8 dim: 6 } } }\n'
+        'layer { name: "y" type: "Input" top: "y" input_param { shape { dim: 8 } } }\n'
+        'layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip"\n'
+        "  inner_product_param { num_output: 3 } }\n"
+        'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "y" top: "loss" }\n'
+    )
+    solver = tmp_path / "given_solver.prototxt"
+    solver.write_text('net: "given.prototxt"\nbase_lr: 0.01\nlr_policy: "fixed"\nmax_iter: 2\n')
+    done = simulated(solver, machine(CLUSTER % ""), nodes=2)
+    assert done.batch == 0 < done.seconds
+    told = show(done)
+    assert "no data layer: each worker has its inputs as large as the net says" in told
+    assert "have no sample" not in told
+
+
 def test_an_exchange_beside_the_computation_hides_time(
     solver: Path, machine: Callable[[str], Path]
 ) -> None:

@@ -74,6 +74,11 @@ def by_layer(simulation: Simulation) -> list[dict[str, Any]]:
 
 def without_samples(s: Simulation) -> str:
     """What to do where workers have no sample; nothing where all have some."""
+    if not s.batch:
+        return (
+            "the net has no data layer: each worker has its inputs as large as the net says, and no "
+            "samples are counted"
+        )
     if s.workers <= s.batch:
         return ""
     return (
