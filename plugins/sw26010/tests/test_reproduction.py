@@ -180,7 +180,7 @@ def test_the_first_convolutions_leave_im2col_what_table_2_leaves_it() -> None:
 
 def test_withheld_rows_of_one_shape_are_one_prediction(cells: list[dict[str, Any]]) -> None:
     """And where a row of their shape is printed, that row; what implicit GEMM misses of 5_1 it misses of
-    4_2, which has 5_1's channels, too. Explicit GEMM's matrices differ, and it is simulated alone."""
+    4_2, which has 5_1's channels, too, and explicit GEMM what it misses of 4_1, with half the inputs."""
     rows: dict[str, dict[str, dict[str, Any]]] = {}
     for c in cells:
         if c["table"] == "Table II":
@@ -195,7 +195,18 @@ def test_withheld_rows_of_one_shape_are_one_prediction(cells: list[dict[str, Any
         five = convolution_seconds(512, 512, 14)[number]["implicit"]
         missed = printed[f"{way} implicit"] / five
         assert predicted["4_2"][f"{way} implicit"] == pytest.approx(seconds["implicit"] * missed)
-        assert predicted["4_2"][f"{way} explicit"] == pytest.approx(seconds["explicit"])
+        first = convolution_seconds(256, 512, 28)[number]["explicit"]
+        missed = rows["4_1"][f"{way} explicit"]["paper"] / first
+        assert predicted["4_2"][f"{way} explicit"] == pytest.approx(seconds["explicit"] * missed)
+
+
+def test_products_twice_as_deep_are_hardly_slower_a_flop(cells: list[dict[str, Any]]) -> None:
+    """The second layer of a block has twice the inputs of the first, and so twice its flops."""
+    told = {(c["row"], c["column"]): c for c in cells if c["table"] == "Table II"}
+    for block in "234":
+        for way in PASSES:
+            first, second = (told[f"{block}_{number}", f"{way} explicit"] for number in "12")
+            assert 1.5 < second["predicted"] / first["paper"] < 2.3, (block, way)
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-ALIKE = {"4_2": "5_1", "4_3": "5_1", "5_2": "5_1", "5_3": "5_1"}
-"""Withheld layers of Table II, each with a printed one that has its channels."""
-
-SAME = frozenset(("5_2", "5_3"))
-"""Those of the very shape of the printed one. The others differ in rows and columns alone, which does
-not change what implicit GEMM has in LDM at a time; explicit GEMM's matrices do change."""
+ALIKE: Mapping[str, Mapping[str, str]] = {
+    "implicit": {"4_2": "5_1", "4_3": "5_1", "5_2": "5_1", "5_3": "5_1"},
+    "explicit": {
+        **{"2_2": "2_1", "3_2": "3_1", "3_3": "3_1", "4_2": "4_1", "4_3": "4_1"},
+        **{"5_2": "5_1", "5_3": "5_1"},
+    },
+}
+"""Withheld layers of Table II, each with the printed one that is most alike. For implicit GEMM one of
+the same channels: rows and columns do not change what it has in LDM at a time. For explicit GEMM the
+first one of the same block: the same outputs and places, and half the inputs. (5_2 and 5_3 are of 5_1's
+very shape.)"""
 
 RATES: Mapping[str, tuple[int, float]] = {"AlexNet": (256, 94.17), "VGG-16": (64, 6.21)}
 """Images of a node, and the images a second that Table III prints of it."""
@@ -33,9 +38,7 @@ settings", so that they "exhibit stronger memory-bounded properties" (section VI
 def layer(name: str, strategy: str, miss: Mapping[tuple[str, str], float]) -> float:
     """By what a withheld layer's simulated seconds are multiplied. ``miss``: of one pass, what is
     printed over what is simulated, by printed layer and strategy."""
-    if strategy == "implicit" or name in SAME:
-        return miss.get((ALIKE.get(name, ""), strategy), 1.0)
-    return 1.0
+    return miss.get((ALIKE[strategy].get(name, ""), strategy), 1.0)
 
 
 def exchange(net: str) -> float:
