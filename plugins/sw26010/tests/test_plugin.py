@@ -93,3 +93,4 @@ def test_every_figure_has_a_unit_and_agrees_with_the_others() -> None:
 
     assert pytest.approx(figures.PEAK) == figures.CPES * figures.CLOCK * 8
     assert np.isclose(figures.MESSAGE_CYCLES, 1.165, atol=0.001)
+    assert np.isclose(figures.BROADCAST_CYCLES, 0.666, atol=0.001)

@@ -48,8 +48,13 @@ MESSAGE_BYTES = 32
 POINT_TO_POINT = 2549e9
 """Bytes a second that all CPEs receive by messages to one other (paper III.A, principle 4)."""
 
+BROADCAST = 4461e9
+"""Bytes a second that all CPEs receive when messages go to all of a row or a column (paper III.A,
+principle 4)."""
+
 MESSAGE_CYCLES = CPES * MESSAGE_BYTES * CLOCK / POINT_TO_POINT
-"""Between the messages that a CPE sends or takes, when they are pipelined."""
+BROADCAST_CYCLES = CPES * MESSAGE_BYTES * CLOCK / BROADCAST
+"""Between the messages that a CPE takes, from one other or of a broadcast, when they are pipelined."""
 
 REGISTER_ROWS, REGISTER_COLUMNS = 16, 4
 """The part of a product that a CPE keeps in registers: 16 of its 32 hold sums of 4 doubles, the

@@ -13,13 +13,13 @@ import numpy as np
 
 from demitasse_sw26010.model.figures import (
     BLOCK_OVERHEAD,
+    BROADCAST_CYCLES,
     CLOCK,
     CPES,
     DMA_BANDWIDTH,
     DMA_LATENCY,
     DMA_PER_CPE,
     MESH,
-    MESSAGE_CYCLES,
     MPE_CYCLES,
     REGISTER_COLUMNS,
     REGISTER_ROWS,
@@ -132,7 +132,7 @@ def product(count: Array, m: int, n: int, k: int) -> float:
     operands = REGISTER_ROWS // 4 + REGISTER_COLUMNS
     count[MESSAGES] += float(parts) * depth * operands * CPES
     first = float(parts) * (depth * (sums + operands) + ROUND_CYCLES)
-    second = float(parts) * (depth * operands * (1.0 + MESSAGE_CYCLES) + 2 * sums)
+    second = float(parts) * (depth * operands * (1.0 + BROADCAST_CYCLES) + 2 * sums)
     return work(count, first, second)
 
 
