@@ -100,8 +100,8 @@ def test_large_products_reach_two_thirds_of_the_peak() -> None:
     assert count[COMPUTE] == seconds
     assert count[FLOPS] == 0, "what of a product is of use is the program's to say"
     assert 0.6 < 2.0 * size**3 / seconds / PEAK < 2 / 3
-    # Its messages are broadcasts: 64 CPEs take 32 bytes each at 4,461 GB/s in all. 512 parts of a result,
-    # for each of 64 deep 8 loads and 8 messages, and 32 vectors of sums loaded and stored.
+    # Its messages are broadcasts: 64 CPEs take 32 bytes each at 4,461 GB/s in all. Of 512 parts,
+    # each 64 deep, 8 loads and 8 messages a step, and 32 vectors of sums loaded and stored.
     taken = 64 * 32 / 4461e9 * 1.45e9
     assert count[P1] == pytest.approx(512 * (64 * 8 * (1 + taken) + 32))
 
