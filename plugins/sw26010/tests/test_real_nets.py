@@ -57,7 +57,7 @@ FIELDS = {"Data": "", "ImageData": "", "WindowData": "", "MemoryData": "", "HDF5
 
 LABELS = ("label", "sim", "clip", "cont", "target")
 
-WITHOUT = {"lstm", "remember", "recall", "write_blob"}
+WITHOUT = {"gather", "pooling_regions", "unpooling"}
 """Words that real nets have and a core group has no kernel for."""
 
 

@@ -15,6 +15,7 @@ from demitasse_sw26010.kernels import (
     inner_product,
     normalization,
     pooling,
+    recurrent,
 )
 
 FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxyType(
@@ -27,6 +28,7 @@ FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxy
         **inner_product.FACTORIES,
         **normalization.FACTORIES,
         **pooling.FACTORIES,
+        **recurrent.FACTORIES,
     }
 )
 
