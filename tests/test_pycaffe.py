@@ -203,6 +203,27 @@ def test_backward_from_the_outputs_to_the_inputs(make: Make, x: np.ndarray, d_sc
         net.backward(prob=d_score)
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_force_backward_gives_frozen_parameters_a_gradient(
+    make: Make, x: np.ndarray, d_score: np.ndarray, shared: bool
+) -> None:
+    """A file that asks for it has Caffe compute them whatever lr_mult is; without, none is there."""
+    n = branching()
+    n.hidden.fn.params["param"] = [{"lr_mult": 0}, {"lr_mult": 0}]
+    net, plain = make(n, force_backward=True), make(n)
+    if shared:
+        plain.params["left"][0].data[...] *= 3
+        net.share_with(plain)
+        assert np.array_equal(net.params["left"][0].data, plain.params["left"][0].data)
+    for each in (net, plain):
+        each.forward(data=x)
+        each.backward(score=d_score)
+    formula = Formula(net, x, d_score)
+    assert close(net.params["hidden"][0].diff, formula.d_weights)
+    assert close(net.params["hidden"][1].diff, formula.d_hidden.sum(0))
+    assert not plain.params["hidden"][0].diff.any()
+
+
 def test_gradients_of_parameters_add_up_until_they_are_cleared(
     make: Make, x: np.ndarray, d_score: np.ndarray
 ) -> None:

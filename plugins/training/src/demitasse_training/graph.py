@@ -76,6 +76,7 @@ class NetGraph(Graph):
         input_shapes: Mapping[str, Shape] | None = None,
         sample_shapes: SampleShapes | None = None,
         retain: str | None = None,
+        frees: bool = False,
     ) -> None:
         super().__init__(vocabulary, phase, dtype)
         self.seed, self.stream, self.counted = seed, 0, False
@@ -83,7 +84,7 @@ class NetGraph(Graph):
         self.share = share or Share()
         self.workers = self.share.workers
         self._input_shapes, self._sample_shapes = input_shapes or {}, sample_shapes or {}
-        self.retains_all = retain == "all"
+        self.retains_all, self._frees = retain == "all", frees
         self._shared: dict[str, Parameter] = {}
         self._named: dict[str, int] = {}
         self._owned: Counter[str] = Counter()
@@ -123,7 +124,7 @@ class NetGraph(Graph):
     ) -> Tensor:
         """The layer's next parameter. Layers that give the same ``shared`` name have it in common,
         with the first one's filler and multipliers; where it is ``permissive``, in another shape of as
-        many elements. A rate of 0 freezes it: no gradient is made."""
+        many elements. A rate of 0 freezes it: no gradient is made, but in a net that ``frees`` all."""
         assert self._layer is not None
         layer = self._layer.name
         check_shape("a parameter", shape, self._where())
@@ -148,7 +149,9 @@ class NetGraph(Graph):
             first.owners.append(owner)
             return first.tensor
         tensor = Tensor(f"{layer}[{owner[1]}]", tuple(shape), self.dtype, "parameter")
-        parameter = Parameter(tensor, [owner], filler, rate, decay, trainable and rate != 0)
+        parameter = Parameter(
+            tensor, [owner], filler, rate, decay, trainable and (rate != 0 or self._frees)
+        )
         self.parameters.append(parameter)
         if shared:
             self._shared[shared] = parameter

@@ -115,6 +115,7 @@ class Net(PlannedNet, Rooted):
             passes=passes,
             slots=tuple(slots),
             owns_parameters=flat is None,
+            frees=flat is None and backward == "every blob",
             share=share or Share(),
         )
         super().__init__(runtime, planner, flat=flat, gradients=gradients, arena=arena, regions=regions)

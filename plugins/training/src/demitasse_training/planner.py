@@ -88,6 +88,8 @@ class Planner:
     slots: tuple[Slot, ...]
     owns_parameters: bool
     """Whether only the net itself writes them: what depends on them alone is then done once."""
+    frees: bool = False
+    """Whether parameters whose rate is 0 have gradients, too."""
     folds: bool = True
     """Whether layers may be folded into the weights before them, where it is so."""
     tries: bool = True
@@ -132,6 +134,7 @@ class Planner:
             input_shapes=shapes,
             sample_shapes=samples,
             retain=self.retain,
+            frees=self.frees,
         ).build(self._present(first), self.runtime.layer_types)
         if self.backward and self.retain is None:
             clip_normalisations(graph, kernels, self.worker.place)
