@@ -55,6 +55,24 @@ def test_softmax_loss_and_its_gradient(
     np.testing.assert_allclose(dx, 0.5 * gradient / over, rtol=1e-4, atol=1e-6)
 
 
+def test_a_million_classes_add_up(compute: Compute) -> None:
+    """A sum in float32 of as many that are alike is off in the fifth digit."""
+    x = np.full((1, 2**20), -0.1, np.float32)
+    x[0, 7] = 0
+    powers = np.exp(x.astype(np.float64))
+    expected = powers / powers.sum()
+    (probability,) = compute("softmax", [x], {"axis": 1})
+    np.testing.assert_allclose(probability, expected, rtol=1e-6)
+    loss, probability = compute("softmax_loss", [x, np.array([7], np.int32)], {"axis": 1})
+    np.testing.assert_allclose(loss, -np.log(expected[0, 7]), rtol=2e-7)
+    np.testing.assert_allclose(probability, expected, rtol=1e-6)
+    dy = np.full_like(x, 0.3)
+    dy[0, 7] = -1e6
+    (dx,) = compute("softmax_backward", [dy, probability], {"axis": 1})
+    mean = (dy.astype(np.float64) * expected).sum()
+    np.testing.assert_allclose(dx, expected * (dy - mean), rtol=2e-6)
+
+
 def test_the_gradient_may_take_the_memory_of_the_probabilities(
     compute: Compute, asked: Callable[..., Any]
 ) -> None:

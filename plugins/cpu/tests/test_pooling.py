@@ -168,6 +168,14 @@ def test_maxima_of_squares_and_their_places(
         assert np.array_equal(argmax[:, :, i, j], plane[rows, columns].ravel()[part.argmax(-1)])
 
 
+def test_the_average_of_a_large_plane_keeps_its_digits(compute: Compute) -> None:
+    """Added one after the other, a million numbers that are alike would be off in the third."""
+    x = np.full((1, 1, 1024, 1024), 0.1, np.float32)
+    window = {"kernel": (1024, 1024), "stride": (1, 1), "pad": (0, 0)}
+    (y,) = compute("pooling_average", [x], window)
+    np.testing.assert_allclose(y, np.float64(x[0, 0, 0, 0]), rtol=5e-5)
+
+
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("shape", [(2, 20, 37, 900), (1, 320, 21, 65), (4, 64, 180, 190)])
 def test_maxima_of_lines_that_no_cache_keeps(

@@ -134,10 +134,13 @@ def maxima_backward(
 
 @inlined
 def _total(x: Array, first: int, height: int, width: int, line: int) -> Any:
+    """Line by line, so that a whole plane's sum keeps its digits."""
     total = x.dtype.type(0)
     for i in range(height):
+        part = x.dtype.type(0)
         for j in range(width):
-            total += x[first + i * line + j]
+            part += x[first + i * line + j]
+        total += part
     return total
 
 
