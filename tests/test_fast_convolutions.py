@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import demitasse
 from demitasse import PLAIN, Candidate, Layout, Place, Request, TensorSpec
 from demitasse.operations import VOCABULARY, Shape
 from demitasse_cpu.kernels import candidates
@@ -278,3 +280,34 @@ def test_inner_products_agree_with_the_reference(
     agree("inner_product_backward_data", [dy, w], [x.shape], {"shape": x.shape}, precision)
     back = {"shape": w.shape}
     agree("inner_product_backward_weights", [dy, x], [w.shape, b.shape], back, precision)
+
+
+@needs_onednn
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+def test_a_bright_pixel_leaves_its_neighbours_alone(tmp_path: Path, precision: str) -> None:
+    """Without Winograd's algorithm errors are of what a result's own window holds."""
+    net = tmp_path / "net.prototxt"
+    net.write_text(
+        'layer { type: "Input" top: "x" input_param { shape { dim: 2 dim: 64 dim: 20 dim: 20 } } }'
+        'layer { type: "Convolution" bottom: "x" top: "y" name: "c" convolution_param { num_output: 64 '
+        'kernel_size: 3 pad: 1 bias_term: false weight_filler { type: "msra" } } }'
+    )
+    random = np.random.default_rng(3)
+    x = random.integers(-127, 128, (2, 64, 20, 20)).astype(np.float32) / 128  # as bfloat16 has them
+    x[:, :, 9, 7] *= 2**14
+    w = random.integers(-127, 128, (64, 64, 3, 3)).astype(np.float32) / 1024
+    options = {"cpu": {"winograd": "off"}, "tuning": {"cache": "off"}}
+    with demitasse.compose(options=options) as runtime:
+        made = runtime.net(net, precision=precision, weights=demitasse.Weights({"c": [w]}))
+        y = made.forward(x=x)["y"].astype(np.float64)
+    windows = np.lib.stride_tricks.sliding_window_view(
+        np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), (2, 3)
+    )
+    expected, size = (
+        np.einsum(
+            "ncijuv,kcuv->nkij", f(windows.astype(np.float64)), f(w.astype(np.float64)), optimize=True
+        )
+        for f in (np.positive, np.abs)
+    )
+    rounding = 2**-8 * np.abs(expected) if precision == "bf16" else 0
+    assert (np.abs(y - expected) <= 2e-6 * size + rounding).all()

@@ -8,6 +8,7 @@ import platform
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from importlib.metadata import entry_points
 from importlib.resources import files
 from pathlib import Path
@@ -71,6 +72,41 @@ def test_volumes_of_double_precision_are_left_to_others() -> None:
     operation = VOCABULARY["convolution"]
     asked = Request(operation, (x, w, None), (y,), attributes, Place("here"))
     assert list(candidates(asked)) == []
+
+
+def asked(name: str, precision: str, fixed: bool) -> Request:
+    """A convolution of 64 channels with 3 x 3 taps, or one of its gradients."""
+    image, w = TensorSpec((2, 64, 20, 20), "float32"), TensorSpec((64, 64, 3, 3), "float32")
+    threes = {"stride": (1, 1), "pad": (1, 1), "dilation": (1, 1), "groups": 1}
+    operands, shape = {
+        "convolution": ((image, w, None), image.shape),
+        "convolution_relu": ((image, w, None), image.shape),
+        "convolution_backward_data": ((image, w), image.shape),
+        "convolution_backward_weights": ((image, image), w.shape),
+    }[name]
+    attributes = {**threes, "shape": shape} if "backward" in name else threes
+    word = VOCABULARY[name.removesuffix("_relu")]
+    word = replace(word, name=name)
+    result = TensorSpec(shape, "float32")
+    return Request(word, operands, (result,), attributes, Place("here"), precision, fixed)
+
+
+@pytest.mark.parametrize(
+    ("name", "fixed"),
+    [
+        ("convolution", False),
+        ("convolution_relu", True),
+        ("convolution_backward_data", False),
+        ("convolution_backward_weights", False),
+    ],
+)
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+def test_winograds_algorithm_may_be_left_out(name: str, fixed: bool, precision: str) -> None:
+    request = asked(name, precision, fixed)
+    offered = {each.kernel for each in kernels(request, {"winograd": "on"})}
+    rest = {each.kernel for each in kernels(request, {"winograd": "off"})}
+    assert any("Winograd" in kernel for kernel in offered)
+    assert rest and not any("Winograd" in kernel for kernel in rest)
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names features of x86-64 processors")

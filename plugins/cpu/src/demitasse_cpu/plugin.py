@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from demitasse import CompositionError, hookimpl
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @hookimpl
-def kernels(request: Request) -> Iterable[Candidate]:
+def kernels(request: Request, options: Mapping[str, Any] = MappingProxyType({})) -> Iterable[Candidate]:
     """A compiled kernel for each operation of a training step on images, in host memory. Raises
     CompositionError where numba cannot be imported for what the environment says."""
     threads = os.environ.get("NUMBA_NUM_THREADS", "").strip()
@@ -25,7 +26,7 @@ def kernels(request: Request) -> Iterable[Candidate]:
         )
     from demitasse_cpu.kernels import candidates
 
-    return candidates(request)
+    return candidates(request, options.get("winograd", "on") == "on")
 
 
 @hookimpl

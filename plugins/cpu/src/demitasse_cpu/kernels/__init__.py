@@ -7,6 +7,7 @@ serve. numba and the loops are imported when a candidate is bound.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 from demitasse import Candidate, Request
@@ -90,10 +91,10 @@ _FEW_BYTES, _MANY_BYTES = 2**16, 2**20
 is not won back in thousands of steps."""
 
 
-def candidates(request: Request) -> Iterable[Candidate]:
+def candidates(request: Request, by_winograd: bool = True) -> Iterable[Candidate]:
     """The kernels for a request, those of oneDNN first and loops of our own where it has none; also
-    those that need less arithmetic or memory, for a tuner to try. None where the reference has to
-    serve."""
+    those that need less arithmetic or memory, for a tuner to try, of which ``by_winograd`` may leave out
+    Winograd's. None where the reference has to serve."""
     if request.place.space != "host":
         return ()
     name = request.operation.name
@@ -102,7 +103,9 @@ def candidates(request: Request) -> Iterable[Candidate]:
         if kept:
             return kept
     if (apart := followed.apart(request)) is not None:
-        return followed.candidates(*apart, onednn.candidates(request), candidates)
+        return followed.candidates(
+            *apart, onednn.candidates(request), partial(candidates, by_winograd=by_winograd)
+        )
     if alone := _offers(ALONE, name, request):
         return alone
     offered = onednn.candidates(request)
@@ -110,23 +113,23 @@ def candidates(request: Request) -> Iterable[Candidate]:
         return _reorders(request, list(FACTORIES[name](request)), offered)
     if not offered and name in FACTORIES:
         offered = list(FACTORIES[name](request))
-    by_winograd = _offers((winograd.FACTORIES,), name, request)
-    if by_winograd and name == "convolution_backward_weights":
+    in_tiles = _offers((winograd.FACTORIES,), name, request) if by_winograd else []
+    if in_tiles and name == "convolution_backward_weights":
         # Of 72 in the measured nets two were quickest by oneDNN's kernel for blocks, by a twentieth.
         offered = offered[:1]
     if by_unit := _offers((unit_gradient.FACTORIES,), name, request):
         # oneDNN's for blocks are without the matrix unit, and took 3 to 8 times as long; where it has
         # none, loops by the definition, for plain images, stand in for it.
         near = [each for each in offered if each.input_layouts and not each.input_layouts[0].blocks]
-        return [*by_unit, *near, *by_winograd]
-    others = _offers(LIGHTER if by_winograd else DIRECT + LIGHTER, name, request)
+        return [*by_unit, *near, *in_tiles]
+    others = _offers(LIGHTER if in_tiles else DIRECT + LIGHTER, name, request)
     if any(each.kernel == wide_weights.KERNEL for each in others):
         # A copy in 16 bits took 2 to 10 times as long as weights that are rounded on their way. What is
         # too small to be tried is quicker so: LeNet's 64 x 800 by 500 0.14 ms, oneDNN's in float32 0.24.
         return [*others, *(each for each in offered if not each.input_layouts[1].stored)]
     # Groups of 4 channels took oneDNN ten times as long: 128 x 56 x 56 in 32 groups 3.7 ms, and 0.33.
     in_groups = _offers((narrow_groups.FACTORIES,), name, request)
-    return [*in_groups, *offered, *by_winograd, *others]
+    return [*in_groups, *offered, *in_tiles, *others]
 
 
 def _offers(families: Iterable[Family], name: str, request: Request) -> list[Candidate]:
