@@ -26,6 +26,9 @@ LAYERS = {
     "ReLU": "",
     "ReLU of six": "relu_param { relu6: true negative_slope: 0.1 }",
     "HardSwish": "",
+    "Mish": "",
+    "Flip": "flip_param { flip_height: true }",
+    "GroupNorm": "group_norm_param { group_num: 2 eps: 0.1 }",
     "ReLU leaking": "relu_param { negative_slope: 0.1 }",
     "LRN": "lrn_param { local_size: 3 alpha: 0.5 beta: 0.75 k: 2 }",
     "LRN within": "lrn_param { local_size: 3 alpha: 0.5 norm_region: WITHIN_CHANNEL }",
@@ -92,6 +95,10 @@ layer { name: "pool" type: "Pooling" bottom: "before" top: "pool"
 layer { name: "join" type: "Mul" bottom: "before" bottom: "pool" top: "mul" }
 layer { name: "squeeze" type: "Squeeze" bottom: "pool" top: "gone" squeeze_param { axis: [-1, 2] } }
 layer { name: "more" type: "Axpy" bottom: "gone" bottom: "mul" bottom: "before" top: "top" }""",
+    "ChannelScale": """
+layer { name: "one" type: "Convolution" bottom: "before" top: "one" convolution_param {
+  num_output: 1 kernel_size: 1 weight_filler { type: "gaussian" std: 1 } } }
+layer { name: "join" type: "ChannelScale" bottom: "before" bottom: "one" top: "top" }""",
     "Scale by a bottom": """
 layer { name: "left" type: "ReLU" bottom: "before" top: "left" }
 layer {

@@ -43,6 +43,12 @@ SOLVER = 'net: "net.prototxt"\nbase_lr: 0.1\nlr_policy: "fixed"\nmax_iter: 10\n'
         ),
         (INPUT + "compile_net_state { is_init: true kept_bn_layers: 'a' }", r"compile_net_state"),
         (INPUT + "mem_param { optimize_train: true }", r"of the fork of TSN: mem_param"),
+        (INPUT + "richness: 1000", r"of the fork of TSN: richness \(line 2\)$"),
+        (
+            INPUT + 'layer { name: "m" type: "MemoryData" top: "m" include { phase: TEST }\n'
+            'source_class: "com.yahoo.ml.caffe.LMDB" memory_data_param { source: "file:mnist_lmdb" } }',
+            r"CaffeOnSpark: source_class \(line 3; .* a Data layer reads an LMDB\), source \(line 3\)$",
+        ),
         (
             INPUT + 'layer { name: "c" type: "Convolution" bottom: "data" top: "c"\n'
             "convolution_param { num_output: 2 engine: SPATIAL relu: false } }",
@@ -185,8 +191,8 @@ def test_in_a_net_with_unknown_types_the_error_is_about_the_type(read: Any) -> N
 def test_an_old_type_of_a_fork_is_told_as_that(read: Any) -> None:
     with pytest.raises(ModelError, match=r"'v' \(BOX_DATA\): .* which is of the fork of caffe-yolo;"):
         read('layers { name: "v" type: BOX_DATA top: "v" }')
-    with pytest.raises(ModelError, match=r"type 'ROIALIGN', which is of several detection forks;"):
-        read('layers { name: "c" type: ROIALIGN pooling_param { pool: MAX } }')
+    with pytest.raises(ModelError, match=r"type 'ROIWARPING', which is of MNC's fork;"):
+        read('layers { name: "c" type: ROIWARPING pooling_param { pool: MAX } }')
 
 
 @pytest.mark.parametrize(
@@ -200,8 +206,8 @@ def test_an_old_type_of_a_fork_is_told_as_that(read: Any) -> None:
         ("StridedSlice", "Synopsys's fork"),
         ("Insanity", "caffe-windows"),
         ("BoxData", "the fork of caffe-yolo"),
-        ("RegionLoss", "Intel's fork and the forks for YOLO"),
-        ("ROIAlign", "several detection forks"),
+        ("CoSData", "CaffeOnSpark"),
+        ("DenseCrf", "DeepLab's older fork"),
         ("DataHeatmap", "the fork of Pfister's heatmaps"),
     ],
 )
@@ -210,12 +216,12 @@ def test_a_type_is_told_with_the_forks_that_have_it(kind: str, owner: str, read:
     assert read(text).net("test").foreign == {kind: owner}
 
 
-def test_an_aligned_pooling_of_regions_is_not_taken_for_the_other(tmp_path: Path) -> None:
+def test_another_pooling_of_regions_is_not_taken_for_the_one_here(tmp_path: Path) -> None:
     path = tmp_path / "net.prototxt"
-    path.write_text(INPUT + 'layer { name: "r" type: "ROIAlign" bottom: "data" top: "r" }')
+    path.write_text(INPUT + 'layer { name: "r" type: "ROIWarping" bottom: "data" top: "r" }')
     with (
         compose(plugins=["-tuning"]) as runtime,
-        pytest.raises(ModelError, match=r"'ROIAlign', which is of several detection forks,") as told,
+        pytest.raises(ModelError, match=r"'ROIWarping', which is of MNC's fork,") as told,
     ):
         runtime.net(path)
     assert "ROIPooling" not in str(told.value)

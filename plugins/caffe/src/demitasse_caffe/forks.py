@@ -236,8 +236,9 @@ FORKS = (
     Fork(
         "the fork of TSN",
         fields=(
-            Fields("NetParameter", "mem_param"),
+            Fields("NetParameter", "mem_param richness"),
             Fields("SolverParameter", "group_id richness"),
+            Fields("DataParameter", "shuffle_pool_size", instead="shuffle takes all samples"),
             Fields("TransformationParameter", "original_image", _SAMPLES, idle="false"),
             Fields("VideoDataParameter", "encoded"),
             Fields("ReductionParameter", "k", "it takes the greatest k"),
@@ -404,9 +405,7 @@ FORKS = (
             ),
             Fields("SoftmaxParameter", "normalize_type", "it is another function", idle="Softmax"),
         ),
-        types=(
-            "Flip GeneralContrastiveLoss GeneralTripletLoss InnerDistance Insanity MultiLabelImageData"
-        ),
+        types=("GeneralContrastiveLoss GeneralTripletLoss InnerDistance Insanity MultiLabelImageData"),
     ),
     Fork(
         "the fork of caffenet-benchmark",
@@ -420,6 +419,43 @@ FORKS = (
         fields=(Fields("ImageDataParameter", "label", "labels are a second top", idle="false"),),
     ),
     Fork("OpenPose's fork", types="CPMData ImResize Nms"),
+    Fork(
+        "the fork of LRCN",
+        fields=(
+            Fields(
+                "EltwiseParameter",
+                "coeff_blob",
+                "a further bottom has a coefficient for each of the others",
+                idle="false",
+            ),
+        ),
+    ),
+    Fork(
+        "DeepLab's older fork",
+        fields=(Fields("LayerParameter", "mat_write_param strict_dim"),),
+        types="DenseCrf MatWrite UniqueLabel",
+    ),
+    Fork(
+        "CaffeOnSpark",
+        fields=(
+            Fields(
+                "LayerParameter",
+                "source_class",
+                instead="samples are the arrays that are given; a Data layer reads an LMDB",
+            ),
+            Fields("MemoryDataParameter", "source share_in_parallel"),
+        ),
+        types="CoSData",
+    ),
+    Fork(
+        "MyCaffe",
+        fields=(
+            Fields(
+                "SolverParameter",
+                "output_average_results snapshot_include_state snapshot_include_weights",
+            ),
+        ),
+    ),
     Fork(
         "the forks of LRCN and Intel",
         fields=(
@@ -455,8 +491,6 @@ FORKS = (
     ),
     Fork("the forks of MS-CNN and caffe-yolo", types="DetectionLoss"),
     Fork("the fork of caffe-yolo", types="BoxData"),
-    Fork("Intel's fork and the forks for YOLO", types="RegionLoss"),
-    Fork("several detection forks", types="ROIAlign"),
     Fork("the fork of Pfister's heatmaps", types="DataHeatmap"),
     Fork("MNC's fork", types="MaskPooling MaskResize ROIWarping"),
     Fork("the fork of CRF-RNN", types="MultiStageMeanfield"),

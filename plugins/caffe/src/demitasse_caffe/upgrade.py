@@ -59,7 +59,10 @@ V1_TYPES = {
     "CROP": "Crop",
     "DECONVOLUTION3D": "Deconvolution3D",
     "IMAGE_SEG_DATA": "ImageSegData",
+    "INTERP": "Interp",
+    "MAT_WRITE": "MatWrite",
     "POOLING3D": "Pooling3D",
+    "SEG_ACCURACY": "SegAccuracy",
     "UNPOOLING": "Unpooling",
     "VIDEO_DATA": "VideoData",
 }
@@ -75,6 +78,9 @@ _SOLVER_TYPES = {
 }
 _TRANSFORMED = ("data_param", "image_data_param", "window_data_param")
 _TRANSFORMATIONS = ("scale", "mean_file", "crop_size", "mirror")
+_RENAMED = {"softmaxloss_param": "loss_param"}
+"""Fields of V1 layers by what they are now: DeepLab's older fork had its own for a loss."""
+
 _SPECIAL = ("type", "layer", "param", "blob_share_mode", "blobs_lr", "weight_decay")
 
 
@@ -248,7 +254,7 @@ def _upgrade_v1(old: Any, place: Location, schema: Schema) -> Any:
         if is_repeated(field):
             getattr(new, field.name).extend(value)
         elif field.message_type is not None:
-            getattr(new, field.name).CopyFrom(value)
+            getattr(new, _RENAMED.get(field.name, field.name)).MergeFrom(value)
         else:
             setattr(new, field.name, value)
     _upgrade_parameters(old, new, place)

@@ -10,6 +10,7 @@ from demitasse_caffe.layers.activation import (
     Exp,
     HardSwish,
     Log,
+    Mish,
     Power,
     PReLU,
     ReLU,
@@ -31,7 +32,9 @@ from demitasse_caffe.layers.elementwise import Concat, Eltwise, Mul
 from demitasse_caffe.layers.forks import (
     BN,
     Axpy,
+    ChannelScale,
     DepthwiseConvolution,
+    Flip,
     Normalize,
     Permute,
     ReLU6,
@@ -64,7 +67,7 @@ from demitasse_caffe.layers.loss import (
     SoftmaxWithLoss,
 )
 from demitasse_caffe.layers.margins import CosinAddm, LabelSpecificAdd
-from demitasse_caffe.layers.normalization import LRN, MVN, BatchNorm, Bias, Scale
+from demitasse_caffe.layers.normalization import LRN, MVN, BatchNorm, Bias, GroupNorm, Scale
 from demitasse_caffe.layers.recurrent import LSTM, RNN, Lstm, LSTMUnit
 from demitasse_caffe.layers.reduction import ArgMax, Reduction
 from demitasse_caffe.layers.regions import L1Loss, ROIPooling, SmoothL1Loss, SmoothL1LossOHEM
@@ -105,6 +108,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     BatchNorm(),
     BatchReindex(),
     Bias(),
+    ChannelScale(),
     Clip(),
     Concat(),
     ContrastiveLoss(),
@@ -127,6 +131,8 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Exp(),
     Filter(),
     Flatten(),
+    Flip(),
+    GroupNorm(),
     HDF5Data(),
     HDF5Output(),
     HardSwish(),
@@ -146,6 +152,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Log(),
     MVN(),
     MemoryData(),
+    Mish(),
     Mul(),
     MultinomialLogisticLoss(),
     Normalize(),

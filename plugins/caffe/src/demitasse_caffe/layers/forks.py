@@ -159,15 +159,49 @@ class Reverse(CaffeLayer):
         x, axis = bottoms[0], message.reverse_param.axis
         if not 0 <= axis < len(x.shape):
             raise ValueError(f"reverse_param {{ axis }} {axis} is no axis of {x!r}, counted from 0 on")
-        last_first = np.arange(x.shape[axis], dtype=np.float32)[::-1].copy()
-        index = graph.constant(f"{layer.name}.order", last_first)
-        if not axis:
-            return [graph.apply("gather", x, index, source=place_of(layer))]
-        rest = tuple(each for each in range(len(x.shape)) if each != axis)
-        lines = rearranged(graph, "permute", x, order=(axis, *rest))
-        turned = graph.apply("gather", lines, index, source=place_of(layer))
-        back = tuple((axis, *rest).index(each) for each in range(len(x.shape)))
-        return [rearranged(graph, "permute", turned, order=back)]
+        return [_reversed(layer, x, axis, graph)]
+
+
+class Flip(CaffeLayer):
+    """Images mirrored: rows from their ends unless ``flip_width`` is false, and with ``flip_height`` the
+    last row first. Of caffe-windows, whose nets of faces add what an image and its mirror image give."""
+
+    name = "Flip"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        x, about = bottoms[0], message.flip_param
+        if len(x.shape) != 4:
+            raise ValueError(f"mirrors images, of four axes; its bottom is {x!r}")
+        for axis, turned in ((2, about.flip_height), (3, about.flip_width)):
+            x = _reversed(layer, x, axis, graph) if turned else x
+        return [x]
+
+
+class ChannelScale(CaffeLayer):
+    """x times one number for each place of each sample, the second bottom, which all channels share. Of
+    caffe-windows, with which Normalize's second top, the lengths, is turned back. Wang et al. 2017,
+    *NormFace*, section 3."""
+
+    name = "ChannelScale"
+    bottoms = (2, 2)
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        x, w = bottoms
+        check_channels(x)
+        samples, channels, *plane = x.shape
+        if w.shape[:1] != (samples,) or math.prod(w.shape) * channels != math.prod(x.shape):
+            raise ValueError(f"its second bottom {w!r} has not one number for each place of {x!r}")
+        w = graph.apply("reshape", w, shape=(samples, *plane))
+        if math.prod(plane) == 1:
+            return [graph.apply("scale", x, graph.apply("reshape", w, shape=(samples,)), None, axis=0)]
+        last = len(x.shape) - 1
+        rows = rearranged(graph, "permute", x, order=(0, *range(2, last + 1), 1))
+        y = graph.apply("scale", rows, w, None, axis=0)
+        return [rearranged(graph, "permute", y, order=(0, last, *range(1, last)))]
 
 
 class Normalize(CaffeLayer):
@@ -221,6 +255,20 @@ def _unit_lengths(layer: Layer, message: Any, x: Tensor, graph: GraphBuilder) ->
     lengths = graph.apply("power", squares, power=0.5, shift=_LENGTH)
     lengths = lengths if about.bp_norm else graph.apply("stop_gradient", lengths)
     return [y, graph.apply("reshape", lengths, shape=(x.shape[0], 1, *x.shape[2:]))]
+
+
+def _reversed(layer: Layer, x: Tensor, axis: int, graph: GraphBuilder) -> Tensor:
+    """x with an axis from its end to its beginning."""
+    last_first = np.arange(x.shape[axis], dtype=np.float32)[::-1].copy()
+    index = graph.constant(f"{layer.name}.order{axis}", last_first)
+    if not axis:
+        made: Tensor = graph.apply("gather", x, index, source=place_of(layer))
+        return made
+    rest = tuple(each for each in range(len(x.shape)) if each != axis)
+    lines = rearranged(graph, "permute", x, order=(axis, *rest))
+    turned = graph.apply("gather", lines, index, source=place_of(layer))
+    back = tuple((axis, *rest).index(each) for each in range(len(x.shape)))
+    return rearranged(graph, "permute", turned, order=back)
 
 
 class BN(CaffeLayer):

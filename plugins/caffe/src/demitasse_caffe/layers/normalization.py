@@ -97,6 +97,31 @@ class MVN(CaffeLayer):
         return [y]
 
 
+class GroupNorm(CaffeLayer):
+    """The channels of each sample in ``group_num`` groups, each less its mean and over the root of its
+    variance and ``eps``; a Scale layer behind it learns. Wu and He 2018, *Group Normalization*,
+    section 3.1."""
+
+    name = "GroupNorm"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        about, x = message.group_norm_param, bottoms[0]
+        check_channels(x)
+        groups, epsilon = about.group_num, number(about.eps)
+        if groups < 1 or x.shape[1] % groups:
+            raise ValueError(f"group_num {groups} does not divide {x.shape[1]} channels")
+        if not 0 <= epsilon < math.inf:
+            raise ValueError(f"eps {epsilon} is not a number >= 0")
+        rows, each = x.shape[0] * groups, math.prod(x.shape[1:]) // groups
+        apart = graph.apply("centre", graph.apply("reshape", x, shape=(rows, each)), axis=1)
+        squares = graph.apply("square_total", apart, axis=1)
+        about_all = {"power": -0.5, "scale": 1 / each, "shift": epsilon or LEAST_EPSILON}
+        y = graph.apply("scale", apart, graph.apply("power", squares, **about_all), None, axis=0)
+        return [graph.apply("reshape", y, shape=x.shape)]
+
+
 class Scale(CaffeLayer):
     """x times a learned scale along some axes, plus a learned bias where asked for. A second bottom
     is the scale instead."""

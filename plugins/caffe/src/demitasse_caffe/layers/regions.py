@@ -30,6 +30,11 @@ class ROIPooling(CaffeLayer):
         for field in ("pooled_h", "pooled_w"):
             if getattr(pooling, field) < 1:
                 raise ValueError(f"roi_pooling_param {{ {field} }} is 0 or not given; it is 1 or more")
+        if pooling.pad_ratio:
+            raise ValueError(
+                f"pad_ratio {number(pooling.pad_ratio):g}, of MS-CNN's fork, is not 0: regions do not "
+                f"grow in this type; they do in ROIAlign"
+            )
         scale = number(pooling.spatial_scale)
         if not 0 < scale < math.inf:
             raise ValueError(f"spatial_scale {scale:g} is not a positive number")
