@@ -8,13 +8,16 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from demitasse import Candidate, Request, Work
+from demitasse_detection.aligned import aligned, aligned_backward
 from demitasse_detection.detections import detections
 from demitasse_detection.evaluation import evaluated
+from demitasse_detection.focal import focal_loss
 from demitasse_detection.mining import hardest, label_losses
 from demitasse_detection.multibox import multibox_loss
 from demitasse_detection.proposals import proposals
 from demitasse_detection.regions import pooled, pooled_backward
 from demitasse_detection.yolo import found_in_maps
+from demitasse_detection.yolo_loss import region_loss
 
 Bind: TypeAlias = Callable[[Request, Sequence[Any], Sequence[Any]], Work]
 
@@ -53,19 +56,22 @@ def _detections_in_maps(request: Request, inputs: Sequence[Any], outputs: Sequen
     return work
 
 
-def _multibox_loss(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> Work:
-    location, confidence, priors, truth = inputs
+def _loss(function: Callable[..., Any]) -> Bind:
+    """The kernel of a loss that is a function of its inputs and attributes, and gives its slopes too."""
 
-    def work() -> None:
-        made = multibox_loss(location, confidence, priors, truth, request.attributes)
-        for result, value in zip(outputs, made, strict=False):
-            if result is not None:
-                result[...] = np.asarray(value).reshape(result.shape)
+    def bind(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> Work:
+        def work() -> None:
+            made = function(*inputs, request.attributes)
+            for result, value in zip(outputs, made, strict=False):
+                if result is not None:
+                    result[...] = np.asarray(value).reshape(result.shape)
 
-    return work
+        return work
+
+    return bind
 
 
-def _multibox_loss_backward(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> Work:
+def _of_slopes(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> Work:
     dloss, *slopes = inputs
 
     def work() -> None:
@@ -100,22 +106,30 @@ def _proposals(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) 
     return work
 
 
-def _pooling_positions(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> Work:
-    (x, regions), (y,) = inputs, outputs
+def _of_regions(function: Callable[..., Any]) -> Bind:
+    """The kernel of what is taken from planes in regions of them."""
 
-    def work() -> None:
-        y[...] = pooled(x, regions, request.attributes)
+    def bind(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> Work:
+        (x, regions), (y,) = inputs, outputs
 
-    return work
+        def work() -> None:
+            y[...] = function(x, regions, request.attributes)
+
+        return work
+
+    return bind
 
 
-def _pooling_positions_backward(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> Work:
-    (dy, regions), (dx,) = inputs, outputs
+def _of_regions_backward(function: Callable[..., Any]) -> Bind:
+    def bind(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> Work:
+        (dy, regions), (dx,) = inputs, outputs
 
-    def work() -> None:
-        dx[...] = pooled_backward(dy, regions, dx.shape, request.attributes)
+        def work() -> None:
+            dx[...] = function(dy, regions, dx.shape, request.attributes)
 
-    return work
+        return work
+
+    return bind
 
 
 def _label_losses(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> Work:
@@ -141,12 +155,18 @@ def _hardest_regions(request: Request, inputs: Sequence[Any], outputs: Sequence[
 _WORKS: dict[str, Bind] = {
     "detections": _detections,
     "detections_in_maps": _detections_in_maps,
-    "multibox_loss": _multibox_loss,
-    "multibox_loss_backward": _multibox_loss_backward,
+    "multibox_loss": _loss(multibox_loss),
+    "multibox_loss_backward": _of_slopes,
+    "region_loss": _loss(region_loss),
+    "region_loss_backward": _of_slopes,
+    "focal_loss": _loss(focal_loss),
+    "focal_loss_backward": _of_slopes,
     "evaluate_detections": _evaluate_detections,
     "proposals": _proposals,
     "label_losses": _label_losses,
     "hardest_regions": _hardest_regions,
-    "pooling_positions": _pooling_positions,
-    "pooling_positions_backward": _pooling_positions_backward,
+    "pooling_positions": _of_regions(pooled),
+    "pooling_positions_backward": _of_regions_backward(pooled_backward),
+    "aligned_regions": _of_regions(aligned),
+    "aligned_regions_backward": _of_regions_backward(aligned_backward),
 }

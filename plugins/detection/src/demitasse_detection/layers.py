@@ -13,6 +13,7 @@ from demitasse import GraphBuilder, Layer, Tensor, unknown
 from demitasse_detection.base import DetectionLayer, decimal, place, rows_found
 from demitasse_detection.boxes import CODES
 from demitasse_detection.evaluation import VERSIONS, average_precisions
+from demitasse_detection.loss_layers import FocalLoss, RegionLoss
 from demitasse_detection.mining_layers import BoxAnnotatorOHEM, SoftmaxWithLossOHEM
 from demitasse_detection.priors import PriorBox
 from demitasse_detection.yolo_layers import YoloDetectionOutput, Yolov3DetectionOutput
@@ -215,6 +216,40 @@ class PSROIPooling(DetectionLayer):
         return made
 
 
+class ROIAlign(DetectionLayer):
+    """The first bottom, by straight lines between its places, at the corners of ``pooled_h`` x
+    ``pooled_w`` cells of regions (the second bottom: a sample's number and two corners in pixels of the
+    image), which grow on each side by ``pad_ratio``. A Pooling layer takes the mean of each cell. He et
+    al. 2017, *Mask R-CNN*, section 3; of Cascade R-CNN's fork."""
+
+    name = "ROIAlign"
+    bottoms = 2
+
+    def expand(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Tensor:
+        about = layer.parameters.roi_pooling_param
+        for field in ("pooled_h", "pooled_w", "spatial_scale"):
+            if not 0 < getattr(about, field) < math.inf:
+                raise ValueError(f"roi_pooling_param {{ {field} }} is not given, or not above 0")
+        if not 0 <= about.pad_ratio < math.inf:
+            raise ValueError(f"pad_ratio {about.pad_ratio:g} is not 0 or more")
+        wanted = list(layer.parameters.propagate_down) or [True, False]
+        if len(wanted) != 2 or (graph.phase == "train" and wanted[1]):
+            raise ValueError(
+                "has a propagate_down that is not one for each of 2 bottoms, false for regions"
+            )
+        x = bottoms[0] if wanted[0] else graph.apply("stop_gradient", bottoms[0])
+        made: Tensor = graph.apply(
+            "aligned_regions",
+            x,
+            bottoms[1],
+            size=(about.pooled_h, about.pooled_w),
+            scale=about.spatial_scale,
+            grown=decimal(about.pad_ratio),
+            source=place(layer),
+        )
+        return made
+
+
 class Proposal(DetectionLayer):
     """Regions of images (rows of an image's number and two corners in pixels) and, with a second top,
     their scores: where an object may be by what the first two bottoms say, scores of background and of
@@ -266,7 +301,10 @@ LAYER_TYPES = (
     MultiBoxLoss(),
     PSROIPooling(),
     PriorBox(),
+    FocalLoss(),
     Proposal(),
+    ROIAlign(),
+    RegionLoss(),
     SoftmaxWithLossOHEM(),
     YoloDetectionOutput(),
     Yolov3DetectionOutput(),

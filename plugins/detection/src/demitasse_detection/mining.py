@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from demitasse import DataError
 from demitasse_detection.boxes import Reals
@@ -19,9 +20,22 @@ _LEAST = float(np.finfo(np.float32).tiny)
 def label_losses(probability: Any, label: Any, about: Mapping[str, Any]) -> Reals:
     """-log of each label's own probability, in the shape of ``label``; 0 where that is ignored. Raises
     DataError for a label that is no class."""
-    axis, classes = about["axis"], probability.shape[about["axis"]]
-    outer = int(np.prod(probability.shape[:axis], dtype=np.int64))
-    of_class = np.asarray(probability, np.float64).reshape(outer, classes, -1)
+    numbers, counted = class_numbers(probability, label, about)
+    of_class = np.asarray(probability, np.float64).reshape(
+        len(numbers), probability.shape[about["axis"]], -1
+    )
+    own = np.take_along_axis(of_class, numbers, 1)
+    losses: Reals = np.where(counted, -np.log(np.maximum(own, _LEAST)), 0.0)
+    return losses.reshape(np.shape(label))
+
+
+def class_numbers(
+    x: Any, label: Any, about: Mapping[str, Any]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The class of each label, and whether it counts (one that is ignored is 0 and does not), both
+    (outer, 1, inner) by the ``axis`` of x that classes are. Raises DataError for what is no class."""
+    axis, classes = about["axis"], x.shape[about["axis"]]
+    outer = int(np.prod(x.shape[:axis], dtype=np.int64))
     numbers = np.asarray(label).reshape(outer, 1, -1).astype(np.int64)  # of 2.7 the whole part, 2
     counted = numbers != about["ignore_label"]  # all where no number is ignored
     wrong = counted & ((numbers < 0) | (numbers >= classes))
@@ -31,9 +45,7 @@ def label_losses(probability: Any, label: Any, about: Mapping[str, Any]) -> Real
             f"{about['source']}: label {numbers[wrong][0]} (valid: a class from 0 to {classes - 1}"
             f"{ignored})"
         )
-    own = np.take_along_axis(of_class, np.where(counted, numbers, 0), 1)
-    losses: Reals = np.where(counted, -np.log(np.maximum(own, _LEAST)), 0.0)
-    return losses.reshape(np.shape(label))
+    return np.where(counted, numbers, 0), np.asarray(counted)
 
 
 def hardest(

@@ -24,14 +24,14 @@ class SoftmaxWithLossOHEM(DetectionLayer):
         """Emit the layer's operations: the loss, and what its tops ask for. Raises ValueError."""
         self.check_counts(layer)
         message, (x, label) = layer.parameters, bottoms
-        reached = _reached(layer, graph)
+        reached = reached_first(layer, graph)
         axis = message.softmax_param.axis
         if not -len(x.shape) <= axis < len(x.shape):
             raise ValueError(f"axis {axis} is not one of the {len(x.shape)} axes of {x!r}")
         about: dict[str, Any] = {"axis": axis % len(x.shape), "ignore_label": None}
         if message.loss_param.HasField("ignore_label"):
             about["ignore_label"] = message.loss_param.ignore_label
-        over, divisor = _normalization(message.loss_param)
+        over, divisor = normalization(message.loss_param)
         given = x if reached else graph.apply("stop_gradient", x)
         loss, probability = graph.apply("softmax_loss", given, label, normalization=over, **about)
         if divisor != 1:
@@ -72,7 +72,7 @@ class BoxAnnotatorOHEM(DetectionLayer):
         return made
 
 
-def _reached(layer: Layer, graph: GraphBuilder) -> bool:
+def reached_first(layer: Layer, graph: GraphBuilder) -> bool:
     """Whether a gradient reaches the first bottom. Raises ValueError for a propagate_down that is not of
     two bottoms, or wants one of labels."""
     wanted = list(layer.parameters.propagate_down) or [True, False]
@@ -81,7 +81,7 @@ def _reached(layer: Layer, graph: GraphBuilder) -> bool:
     return bool(wanted[0]) or graph.phase != "train"
 
 
-def _normalization(loss: Any) -> tuple[str, float]:
+def normalization(loss: Any) -> tuple[str, float]:
     """What the loss is a mean over, and what it is divided by besides."""
     if loss.HasField("normalize") and not loss.HasField("normalization"):
         return "valid" if loss.normalize else "batch_size", 1.0

@@ -21,6 +21,7 @@ from demitasse_detection.matching import ROW as OBJECT
 from demitasse_detection.proposals import ROW as REGION
 from demitasse_detection.proposals import capacity as regions_of
 from demitasse_detection.yolo import numbers
+from demitasse_detection.yolo_loss import OF_DARKNET
 
 _define = partial(define, "detection")
 _BOXES = {"classes": REQUIRED, "background": 0, "code": "CORNER", "encoded": False}
@@ -112,6 +113,42 @@ def _pooled(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     if not regions or prod(regions[1:]) != 5:
         raise ValueError(f"regions {regions} are not rows of 5 numbers: a sample and two corners")
     return ((regions[0], x[1] // size**2, size, size),)
+
+
+def _aligned(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
+    x, regions, size = shapes["x"], shapes["regions"], attributes["size"]
+    if len(x) != 4:
+        raise ValueError(f"x {x} is not samples x channels x rows x columns")
+    if not regions or prod(regions[1:]) != 5:
+        raise ValueError(f"regions {regions} are not rows of 5 numbers: a sample and two corners")
+    return ((regions[0], x[1], size[0] + 1, size[1] + 1),)
+
+
+def _region_loss(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
+    maps, label, count = shapes["maps"], shapes["label"], len(attributes["anchors"])
+    each = count * (5 + attributes["classes"])
+    if len(maps) != 4 or maps[1] != each:
+        raise ValueError(
+            f"maps {maps} are not images x {each} x rows x columns: 5 numbers and "
+            f"{attributes['classes']} classes for each of {count} anchors"
+        )
+    ssd = bool(label) and label[-1] == OBJECT and label[0] in (1, maps[0])
+    if not ssd and (not label or label[0] != maps[0] or prod(label[1:]) % OF_DARKNET):
+        raise ValueError(
+            f"label {label} has neither rows of {OBJECT} numbers, as AnnotatedData makes, nor rows of "
+            f"{OF_DARKNET} for each of {maps[0]} images: class, centre and sides"
+        )
+    return (), maps
+
+
+def _focal(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
+    x, label, axis = shapes["x"], shapes["label"], attributes["axis"]
+    if not 0 <= axis < len(x) or prod(x) != prod(label) * x[axis]:
+        raise ValueError(
+            f"label {label} has {prod(label)} values, x {x} makes {prod(x) // x[axis]} predictions "
+            f"along axis {axis}"
+        )
+    return (), x, x
 
 
 def _proposed(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
@@ -324,5 +361,93 @@ OPERATIONS = (
         shapes=_hardest,
         flops=per_element("losses", 10.0),
         attributes={"count": REQUIRED, "ignored": -1, "source": ""},
+    ),
+    _define(
+        "aligned_regions",
+        "y[r, c, i, j] = channel c of x, by straight lines between its places, at corner (i, j) of the "
+        "size cells of region r: regions[r] is the number of a sample and the corners x1, y1, x2, y2, "
+        "which grow by their sides and 1 times grown, and times scale less a half are places in its "
+        "planes; 0 beyond a half of the planes' borders, and for a region without extent. What is no "
+        "region is an error, which says that it was in source",
+        inputs="x regions",
+        outputs="y",
+        shapes=_aligned,
+        flops=lambda shapes, attributes: 8.0 * prod(_aligned(shapes, attributes)[0]),
+        attributes={"size": REQUIRED, "scale": REQUIRED, "grown": 0.0, "source": ""},
+        gradients=["x = aligned_regions_backward(dy, regions)"],
+    ),
+    _define(
+        "aligned_regions_backward",
+        "dx = for each element the sum of its shares of dy; shape is that of x",
+        inputs="dy regions",
+        outputs="dx",
+        shapes=shape_attribute,
+        flops=per_element("dy", 8.0),
+        attributes={"size": REQUIRED, "scale": REQUIRED, "grown": 0.0, "source": "", "shape": None},
+    ),
+    _define(
+        "region_loss",
+        "the sum, over images the mean, of half squares: of placed times what is told of the centre in "
+        "its place and of the logarithms of sides over the anchor's, less those of the object; of "
+        "present times how sure an object is, less 1 or, if rescored, how much the box overlaps it; of "
+        "absent times how sure one is elsewhere, unless the box overlaps an object by more than "
+        "overlap; and of classed times -log of the softmax at the object's class. An object's place is "
+        "that of its centre, with the anchor (by_anchors) or the box whose sides are the most alike. "
+        "slopes are those of maps, through which nothing passes to what is overlapped. What is no "
+        "object is an error, which says that it was in source",
+        inputs="maps label",
+        outputs="loss slopes?",
+        shapes=_region_loss,
+        flops=per_element("maps", 20.0),
+        attributes={
+            "classes": REQUIRED,
+            "anchors": REQUIRED,
+            "overlap": 0.6,
+            "placed": 1.0,
+            "present": 5.0,
+            "absent": 1.0,
+            "classed": 1.0,
+            "rescored": True,
+            "by_anchors": True,
+            "normalization": "batch_size",
+            "source": "",
+        },
+        gradients=["maps = region_loss_backward(dloss, slopes)"],
+    ),
+    _define(
+        "region_loss_backward",
+        "the slopes times dloss",
+        inputs="dloss slopes",
+        outputs="dmaps",
+        shapes=lambda shapes, attributes: (shapes["slopes"],),
+        flops=per_element("slopes"),
+    ),
+    _define(
+        "focal_loss",
+        "the sum over the labels, but for ignore_label, of -alpha (1 - p)^gamma log p, p being the "
+        "softmax of x along axis at the label, over the normaliser: valid (labels that count), full "
+        "(all), batch_size or none. probability is the softmax, and slopes are those of x. What is no "
+        "class is an error, which says that it was in source",
+        inputs="x label",
+        outputs="loss probability? slopes?",
+        shapes=_focal,
+        flops=per_element("x", 10.0),
+        attributes={
+            "axis": 1,
+            "ignore_label": None,
+            "normalization": "valid",
+            "alpha": 0.25,
+            "gamma": 2.0,
+            "source": "",
+        },
+        gradients=["x = focal_loss_backward(dloss, slopes)"],
+    ),
+    _define(
+        "focal_loss_backward",
+        "the slopes times dloss",
+        inputs="dloss slopes",
+        outputs="dx",
+        shapes=lambda shapes, attributes: (shapes["slopes"],),
+        flops=per_element("slopes"),
     ),
 )

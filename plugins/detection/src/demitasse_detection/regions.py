@@ -45,15 +45,7 @@ def _cells(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Corners]:
     """Samples (R, 1, 1, 1), channels (1, D, size, size), and the first and last rows and columns of
     cells (R, 1, size, size), with the authors' arithmetic. Raises DataError for what is no region."""
-    size, rows = about["size"], np.asarray(regions, np.float32).reshape(-1, 5)
-    valid = np.isin(rows[:, 0], np.arange(shape[0])) & (np.abs(rows[:, 1:]) < 2**24).all(1)
-    if not valid.all():
-        r = int(valid.argmin())
-        told = " ".join(f"{number:g}" for number in rows[r])
-        raise DataError(
-            f"{about['source']}: region {r} is {told} (valid: a sample from 0 to {shape[0] - 1}, and "
-            f"corners below 2^24)"
-        )
+    size, rows = about["size"], checked(regions, shape[0], about)
     nearest = np.copysign(np.floor(np.abs(rows[:, 1:]) + np.float32(0.5)), rows[:, 1:])
     scale, index = np.float32(about["scale"]), np.arange(size, dtype=np.float32)
     begin, end = nearest[:, :2] * scale, (nearest[:, 2:] + 1) * scale
@@ -67,6 +59,20 @@ def _cells(
         each.astype(np.int64) for each in (top, np.maximum(top, bottom), left, np.maximum(left, right))
     )
     return rows[:, 0].astype(np.int64)[:, None, None, None], planes, cells
+
+
+def checked(regions: Any, samples: int, about: Mapping[str, Any]) -> NDArray[np.float32]:
+    """Regions (R, 5): a sample's number and two corners. Raises DataError for what is none."""
+    rows = np.asarray(regions, np.float32).reshape(-1, 5)
+    valid = np.isin(rows[:, 0], np.arange(samples)) & (np.abs(rows[:, 1:]) < 2**24).all(1)
+    if not valid.all():
+        r = int(valid.argmin())
+        told = " ".join(f"{number:g}" for number in rows[r])
+        raise DataError(
+            f"{about['source']}: region {r} is {told} (valid: a sample from 0 to {samples - 1}, and "
+            f"corners below 2^24)"
+        )
+    return rows
 
 
 def _corners(cells: Corners) -> tuple[tuple[int, NDArray[np.int64], NDArray[np.int64]], ...]:

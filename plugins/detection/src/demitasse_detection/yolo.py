@@ -20,7 +20,7 @@ Anchors = Sequence[tuple[float, float]]
 """Widths and heights, in shares of the image."""
 
 
-_LARGEST = 40.0
+LARGEST = 40.0
 """Logarithm of a size whose area is a number still: such a box is the whole image many times over."""
 
 
@@ -48,17 +48,17 @@ def _read(given: Any, anchors: Anchors, about: Mapping[str, Any]) -> tuple[Reals
     x, y, w, h = (told[..., number * step] for number in range(4))
     centre = np.stack(
         [
-            (np.arange(columns)[:, None] + _sigmoid(x)) / columns,
-            (np.arange(rows)[:, None, None] + _sigmoid(y)) / rows,
+            (np.arange(columns)[:, None] + sigmoid(x)) / columns,
+            (np.arange(rows)[:, None, None] + sigmoid(y)) / rows,
         ],
         -1,
     )
-    half = np.exp(np.stack([w, h], -1).clip(max=_LARGEST)) * np.asarray(anchors) / 2
-    objects = _sigmoid(told[..., 4 * step])
+    half = np.exp(np.stack([w, h], -1).clip(max=LARGEST)) * np.asarray(anchors) / 2
+    objects = sigmoid(told[..., 4 * step])
     if about["uncertain"]:
-        objects *= 1 - _sigmoid(told[..., 1:8:2]).mean(-1)
+        objects *= 1 - sigmoid(told[..., 1:8:2]).mean(-1)
     classes = told[..., 4 * step + 1 :]
-    beliefs = _softmax(classes) if about["exclusive"] else _sigmoid(classes)
+    beliefs = softmax(classes) if about["exclusive"] else sigmoid(classes)
     boxes = np.concatenate([centre - half, centre + half], -1)
     return boxes.reshape(images, -1, 4), (beliefs * objects[..., None]).reshape(
         images, -1, classes.shape[-1]
@@ -76,13 +76,15 @@ def _in_image(number: int, boxes: Reals, scores: Reals, about: Mapping[str, Any]
     return np.concatenate([told, boxes[sure]], 1)
 
 
-def _sigmoid(x: Reals) -> Reals:
+def sigmoid(x: Reals) -> Reals:
+    """1 / (1 + exp(-x)), also where that is almost 0."""
     size = np.exp(-np.abs(x))
     found: Reals = np.where(x >= 0, 1, size) / (1 + size)
     return found
 
 
-def _softmax(x: Reals) -> Reals:
+def softmax(x: Reals) -> Reals:
+    """Of the last axis."""
     shifted = np.exp(x - x.max(-1, keepdims=True))
     found: Reals = shifted / shifted.sum(-1, keepdims=True)
     return found

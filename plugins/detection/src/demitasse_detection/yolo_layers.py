@@ -32,7 +32,7 @@ class YoloDetectionOutput(DetectionLayer):
         about = layer.parameters.yolo_detection_output_param
         if about.coords != 4:
             raise ValueError(f"coords is {about.coords}; a box has 4")
-        biases = _pairs(about.biases)
+        biases = pairs(about.biases)
         if len(biases) != about.num_box:
             raise ValueError(f"has {len(biases)} pairs of biases for {about.num_box} num_box")
         anchors = [_shares(biases, each, 1) for each in bottoms]
@@ -84,7 +84,7 @@ class Yolov3DetectionOutput(YoloDetectionOutput):
 
     def expand(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Tensor:
         about = layer.parameters.yolov3_detection_output_param
-        biases, mask, each = _pairs(about.biases), list(about.mask), about.num_box
+        biases, mask, each = pairs(about.biases), list(about.mask), about.num_box
         if not bottoms or len(mask) != each * len(bottoms):
             raise ValueError(f"has {len(mask)} mask for {len(bottoms)} bottoms of {each} num_box each")
         if max(mask) >= len(biases):
@@ -103,7 +103,8 @@ class Yolov3DetectionOutput(YoloDetectionOutput):
         return self.made(graph, bottoms, about, anchors, confidence, uncertain=about.gaussian_box)
 
 
-def _pairs(biases: Sequence[float]) -> Sides:
+def pairs(biases: Sequence[float]) -> Sides:
+    """Widths and heights of anchors, one after the other. Raises ValueError."""
     numbers = [decimal(value) for value in biases]
     if not numbers or len(numbers) % 2 or not 0 < min(numbers) <= max(numbers) < math.inf:
         raise ValueError(

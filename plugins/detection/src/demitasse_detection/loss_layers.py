@@ -1,0 +1,105 @@
+"""Losses of nets that look everywhere at once: YOLO's, and the one in which the easy counts less. Redmon
+and Farhadi 2017, *YOLO9000*; Lin et al. 2017, *Focal Loss for Dense Object Detection*."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from demitasse import GraphBuilder, Layer, Tensor
+from demitasse_detection.base import DetectionLayer, decimal, place
+from demitasse_detection.mining_layers import normalization, reached_first
+from demitasse_detection.yolo_layers import pairs
+
+
+class RegionLoss(DetectionLayer):
+    """How far a map (the first bottom) of ``num`` anchors, whose widths and heights in places are the
+    ``biases``, is from the objects in the images (the second: rows as AnnotatedData makes them, or
+    Darknet's). *YOLO9000*, section 2."""
+
+    name = "RegionLoss"
+    bottoms = 2
+    tops = (0, 1)
+    loss_weight = 1.0
+
+    def expand(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Tensor:
+        about, (maps, label) = layer.parameters.region_loss_param, bottoms
+        for field in ("softmax_tree", "class_map"):
+            if getattr(about, field):
+                raise ValueError(
+                    f"{field} {getattr(about, field)!r}: classes of classes are not served; leave it out"
+                )
+        if about.coords != 4 or not about.softmax:
+            raise ValueError(
+                f"coords is {about.coords} and softmax {about.softmax}; a box has 4, and its class is a "
+                f"softmax, 1"
+            )
+        if about.num_class < 1:
+            raise ValueError("num_class is 0; 1 or more, and there is none for the background")
+        anchors = pairs(about.biases)
+        if len(anchors) != about.num:
+            raise ValueError(f"has {len(anchors)} pairs of biases for {about.num} num")
+        scales = {
+            name: getattr(about, f"{name}_scale") for name in ("coord", "object", "noobject", "class")
+        }
+        for name, value in {**scales, "thresh": about.thresh}.items():
+            if not 0 <= value < math.inf:
+                told = name if name == "thresh" else f"{name}_scale"
+                raise ValueError(f"{told} {value:g} is not 0 or more")
+        made: Sequence[Tensor] = graph.apply(
+            "region_loss",
+            maps if reached_first(layer, graph) else graph.apply("stop_gradient", maps),
+            label,
+            classes=about.num_class,
+            anchors=tuple(anchors),
+            overlap=decimal(about.thresh),
+            placed=decimal(scales["coord"]),
+            present=decimal(scales["object"]),
+            absent=decimal(scales["noobject"]),
+            classed=decimal(scales["class"]),
+            rescored=bool(about.rescore),
+            by_anchors=bool(about.bias_match),
+            source=place(layer),
+        )
+        return made[0]
+
+
+class FocalLoss(DetectionLayer):
+    """The mean of -alpha (1 - p)^gamma log p, p being the softmax at the label; a second top is the
+    softmax. *Focal Loss for Dense Object Detection*, section 3.2, for several classes."""
+
+    name = "FocalLoss"
+    bottoms = 2
+    tops = (0, 1, 2)
+    loss_weight = 1.0
+
+    def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
+        """Emit the layer's operation: the loss and, for a second top, the softmax. Raises ValueError."""
+        self.check_counts(layer)
+        message, (x, label) = layer.parameters, bottoms
+        about = message.focal_loss_param
+        if about.type != about.ORIGIN:
+            raise ValueError("focal_loss_param { type } is ORIGIN here; LINEAR is of two classes")
+        if not (0 <= about.gamma < math.inf and 0 < about.alpha < math.inf):
+            raise ValueError(
+                f"gamma {about.gamma:g} is not 0 or more, or alpha {about.alpha:g} is not above 0"
+            )
+        axis = message.softmax_param.axis if message.HasField("softmax_param") else about.axis
+        if not -len(x.shape) <= axis < len(x.shape):
+            raise ValueError(f"axis {axis} is not one of the {len(x.shape)} axes of {x!r}")
+        over, divisor = normalization(message.loss_param)
+        ignored = message.loss_param.HasField("ignore_label")
+        loss, probability, _ = graph.apply(
+            "focal_loss",
+            x if reached_first(layer, graph) else graph.apply("stop_gradient", x),
+            label,
+            axis=axis % len(x.shape),
+            ignore_label=message.loss_param.ignore_label if ignored else None,
+            normalization=over,
+            alpha=decimal(about.alpha),
+            gamma=decimal(about.gamma),
+            source=place(layer),
+        )
+        if divisor != 1:
+            loss = graph.apply("sum", loss, coefficients=(1 / divisor,))
+        return [loss, probability][: max(1, len(layer.tops))]
