@@ -206,7 +206,10 @@ RESIZED = "resize_param { height: 32 width: 24 }"
         ({"transform": "expand_param { max_expand_ratio: 0.5 }"}, "max_expand_ratio is 0.5; 1 or more"),
         ({"transform": "mean_value: [1, 2]"}, "2 mean_value for 1 channels; give 1"),
         ({"about": "max_objects: 0"}, "max_objects is 0"),
-        ({"about": "yolo_data_type: 1"}, "yolo_data_type and yolo_data_jitter are for training YOLO's"),
+        (
+            {"about": "yolo_data_jitter: 0.3"},
+            "yolo_data_jitter 0.3 cuts samples at random as Darknet does",
+        ),
         (
             {"about": "batch_sampler { sampler { min_scale: 0.9 max_scale: 0.3 } }"},
             "min_scale: 0.9 max_scale: 0.3 } } are not above 0, in order and at most 1",

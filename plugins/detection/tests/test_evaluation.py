@@ -179,3 +179,75 @@ def test_rows_that_are_none_are_named(
     objects[2, 0, 0] = (0, 9, 0, 0, 0, 1, 1, 0)
     with pytest.raises(demitasse.DataError, match=r"layer 'e' .*: row 12 .* of image 2 and class 9"):
         run(layer, found=found, label=objects)
+
+
+MAPS = """layer { name: 'e' type: 'EvalDetection' bottom: 'map' bottom: 'label' bottom: 'map' top: 'e'
+eval_detection_param { side: 3 num_class: 2 num_object: 2 nms: 0.45 biases: [1, 1, 3, 2] FIELDS } }"""
+
+
+def of_map(places: list[tuple[int, int, int, int, float]]) -> np.ndarray:
+    """A map of 2 anchors and 2 classes on 3 x 3 places that is sure of nothing but boxes of an anchor's
+    sides in the middle of its place: anchor, row, column, class and logit of an object."""
+    told = np.zeros((1, 2, 7, 3, 3))
+    told[:, :, 4] = -20
+    for anchor, row, column, label, object_ in places:
+        told[0, anchor, 4:, row, column] = (object_, *(20 * np.eye(2)[label]))
+    return told.reshape(1, 14, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("places", "precision"),
+    [
+        ([(0, 0, 0, 0, 5.0), (1, 2, 1, 1, 5.0)], 1.0),
+        ([(0, 0, 0, 0, 5.0)], 0.5),  # the other object is not found
+        # The best is of the wrong class there, so is a second one elsewhere: 1/2 of one class.
+        ([(0, 0, 0, 1, 6.0), (0, 0, 2, 0, 6.0), (1, 2, 1, 1, 5.0)], 0.25),
+        ([(0, 0, 0, 0, 5.0), (0, 1, 1, 0, 6.0), (1, 2, 1, 1, 5.0)], 0.75),  # one more, and surer
+    ],
+)
+def test_what_intels_maps_say_is_scored(
+    run: Any, runtime: demitasse.Runtime, written: Any, places: Any, precision: float
+) -> None:
+    third = 1 / 3
+    label = np.zeros((1, 1, 3, 8))
+    label[0, 0, 0] = (0, 1, 0, 0, 0, third, third, 0)
+    label[0, 0, 1] = (0, 2, 1, 0, (2.5 - 1) / 3, 1, (2.5 + 1) / 3, 1)  # a difficult one counts, too
+    made = run(MAPS.replace("FIELDS", ""), map=of_map(places), label=label)["e"]
+    rows = made[0, 0]
+    np.testing.assert_array_equal(rows[:2, :3], [[-1, 1, 1], [-1, 2, 1]])
+    assert len(rows) == 2 + len(places)
+    np.testing.assert_allclose(
+        sorted(rows[2:, 2]), sorted(1 / (1 + np.exp(-place[4])) for place in places), rtol=1e-6
+    )
+    read: Any = runtime.read(written(MAPS.replace("FIELDS", ""), map=of_map([]), label=label))
+    layer = read.net("test").layers[-1]
+    assert runtime.layer_types["EvalDetection"].score(layer, [rows])[""] == pytest.approx(precision)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ("score_type: OBJ", "score_type is OBJ; here an object times its class, MULTIPLY"),
+        ("biases: 3 biases: 3", "has 3 pairs of biases for 2 num_object"),
+        ("threshold: 0", "threshold 0 is not above 0 and at most 1"),
+    ],
+)
+def test_a_wrong_field_of_intels_is_told(run: Any, fields: str, message: str) -> None:
+    with pytest.raises(demitasse.ModelError, match=message):
+        run(MAPS.replace("FIELDS", fields), map=of_map([]), label=np.zeros((1, 1, 3, 8)))
+
+
+def test_a_solver_says_how_intels_scores_count(
+    runtime: demitasse.Runtime, written: Any, tmp_path: Path
+) -> None:
+    net = written(MAPS.replace("FIELDS", ""), map=of_map([]), label=np.zeros((1, 1, 3, 8)))
+    solver = tmp_path / "solver.prototxt"
+    solver.write_text(
+        f'net: "{net}" test_iter: 1 test_interval: 1 max_iter: 1 base_lr: 1 lr_policy: "fixed" '
+        'ap_version: "11point"'
+    )
+    read: Any = runtime.read(solver)
+    layer = read.solver({}).tests[0].layers[-1]
+    kind: Any = runtime.layer_types["EvalDetection"]
+    rows = np.array([[-1, 1, 2, -1, -1], [0, 1, 0.9, 1, 0]])  # one of two objects is found
+    assert kind.score(layer, [rows])[""] == pytest.approx(6 / 11)

@@ -116,7 +116,7 @@ FORKS = (
                 "ReshapeParameter", "pixelshuffler", "it moves channels into rows and columns", idle="1"
             ),
         ),
-        types="EvalDetection MKLConvolution MKLLRN MKLPooling MKLReLU",
+        types="MKLConvolution MKLLRN MKLPooling MKLReLU",
         engines="MKL2017 MKLDNN",
     ),
     Fork(

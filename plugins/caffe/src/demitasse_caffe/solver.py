@@ -204,11 +204,12 @@ class SolverFile:
         )
 
     def _counted(self, message: Any, net: NetDefinition) -> NetDefinition:
-        """A test net whose DetectionEvaluate layers are told how the solver wants them to count."""
+        """A test net whose layers that evaluate detections are told how the solver wants them to
+        count."""
         given = [name for name in _COUNTING if message.HasField(name)]
         layers = []
         for layer in net.layers:
-            if given and layer.type == "DetectionEvaluate":
+            if given and layer.type in ("DetectionEvaluate", "EvalDetection"):
                 parameters = type(layer.parameters)()
                 parameters.CopyFrom(layer.parameters)
                 for name in given:

@@ -10,13 +10,18 @@ from typing import Any
 import numpy as np
 
 from demitasse import GraphBuilder, Layer, Tensor, unknown
-from demitasse_detection.base import DetectionLayer, decimal, place, rows_found
+from demitasse_detection.base import DetectionLayer, check_count, decimal, place, rows_found
 from demitasse_detection.boxes import CODES
 from demitasse_detection.evaluation import VERSIONS, average_precisions
 from demitasse_detection.loss_layers import FocalLoss, RegionLoss
 from demitasse_detection.mining_layers import BoxAnnotatorOHEM, SoftmaxWithLossOHEM
 from demitasse_detection.priors import PriorBox
-from demitasse_detection.yolo_layers import YoloDetectionOutput, Yolov3DetectionOutput
+from demitasse_detection.yolo_layers import (
+    YoloDetectionOutput,
+    Yolov3DetectionOutput,
+    pairs,
+    shares,
+)
 
 
 class DetectionOutput(DetectionLayer):
@@ -188,6 +193,59 @@ class DetectionEvaluate(DetectionLayer):
         return scores
 
 
+class EvalDetection(DetectionEvaluate):
+    """Which of what a map says (the first bottom, as RegionLoss learns it) is there, by the objects in
+    the images (the second; a third is not read): rows as DetectionEvaluate's, of which a test tells the
+    mean average precision. Of Intel's fork; *YOLO9000*, section 2."""
+
+    name = "EvalDetection"
+
+    def check_counts(self, layer: Layer) -> None:
+        check_count("bottom", layer.bottoms, (2, 3))
+        check_count("top", layer.tops, self.tops)
+
+    def expand(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Tensor:
+        about = layer.parameters.eval_detection_param
+        if not about.biases:
+            raise ValueError(
+                "biases are not given: maps of YOLO's second version are read, not the first's"
+            )
+        if about.num_class < 1:
+            raise ValueError("num_class is 0; 1 or more, and there is none for the background")
+        if about.score_type != about.MULTIPLY:
+            kind = about.ScoreType.Name(about.score_type)
+            raise ValueError(f"score_type is {kind}; here an object times its class, MULTIPLY")
+        if not 0 <= about.nms < math.inf:
+            raise ValueError(f"nms {about.nms:g} is not 0 or more")
+        if not 0 < about.threshold <= 1:
+            raise ValueError(f"threshold {about.threshold:g} is not above 0 and at most 1")
+        anchors = pairs(about.biases)
+        if len(anchors) != about.num_object:
+            raise ValueError(f"has {len(anchors)} pairs of biases for {about.num_object} num_object")
+        found = graph.apply(
+            "detections_in_maps",
+            bottoms[0],
+            classes=about.num_class,
+            anchors=(tuple(shares(anchors, bottoms[0], 1)),),
+            exclusive=True,
+            confidence=_LEAST,
+            overlap=decimal(about.nms),
+        )
+        made: Tensor = graph.apply(
+            "evaluate_detections",
+            found,
+            bottoms[1],
+            classes=about.num_class + 1,
+            overlap=about.threshold,
+            source=place(layer),
+        )
+        return made
+
+
+_LEAST = 0.005
+"""Darknet's bound: what is less sure is not found."""
+
+
 class PSROIPooling(DetectionLayer):
     """Means over ``group_size`` x ``group_size`` cells of regions (the second bottom: a sample's number
     and two corners in pixels of the image), each cell in channels of its own of the first bottom, which
@@ -298,6 +356,7 @@ LAYER_TYPES = (
     BoxAnnotatorOHEM(),
     DetectionEvaluate(),
     DetectionOutput(),
+    EvalDetection(),
     MultiBoxLoss(),
     PSROIPooling(),
     PriorBox(),

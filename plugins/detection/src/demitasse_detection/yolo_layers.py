@@ -35,7 +35,7 @@ class YoloDetectionOutput(DetectionLayer):
         biases = pairs(about.biases)
         if len(biases) != about.num_box:
             raise ValueError(f"has {len(biases)} pairs of biases for {about.num_box} num_box")
-        anchors = [_shares(biases, each, 1) for each in bottoms]
+        anchors = [shares(biases, each, 1) for each in bottoms]
         return self.made(graph, bottoms, about, anchors, decimal(about.confidence_threshold))
 
     def made(
@@ -95,7 +95,7 @@ class Yolov3DetectionOutput(YoloDetectionOutput):
                 f"anchors_scale {scales} is not one for each of {len(bottoms)} bottoms, 1 or more"
             )
         anchors = [
-            _shares([biases[at] for at in mask[number * each : (number + 1) * each]], x, scale)
+            shares([biases[at] for at in mask[number * each : (number + 1) * each]], x, scale)
             for number, (x, scale) in enumerate(zip(bottoms, scales, strict=True))
         ]
         # Above it, where the older layer has those that reach it, too.
@@ -113,7 +113,7 @@ def pairs(biases: Sequence[float]) -> Sides:
     return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
-def _shares(biases: Sides, x: Tensor, scale: int) -> Sides:
+def shares(biases: Sides, x: Tensor, scale: int) -> Sides:
     """Anchors in shares of the image, which has ``scale`` pixels for each place of the map x."""
     if len(x.shape) != 4:
         raise ValueError(f"its bottom {x!r} is no map: images x channels x rows x columns")

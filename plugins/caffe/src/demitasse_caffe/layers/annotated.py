@@ -32,10 +32,10 @@ class AnnotatedData(CaffeLayer):
     ) -> Sequence[Tensor]:
         data, parameters = message.data_param, message.transform_param
         about = message.annotated_data_param
-        if about.yolo_data_type or about.yolo_data_jitter:
+        if about.yolo_data_jitter:
             raise ValueError(
-                "yolo_data_type and yolo_data_jitter are for training YOLO's nets, whose losses are not "
-                "here; without them the label is SSD's"
+                f"yolo_data_jitter {number(about.yolo_data_jitter):g} cuts samples at random as Darknet "
+                f"does, which is not served; leave it out, and cut them by a batch_sampler"
             )
         if about.max_objects < 1:
             raise ValueError("max_objects is 0; an image's label has room for 1 object or more")
