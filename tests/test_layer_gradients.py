@@ -94,7 +94,8 @@ layer { name: "pool" type: "Pooling" bottom: "before" top: "pool"
   pooling_param { pool: AVE global_pooling: true } }
 layer { name: "join" type: "Mul" bottom: "before" bottom: "pool" top: "mul" }
 layer { name: "squeeze" type: "Squeeze" bottom: "pool" top: "gone" squeeze_param { axis: [-1, 2] } }
-layer { name: "more" type: "Axpy" bottom: "gone" bottom: "mul" bottom: "before" top: "top" }""",
+layer { name: "wide" type: "BroadcastMul" bottom: "gone" bottom: "mul" top: "wide" }
+layer { name: "more" type: "Axpy" bottom: "gone" bottom: "wide" bottom: "before" top: "top" }""",
     "ChannelScale": """
 layer { name: "one" type: "Convolution" bottom: "before" top: "one" convolution_param {
   num_output: 1 kernel_size: 1 weight_filler { type: "gaussian" std: 1 } } }

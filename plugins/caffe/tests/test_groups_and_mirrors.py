@@ -1,4 +1,4 @@
-"""GroupNorm, Mish, and caffe-windows' Flip and ChannelScale, beside NumPy in float64; V1 layers of
+"""GroupNorm, Mish, BroadcastMul, caffe-windows' Flip and ChannelScale, beside NumPy in float64; V1 layers of
 DeepLab's older fork."""
 
 from __future__ import annotations
@@ -71,6 +71,17 @@ def test_a_number_of_each_place_multiplies_all_its_channels(
     np.testing.assert_allclose(made["y"], given["x"] * given["w"], rtol=1e-6)
 
 
+@pytest.mark.parametrize("order", ["bottom: 'x' bottom: 'w'", "bottom: 'w' bottom: 'x'"])
+@pytest.mark.parametrize("channels", [(2, 3), (2, 3, 1, 1)])
+def test_a_number_of_each_channel_multiplies_all_its_places(
+    run: Any, order: str, channels: tuple[int, ...]
+) -> None:
+    given, made, _ = run(
+        f"layer {{ name: 's' type: 'BroadcastMul' {order} top: 'y' }}", x=(2, 3, 4, 5), w=channels
+    )
+    np.testing.assert_allclose(made["y"], given["x"] * given["w"].reshape(2, 3, 1, 1), rtol=1e-6)
+
+
 def test_lengths_that_were_taken_away_come_back(run: Any) -> None:
     """NormFace's two layers, one after the other, as AMSoftmax's nets have them."""
     given, made, _ = run(
@@ -100,6 +111,11 @@ def test_lengths_that_were_taken_away_come_back(run: Any) -> None:
             "type: 'ChannelScale' bottom: 'x' bottom: 'w' top: 'y'",
             {"x": (2, 6, 3), "w": (2, 1, 6)},
             r"second bottom w \(2x1x6 float32\) has not one number for each place of x",
+        ),
+        (
+            "type: 'BroadcastMul' bottom: 'x' bottom: 'w' top: 'y'",
+            {"x": (2, 6, 3), "w": (2, 3)},
+            r"bottom w \(2x3 float32\) has not one number for each channel of x",
         ),
         (
             "type: 'ROIPooling' bottom: 'x' bottom: 'w' top: 'y' "

@@ -148,3 +148,49 @@ def test_bottoms_that_are_no_images_are_told(run: Any) -> None:
         run(LAYER.format("min_size: 4"), x=np.zeros((1, 2)), data=np.zeros((1, 3, 8, 8)))
     with pytest.raises(demitasse.ModelError, match=r"has 1 bottoms \(x\), not 2"):
         run(LAYER.format("min_size: 4").replace("bottom: 'data'", ""), x=np.zeros((1, 2, 3, 3)))
+
+
+CLUSTERED = LAYER.replace("'PriorBox'", "'PriorBoxClustered'")
+
+
+@pytest.mark.parametrize(("more", "step"), [("step: 4", (4, 4)), ("", (24 / 2, 36 / 3))])
+@pytest.mark.parametrize("clip", [False, True])
+def test_boxes_of_clusters_have_the_sides_that_are_given(
+    run: Any, more: str, step: tuple[float, float], clip: bool
+) -> None:
+    sides = [(30.0, 67.5), (8.25, 4.0)]
+    told = " ".join(f"height: {tall} width: {wide}" for wide, tall in sides)
+    about = f"{told} clip: {str(clip).lower()} {more} offset: 0.5 variance: 0.5"
+    x, image = np.zeros((1, 5, 2, 3)), np.zeros((1, 3, 24, 36))
+    made = run(CLUSTERED.format(about), x=x, data=image)["p"]
+    boxes = []
+    for i, j in itertools.product(range(2), range(3)):
+        y, at = (i + 0.5) * step[0], (j + 0.5) * step[1]
+        for wide, tall in sides:
+            boxes += [
+                (at - wide / 2) / 36,
+                (y - tall / 2) / 24,
+                (at + wide / 2) / 36,
+                (y + tall / 2) / 24,
+            ]
+    wanted = np.clip(boxes, 0, 1) if clip else np.array(boxes)
+    np.testing.assert_allclose(made[0, 0], wanted, rtol=1e-6, atol=1e-9)
+    np.testing.assert_array_equal(made[0, 1], 0.5)
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (
+            CLUSTERED.format("width: 3 width: 4 height: 5"),
+            "has 2 width and 1 height; give as many of both",
+        ),
+        (CLUSTERED.format("min_size: 4"), "has 0 width and 0 height"),
+        (CLUSTERED.format("width: 3 height: 5 min_size: 4"), r"{ min_size } is of PriorBox"),
+        (CLUSTERED.format("width: 3 height: 0"), "width and height are numbers above 0"),
+        (LAYER.format("width: 3 height: 5"), "are of the type PriorBoxClustered"),
+    ],
+)
+def test_sides_are_given_in_pairs_to_the_type_that_has_them(run: Any, layer: str, message: str) -> None:
+    with pytest.raises(demitasse.ModelError, match=message):
+        run(layer, x=np.zeros((1, 2, 3, 3)), data=np.zeros((1, 3, 8, 8)))

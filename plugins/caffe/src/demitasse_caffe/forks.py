@@ -214,6 +214,7 @@ FORKS = (
                 _SAMPLES,
             ),
             Fields("TransformationParameter", "geometry_param", _SAMPLES),
+            Fields("ConvolutionParameter", "cudnn_flavor"),
             Fields("NonMaximumSuppressionParameter", "theta"),
             Fields(
                 "NonMaximumSuppressionParameter",
@@ -475,7 +476,7 @@ FORKS = (
         "MobileNet-YOLO's fork",
         types="SegmentationEvaluate YoloSeg Yolov3",
     ),
-    Fork("OpenVINO's fork", types="DetectionOutputExtended GRN PriorBoxClustered"),
+    Fork("OpenVINO's fork", types="DetectionOutputExtended GRN"),
     Fork("the fork of Caffe Neural Tool", types="Affinity ConnectedComponent MalisLoss MergeCrop"),
     Fork(
         "the fork of Faster R-CNN in C++",

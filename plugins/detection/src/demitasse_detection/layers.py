@@ -15,7 +15,7 @@ from demitasse_detection.boxes import CODES
 from demitasse_detection.evaluation import VERSIONS, average_precisions
 from demitasse_detection.loss_layers import FocalLoss, RegionLoss
 from demitasse_detection.mining_layers import BoxAnnotatorOHEM, SoftmaxWithLossOHEM
-from demitasse_detection.priors import PriorBox
+from demitasse_detection.priors import PriorBox, PriorBoxClustered
 from demitasse_detection.yolo_layers import (
     YoloDetectionOutput,
     Yolov3DetectionOutput,
@@ -360,6 +360,7 @@ LAYER_TYPES = (
     MultiBoxLoss(),
     PSROIPooling(),
     PriorBox(),
+    PriorBoxClustered(),
     FocalLoss(),
     Proposal(),
     ROIAlign(),

@@ -34,7 +34,7 @@ class PriorBox(DetectionLayer):
             step = (whole[0] / places[0], whole[1] / places[1])
         rows, columns = ((np.arange(n) + about.offset) * s for n, s in zip(places, step, strict=True))
         y, x = (each[..., None, None] for each in np.meshgrid(rows, columns, indexing="ij"))
-        beside, sides, inside = _boxes(about, (1 - about.offset) * step[0])
+        beside, sides, inside = self.boxes(about, (1 - about.offset) * step[0])
         half = sides / 2 / whole[::-1]
         centre = (np.concatenate([x, y], -1) + beside) / whole[::-1]
         boxes = np.concatenate([centre - half, centre + half], -1)
@@ -44,18 +44,41 @@ class PriorBox(DetectionLayer):
         values = np.stack([boxes.reshape(-1), variances.reshape(-1)])[None]
         return graph.constant(layer.tops[0], values)
 
+    def boxes(self, about: Any, below: float) -> tuple[Reals, Reals, NDArray[np.bool_]]:
+        """Of the boxes at each place how far their centres are from it (P, 2), their widths and heights
+        (P, 2) in pixels, and which are cut off at the image's sides. Dense boxes come first; ``below``
+        is how far under a place TextBoxes++ has each box once more. Raises ValueError."""
+        if len(about.width) or len(about.height):
+            raise ValueError("prior_box_param { width height } are of the type PriorBoxClustered")
+        dense, sizes = _dense(about), _sizes(about)
+        if not dense and not sizes:
+            raise ValueError("prior_box_param { min_size } is not given")
+        times = 2 if about.denser_prior_boxes else 1
+        beside = [at for at, _ in dense] + [(0.0, below * time) for _ in sizes for time in range(times)]
+        sides = [size for _, size in dense] + [size for size in sizes for _ in range(times)]
+        return np.array(beside), np.array(sides), np.arange(len(sides)) < len(dense)
 
-def _boxes(about: Any, below: float) -> tuple[Reals, Reals, NDArray[np.bool_]]:
-    """Of the boxes at each place how far their centres are from it (P, 2), their widths and heights
-    (P, 2) in pixels, and which are cut off at the image's sides. Dense boxes come first; ``below`` is
-    how far under a place TextBoxes++ has each box once more."""
-    dense, sizes = _dense(about), _sizes(about)
-    if not dense and not sizes:
-        raise ValueError("prior_box_param { min_size } is not given")
-    times = 2 if about.denser_prior_boxes else 1
-    beside = [at for at, _ in dense] + [(0.0, below * time) for _ in sizes for time in range(times)]
-    sides = [size for _, size in dense] + [size for size in sizes for _ in range(times)]
-    return np.array(beside), np.array(sides), np.arange(len(sides)) < len(dense)
+
+class PriorBoxClustered(PriorBox):
+    """PriorBox with boxes of each ``width`` and the ``height`` beside it, of OpenVINO's fork, whose nets
+    have them from clusters of the objects' sizes. The operation of that name in OpenVINO's opset1."""
+
+    name = "PriorBoxClustered"
+
+    def boxes(self, about: Any, below: float) -> tuple[Reals, Reals, NDArray[np.bool_]]:
+        sides = list(about.width), list(about.height)
+        if len(sides[0]) != len(sides[1]) or not sides[0]:
+            raise ValueError(
+                f"has {len(sides[0])} width and {len(sides[1])} height; give as many of both"
+            )
+        for field in ("min_size", "max_size", "aspect_ratio", "fixed_size"):
+            if getattr(about, field):
+                raise ValueError(
+                    f"prior_box_param {{ {field} }} is of PriorBox; boxes have width and height"
+                )
+        if not 0 < min(map(min, sides)) <= max(map(max, sides)) < math.inf:
+            raise ValueError("width and height are numbers above 0")
+        return np.zeros((1, 2)), np.array(sides).T, np.zeros(len(sides[0]), bool)
 
 
 def _dense(about: Any) -> list[tuple[tuple[float, float], tuple[float, float]]]:

@@ -32,6 +32,7 @@ from demitasse_caffe.layers.elementwise import Concat, Eltwise, Mul
 from demitasse_caffe.layers.forks import (
     BN,
     Axpy,
+    BroadcastMul,
     ChannelScale,
     DepthwiseConvolution,
     Flip,
@@ -108,6 +109,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     BatchNorm(),
     BatchReindex(),
     Bias(),
+    BroadcastMul(),
     ChannelScale(),
     Clip(),
     Concat(),

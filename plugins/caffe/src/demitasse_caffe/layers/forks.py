@@ -71,6 +71,26 @@ class Axpy(CaffeLayer):
         return [graph.apply("sum", graph.apply("scale", x, a, None, axis=0), y)]
 
 
+class BroadcastMul(CaffeLayer):
+    """The larger bottom times the other, a number for each of its samples and channels, of DeepDetect's
+    fork. Hu et al. 2018, *Squeeze-and-Excitation Networks*, section 3; Tan and Le 2019, *EfficientNet*."""
+
+    name = "BroadcastMul"
+    bottoms = (2, 2)
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        x, a = bottoms
+        if math.prod(x.shape) <= math.prod(a.shape):
+            x, a = a, x
+        rows = x.shape[:2]
+        if len(rows) < 2 or a.shape[:2] != rows or math.prod(a.shape) != math.prod(rows):
+            raise ValueError(f"its bottom {a!r} has not one number for each channel of {x!r}")
+        a = graph.apply("reshape", a, shape=rows)
+        return [graph.apply("scale", x, a, None, axis=0)]
+
+
 class ShuffleChannel(CaffeLayer):
     """The channels dealt out: as a table with a row for each group, read by columns. Zhang et al. 2018,
     *ShuffleNet*, section 3.1."""
