@@ -1,5 +1,5 @@
-"""GroupNorm, Mish, BroadcastMul, caffe-windows' Flip and ChannelScale, beside NumPy in float64; V1 layers of
-DeepLab's older fork."""
+"""GroupNorm, Mish, BroadcastMul, caffe-windows' Flip and ChannelScale, beside NumPy in float64; V1
+layers of DeepLab's older fork."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Axpy(CaffeLayer):
 
 class BroadcastMul(CaffeLayer):
     """The larger bottom times the other, a number for each of its samples and channels, of DeepDetect's
-    fork. Hu et al. 2018, *Squeeze-and-Excitation Networks*, section 3; Tan and Le 2019, *EfficientNet*."""
+    fork. Hu et al. 2018, *Squeeze-and-Excitation Networks*, section 3."""
 
     name = "BroadcastMul"
     bottoms = (2, 2)
