@@ -30,19 +30,20 @@ _MEMBERS = {
     "convolution": "Convolution Convolution3D ConvolutionDepthwise Deconvolution Deconvolution3D "
     "DepthwiseConvolution Im2col NdConvolution",
     "inner product": "CosinAddm Embed InnerProduct LabelSpecificAdd MarginInnerProduct",
-    "pooling": "NdPooling PSROIPooling Pooling Pooling3D PoolingND Proposal ROIPooling SPP",
-    "activation": "AbsVal BNLL Clip Dropout ELU Exp HardSwish Log PReLU Power ReLU ReLU6 Sigmoid "
+    "pooling": "NdPooling PSROIPooling Pooling Pooling3D PoolingND Proposal ROIAlign ROIPooling SPP",
+    "activation": "AbsVal BNLL Clip Dropout ELU Exp HardSwish Log Mish PReLU Power ReLU ReLU6 Sigmoid "
     "Softmax SpatialDropout Swish TanH Threshold",
-    "normalization": "BN BatchNorm Bias LRN MVN Normalize Scale",
-    "combination": "Axpy Concat Eltwise Mul Slice Split",
-    "shape": "ArgMax BatchReindex BatchToSpaceND Crop DepthToSpace Filter Flatten Interp Pad Permute "
-    "Reduction Reorg Reshape ResizeBilinear ResizeNearestNeighbor Reverse ShuffleChannel Silence "
-    "SpaceToBatchND SpaceToDepth Squeeze Tile Transpose Unpooling Upsample UpsampleDarknet",
+    "normalization": "BN BatchNorm Bias ChannelScale GroupNorm LRN MVN Normalize Scale",
+    "combination": "Axpy BroadcastMul Concat Eltwise Mul Slice Split",
+    "shape": "ArgMax BatchReindex BatchToSpaceND Crop DepthToSpace Filter Flatten Flip Interp Pad "
+    "Permute Reduction Reorg Reshape ResizeBilinear ResizeNearestNeighbor Reverse ShuffleChannel "
+    "Silence SpaceToBatchND SpaceToDepth Squeeze Tile Transpose Unpooling Upsample UpsampleDarknet",
     "recurrent": "LSTM LSTMUnit Lstm RNN",
     "loss": "Accuracy BoxAnnotatorOHEM CenterLoss ContrastiveLoss CtcLoss DiceCoefLoss EuclideanLoss "
-    "HingeLoss InfogainLoss L1Loss LabelsequenceAccuracy MultiBoxLoss MultinomialLogisticLoss "
-    "SegAccuracy SigmoidCrossEntropyBalanceLoss SigmoidCrossEntropyLoss SmoothL1Loss SmoothL1LossOHEM "
-    "SoftmaxWithLoss SoftmaxWithLossOHEM WarpCTCLoss",
+    "FocalLoss HingeLoss InfogainLoss L1Loss LabelsequenceAccuracy MultiBoxLoss "
+    "MultinomialLogisticLoss RegionLoss SegAccuracy SigmoidCrossEntropyBalanceLoss "
+    "SigmoidCrossEntropyLoss SmoothL1Loss SmoothL1LossOHEM SoftmaxWithLoss SoftmaxWithLossOHEM "
+    "WarpCTCLoss",
 }
 _FAMILY = {kind: family for family, kinds in _MEMBERS.items() for kind in kinds.split()}
 _BORROWED = dict.fromkeys(
@@ -51,6 +52,8 @@ _BORROWED = dict.fromkeys(
 ) | {
     "AnnotatedData": "data_param",
     "NdPooling": "pooling_param",
+    "PriorBoxClustered": "prior_box_param",
+    "ROIAlign": "roi_pooling_param",
     "ImageLabelmapData": "image_data_param",
     "WarpCTCLoss": "ctc_loss_param",
     "ImageSegData": "image_data_param",
