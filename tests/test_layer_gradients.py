@@ -26,7 +26,6 @@ LAYERS = {
     "ReLU": "",
     "ReLU of six": "relu_param { relu6: true negative_slope: 0.1 }",
     "HardSwish": "",
-    "Mish": "",
     "Flip": "flip_param { flip_height: true }",
     "GroupNorm": "group_norm_param { group_num: 2 eps: 0.1 }",
     "ReLU leaking": "relu_param { negative_slope: 0.1 }",

@@ -1,5 +1,4 @@
-"""GroupNorm, Mish, BroadcastMul, caffe-windows' Flip and ChannelScale, beside NumPy in float64; V1
-layers of DeepLab's older fork."""
+"""GroupNorm, BroadcastMul, caffe-windows' Flip and ChannelScale, beside NumPy in float64; V1 layers of DeepLab's older fork."""
 
 from __future__ import annotations
 
@@ -32,19 +31,6 @@ def test_what_is_the_same_all_over_a_group_becomes_0(run: Any) -> None:
     layer = f"layer {{ name: 'g' type: 'GroupNorm' bottom: 'p' top: 'p' {about} }}"
     _, made, _ = run(f"{flat} {layer}", x=(2, 4, 3))
     np.testing.assert_array_equal(made["p"], 0)
-
-
-def test_mish_is_the_formula_and_what_it_tends_to(run: Any) -> None:
-    far = "layer { name: 'f' type: 'Power' bottom: 'x' top: 'f' power_param { scale: 40 } }"
-    given, made, _ = run(
-        f"{far} layer {{ name: 'm' type: 'Mish' bottom: 'x' top: 'y' }}"
-        "layer { name: 'n' type: 'Mish' bottom: 'f' top: 'z' }",
-        x=(5, 7),
-    )
-    x = given["x"].astype(np.float64)
-    for wide, name in ((x, "y"), (40 * x, "z")):
-        wanted = wide * np.tanh(np.logaddexp(0, wide))
-        np.testing.assert_allclose(made[name], wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

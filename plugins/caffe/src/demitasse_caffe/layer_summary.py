@@ -31,7 +31,7 @@ _MEMBERS = {
     "DepthwiseConvolution Im2col NdConvolution",
     "inner product": "CosinAddm Embed InnerProduct LabelSpecificAdd MarginInnerProduct",
     "pooling": "NdPooling PSROIPooling Pooling Pooling3D PoolingND Proposal ROIAlign ROIPooling SPP",
-    "activation": "AbsVal BNLL Clip Dropout ELU Exp HardSwish Log Mish PReLU Power ReLU ReLU6 Sigmoid "
+    "activation": "AbsVal BNLL Clip Dropout ELU Exp HardSwish Log PReLU Power ReLU ReLU6 Sigmoid "
     "Softmax SpatialDropout Swish TanH Threshold",
     "normalization": "BN BatchNorm Bias ChannelScale GroupNorm LRN MVN Normalize Scale",
     "combination": "Axpy BroadcastMul Concat Eltwise Mul Slice Split",

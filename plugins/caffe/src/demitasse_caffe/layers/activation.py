@@ -42,19 +42,6 @@ class ReLU(CaffeLayer):
         return [graph.apply("clip", y, least=-math.inf, most=6.0)]
 
 
-class Mish(CaffeLayer):
-    """x tanh(log(1 + exp(x))), of YOLOv4's nets. Misra 2019, *Mish: A Self Regularized Non-Monotonic
-    Activation Function*, section 2."""
-
-    name = "Mish"
-
-    def expand(
-        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
-    ) -> Sequence[Tensor]:
-        gate = graph.apply("tanh", graph.apply("softplus", bottoms[0]))
-        return [graph.apply("product", bottoms[0], gate)]
-
-
 class PReLU(CaffeLayer):
     """max(x, 0) + w * min(x, 0), w learned for each channel or, with ``channel_shared``, for all. He et
     al. 2015, *Delving Deep into Rectifiers*, section 2.1."""
