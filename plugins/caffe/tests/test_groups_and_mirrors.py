@@ -1,4 +1,5 @@
-"""GroupNorm, BroadcastMul, caffe-windows' Flip and ChannelScale, beside NumPy in float64; V1 layers of DeepLab's older fork."""
+"""GroupNorm, BroadcastMul, caffe-windows' Flip and ChannelScale, beside NumPy in float64; V1 layers of
+DeepLab's older fork."""
 
 from __future__ import annotations
 
