@@ -9,7 +9,7 @@ import pytest
 
 from demitasse import Level, Machine, PluginError, compose, hookimpl
 from demitasse.operations import VOCABULARY, Operation, define, same_as
-from demitasse_contracts import check_word
+from demitasse_contracts.words import check_word
 
 
 def softcap(rule: str) -> Operation:

@@ -4,44 +4,62 @@ from demitasse.arena import (
     Allocator as Allocator,
     Memory as Memory,
 )
-from demitasse_contracts import (
-    IMAGE_ENDINGS as IMAGE_ENDINGS,
-    absent as absent,
-    blamed as blamed,
-    blamed_inside as blamed_inside,
-    broken_contract as broken_contract,
+from demitasse_contracts.candidates import (
     check_candidate as check_candidate,
-    by_suffix as by_suffix,
-    check_file as check_file,
-    check_given as check_given,
-    check_image as check_image,
-    check_levels as check_levels,
-    check_plain as check_plain,
-    check_program as check_program,
-    check_word as check_word,
-    closed as closed,
-    disagreement as disagreement,
-    file_text as file_text,
-    gathered_layer_types as gathered_layer_types,
-    gathered_words as gathered_words,
-    image_size as image_size,
-    images_by_class as images_by_class,
-    kernels_elsewhere as kernels_elsewhere,
+)
+from demitasse_contracts.contents import (
     looks_like as looks_like,
     looks_like_at as looks_like_at,
     unread_model as unread_model,
-    nearest_path as nearest_path,
+)
+from demitasse_contracts.elsewhere import (
+    kernels_elsewhere as kernels_elsewhere,
+)
+from demitasse_contracts.gathering import (
+    gathered_layer_types as gathered_layer_types,
+    gathered_words as gathered_words,
+)
+from demitasse_contracts.given import (
+    broken_contract as broken_contract,
+    check_given as check_given,
+    check_program as check_program,
+    disagreement as disagreement,
+)
+from demitasse_contracts.image_files import (
+    check_image as check_image,
+    IMAGE_ENDINGS as IMAGE_ENDINGS,
+    image_size as image_size,
+    images_by_class as images_by_class,
+)
+from demitasse_contracts.levels import (
+    check_levels as check_levels,
+)
+from demitasse_contracts.manifests import (
+    absent as absent,
+    checked_manifest as checked_manifest,
     no_package as no_package,
-    raised as raised,
-    unfit as unfit,
     unreadable as unreadable,
+)
+from demitasse_contracts.model_files import (
+    by_suffix as by_suffix,
+    check_file as check_file,
+    check_plain as check_plain,
+    file_text as file_text,
+    nearest_path as nearest_path,
+)
+from demitasse_contracts.owners import (
+    blamed as blamed,
+    blamed_inside as blamed_inside,
+    closed as closed,
+    raised as raised,
     whose as whose,
+)
+from demitasse_contracts.words import (
+    check_word as check_word,
 )
 from demitasse.composition import (
     Choice as Choice,
     Composition as Composition,
-    Manifest as Manifest,
-    discover as discover,
 )
 from demitasse.errors import (
     CompositionError as CompositionError,
@@ -61,6 +79,7 @@ from demitasse.errors import (
     unknown as unknown,
 )
 from demitasse.hookspecs import (
+    HOOKS as HOOKS,
     hookimpl as hookimpl,
 )
 from demitasse_host.compiler import (
@@ -133,6 +152,10 @@ from demitasse.machine import (
     Machine as Machine,
     MemorySpace as MemorySpace,
     SyncSpec as SyncSpec,
+)
+from demitasse.manifest import (
+    Manifest as Manifest,
+    discover as discover,
 )
 from demitasse_descriptions import (
     DescribedMachine as DescribedMachine,

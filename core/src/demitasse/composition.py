@@ -3,73 +3,19 @@
 import importlib
 import inspect
 import itertools
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from fnmatch import fnmatchcase
-from functools import lru_cache
+from dataclasses import asdict, dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import pluggy
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 import demitasse
 from demitasse import __version__, hookspecs
 from demitasse.errors import CompositionError, DemitasseError, PluginError, Rooted, unknown
+from demitasse.hookspecs import HOOKS
 from demitasse.machine import Machine
-
-HOOKS = tuple(n for n, value in vars(hookspecs).items() if hasattr(value, "demitasse_spec"))
-_KEYS: dict[str, Any] = {"name": "", "summary": "", "api": "", "automatic": False}
-_KEYS |= {"requires": (), "conflicts": (), "options": ("*",), "values": {}, "roles": {}}
-_FACTS: dict[str, Any] = {"priority": 0, "commands": {}, "topics": {}, "converts": {}, "otherwise": ""}
-_FACTS |= {"instead": {}} | dict.fromkeys(
-    ("spaces", "suffixes", "types", "programs", "papers", "kinds", "with_weights"), ()
-)
-_OF = {
-    "otherwise": "kernels",
-    "types": "layer_types",
-    "commands": "commands",
-    "topics": "diagnose",
-    "papers": "reproductions",
-}
-_OF |= dict.fromkeys(("converts", "programs", "with_weights"), "programs") | {"instead": "data_source"}
-_OF |= {"spaces": "allocator kernels stream_engine tuner", "suffixes": "model_reader model_writer"}
-_KINDS = {str: "a text", bool: "true or false", int: "a whole number"}
-_KINDS |= {tuple: "a list of texts", dict: "a table"}
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """What a plugin says of itself, not imported: the ``options`` that it takes (``*``: any), ``values``
-    of some; ``roles``, each hook that it serves to the facts that choose it; why it cannot be used."""
-
-    name: str
-    distribution: str = field(default="", repr=False)
-    version: str = ""
-    summary: str = field(default="", repr=False)
-    api: str = field(default="", repr=False)
-    automatic: bool = field(default=False, repr=False)
-    requires: tuple[str, ...] = field(default=(), repr=False)
-    conflicts: tuple[str, ...] = field(default=(), repr=False)
-    options: tuple[str, ...] = field(default=("*",), repr=False)
-    values: Mapping[str, Sequence[str]] = field(default_factory=dict, hash=False, repr=False)
-    roles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False, repr=False)
-    module: Any = field(default=None, repr=False)
-    problem: str = ""
-
-    def serves(self, role: str, **facts: str) -> bool:
-        """Whether it has a role, and ``facts`` are among those that it gives for the role, if it gives
-        any (``space="npu:1"`` in ``spaces``, where ``npu:*`` is one of any number)."""
-        given = self.roles.get(role)
-        return given is not None and all(
-            any(fnmatchcase(value, each) for each in given.get(f"{name}s", (value,)))
-            for name, value in facts.items()
-        )
-
-    @property
-    def priority(self) -> int:
-        return max((int(facts.get("priority", 0)) for facts in self.roles.values()), default=0)
+from demitasse.manifest import Manifest, discover
 
 
 @dataclass(frozen=True)
@@ -123,69 +69,6 @@ class Composition(Rooted):
         return "\n".join(lines)
 
 
-def discover() -> tuple[Manifest, ...]:
-    """The manifests of all installed plugins, by name, read without importing any of them."""
-    return tuple(map(_read, demitasse.installed("demitasse.plugins")))
-
-
-def _read(plugin: "demitasse.Installed") -> Manifest:
-    bare = Manifest(plugin.name, plugin.distribution, plugin.version, module=plugin.module)
-    if plugin.folder is None:
-        return replace(bare, problem=demitasse.no_package(plugin.module, plugin.distribution))
-    path = plugin.folder / "plugin.toml"
-    try:
-        return _parsed(plugin.text("plugin.toml"), bare, str(path))
-    except (OSError, ValueError) as error:
-        return replace(bare, problem=demitasse.unreadable(path, error))
-
-
-@lru_cache
-def _parsed(text: str, bare: Manifest, where: str) -> Manifest:
-    return _manifest(tomllib.loads(text), bare, where)
-
-
-def _manifest(data: Mapping[str, Any], bare: Manifest, where: str) -> Manifest:
-    """The manifest in a ``plugin.toml``'s table; what is wrong with it becomes its problem."""
-    given = _KEYS | {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-    if problem := _malformed(given, where):
-        return replace(bare, problem=problem)
-    try:
-        fits = given["api"] != "" and SpecifierSet(given["api"]).contains(__version__, prereleases=True)
-    except InvalidSpecifier:
-        fits = False
-    if given["name"] != bare.name:
-        problem = f"{where}: the name is {given['name']!r}, the entry point's {bare.name!r}"
-    elif not fits:
-        problem = demitasse.unfit(given["api"], __version__)
-    return replace(bare, **{**given, "name": bare.name, "problem": problem})
-
-
-def _malformed(given: Mapping[str, Any], where: str) -> str:
-    if problem := _wrong(given, _KEYS, "key", where):
-        return problem
-    problem = _wrong(given["values"], dict.fromkeys(given["options"], ()), "option", f"{where}: values")
-    for role, facts in given["roles"].items():
-        if role not in HOOKS:
-            return unknown("role", role, HOOKS, where)
-        at = f"{where}: role {role}"
-        usual = {fact: _FACTS[fact] for fact in _FACTS if role in _OF.get(fact, role).split()}
-        known = _wrong(facts, usual, "fact", at) if isinstance(facts, dict) else ""
-        problem = problem or (known if isinstance(facts, dict) else f"{at} = {facts!r} (valid: a table)")
-    return problem
-
-
-def _wrong(given: Mapping[str, Any], known: Mapping[str, Any], what: str, where: str) -> str:
-    """What is wrong in a table whose values have the types of the ``known`` ones."""
-    for key, value in given.items():
-        if key not in known:
-            return unknown(what, key, known, where)
-        plain = tuple(value) if isinstance(value, list) else value
-        texts = plain if isinstance(plain, tuple) else ()
-        if type(plain) is not (kind := type(known[key])) or not all(isinstance(t, str) for t in texts):
-            return f"{where}: {key} = {value!r} (valid: {_KINDS[kind]})"
-    return ""
-
-
 def compose_plugins(machine: Machine, wanted: Sequence[Any] | None) -> Composition:
     """Choose, import and check the plugins of a runtime. ``wanted`` lists names, preferred first;
     ``+name`` and ``-name`` change the default instead: the description's list, or else all automatic
@@ -200,7 +83,7 @@ def compose_plugins(machine: Machine, wanted: Sequence[Any] | None) -> Compositi
                 valid = "valid: a name, or an object with a manifest that has a text as name"
                 raise PluginError(f"{item!r} is no plugin ({valid})")
             bare = Manifest(given["name"], "an object given", __version__, module=item)
-            objects.append(_manifest(given, bare, f"plugin {bare.name!r}"))
+            objects.append(bare.filled(given, f"plugin {bare.name!r}"))
             item = bare.name
         names += filter(None, [item.strip()])
     known = _by_name(discover()) | _by_name(objects)

@@ -97,6 +97,8 @@ def diagnose(topics: Collection[str]) -> Iterable[demitasse.Finding]:
     what takes longer, for those of the ``topics`` in its manifest that are asked for."""
 
 
-for _hook in [item for item in vars().values() if isinstance(item, FunctionType)]:
-    pluggy.HookspecMarker("demitasse")(_hook)
-del _hook
+HOOKS = tuple(name for name, item in vars().items() if isinstance(item, FunctionType))
+"""The names of all hooks."""
+
+for _name in HOOKS:
+    pluggy.HookspecMarker("demitasse")(globals()[_name])

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import inspect
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from demitasse import PluginError, unknown
 from demitasse_contracts.levels import check_probed
@@ -107,49 +103,3 @@ def disagreement(declared: Sequence[str], implemented: Sequence[str], hooks: Col
     steps = [f"mark a function {name} of the module with hookimpl" for name in missing]
     steps += [f"give plugin.toml a table [roles.{name}]" for name in silent]
     return f"{told}: {'; '.join(steps)}"
-
-
-def no_package(module: str, distribution: str) -> str:
-    """Why a plugin of an entry point has no package."""
-    if _is_module(module):
-        return f"its package {module} is not there; reinstall {distribution}"
-    meant = re.sub(r"[^\w.]+", "_", module.strip(" :'\""))
-    valid = f"valid: a module's name, as {meant if _is_module(meant) else 'package.plugin'!r}"
-    return f"its entry point {module!r} names no module ({valid}); mend pyproject.toml and reinstall"
-
-
-def _is_module(name: str) -> bool:
-    return all(part.isidentifier() for part in name.split("."))
-
-
-def unreadable(manifest: Path, error: Exception) -> str:
-    """Why a plugin's manifest is none."""
-    if not isinstance(error, FileNotFoundError):
-        return f"its manifest {manifest} cannot be read: {error}"
-    package = manifest.parent.name
-    data = f'with setuptools, [tool.setuptools.package-data] {package} = ["plugin.toml"]'
-    return f"it came without its manifest: {manifest} is not there; have it packaged ({data})"
-
-
-def unfit(api: str, version: str) -> str:
-    """Why a plugin for the versions ``api`` of Demitasse is not for this one."""
-    if not api:
-        return "its manifest does not say for which versions of demitasse it is (api = '>=0.1,<0.2')"
-    told, valid = f"it is for demitasse {api!r}", "valid: as '>=0.1,<0.2'"
-    try:
-        SpecifierSet(api)
-    except InvalidSpecifier:
-        told += f", which is no range of versions ({valid})"
-    return f"{told}, this is {version}; install versions that match"
-
-
-def absent(plugin: str) -> str:
-    """Why a plugin of that name is not found, and what to do."""
-    distribution = f"demitasse-{plugin}"
-    try:
-        importlib.metadata.distribution(distribution)
-    except (importlib.metadata.PackageNotFoundError, ValueError):
-        return f"it is misspelled or not installed (pip install {distribution})"
-    group = "in the group 'demitasse.plugins'"
-    lacking = f"{distribution} is installed, but has no entry point {group}"
-    return f"{lacking} of that name; mend its pyproject.toml, and install it again"
