@@ -272,13 +272,22 @@ def test_every_plugin_is_held_to_the_import_contracts_and_the_types() -> None:
     roots = set(contracts["importlinter"]["root_packages"].split())
     beside = {
         f"demitasse_{n}"
-        for n in ("contracts", "descriptions", "host", "models", "random", "schedules", "streams")
+        for n in (
+            "contracts",
+            "descriptions",
+            "files",
+            "host",
+            "models",
+            "random",
+            "schedules",
+            "streams",
+        )
     }
     assert roots == packages | beside | {"demitasse"}
     upper, *lower = contracts["importlinter:contract:plugins"]["layers"].strip().splitlines()
     assert set(upper.split(" | ")) == packages
     below = "demitasse_host | demitasse_models | demitasse_random | demitasse_streams"
-    above = "demitasse_contracts | demitasse_descriptions | demitasse_schedules"
+    above = "demitasse_contracts | demitasse_descriptions | demitasse_files | demitasse_schedules"
     assert [layer.strip() for layer in lower] == [above, "demitasse", below]
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]
     assert {f"plugins/{name}/src" for name in PLUGIN_NAMES} <= set(settings["mypy_path"])

@@ -7,11 +7,6 @@ from demitasse.arena import (
 from demitasse_contracts.candidates import (
     check_candidate as check_candidate,
 )
-from demitasse_contracts.contents import (
-    looks_like as looks_like,
-    looks_like_at as looks_like_at,
-    unread_model as unread_model,
-)
 from demitasse_contracts.elsewhere import (
     kernels_elsewhere as kernels_elsewhere,
 )
@@ -25,12 +20,6 @@ from demitasse_contracts.given import (
     check_program as check_program,
     disagreement as disagreement,
 )
-from demitasse_contracts.image_files import (
-    check_image as check_image,
-    IMAGE_ENDINGS as IMAGE_ENDINGS,
-    image_size as image_size,
-    images_by_class as images_by_class,
-)
 from demitasse_contracts.levels import (
     check_levels as check_levels,
 )
@@ -42,10 +31,7 @@ from demitasse_contracts.manifests import (
 )
 from demitasse_contracts.model_files import (
     by_suffix as by_suffix,
-    check_file as check_file,
-    check_plain as check_plain,
-    file_text as file_text,
-    nearest_path as nearest_path,
+    unread_model as unread_model,
 )
 from demitasse_contracts.owners import (
     blamed as blamed,
@@ -77,6 +63,24 @@ from demitasse.errors import (
     WorkerError as WorkerError,
     nearest as nearest,
     unknown as unknown,
+)
+from demitasse_files.contents import (
+    looks_like as looks_like,
+    looks_like_at as looks_like_at,
+)
+from demitasse_files.image_folders import (
+    IMAGE_ENDINGS as IMAGE_ENDINGS,
+    images_by_class as images_by_class,
+)
+from demitasse_files.image_headers import (
+    check_image as check_image,
+    image_size as image_size,
+)
+from demitasse_files.named import (
+    check_file as check_file,
+    check_plain as check_plain,
+    file_text as file_text,
+    nearest_path as nearest_path,
 )
 from demitasse.hookspecs import (
     HOOKS as HOOKS,

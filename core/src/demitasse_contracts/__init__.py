@@ -1,2 +1,2 @@
-"""What plugins give, held against the contracts of the hooks, and the files that users name: errors
-name the plugin or the file and what is valid. A package beside the kernel."""
+"""What plugins give, checked against the contracts of the hooks: errors name the plugin and what is
+valid. A package beside the kernel."""

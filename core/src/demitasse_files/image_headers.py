@@ -1,58 +1,31 @@
-"""Files of images: those that a folder has, and what is checked of one before a decoder takes memory
-for it."""
+"""What an image's header says, read before a decoder takes memory for the image: its size, and whether
+the file can hold that many pixels and is whole."""
 
 from __future__ import annotations
 
 import re
 import struct
-from pathlib import Path
 
 from demitasse import DataError
-from demitasse_contracts.contents import looks_like
-
-IMAGE_ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+from demitasse_files.contents import looks_like
 
 _FORMATS = "JPEG, PNG, BMP, WebP, TIFF, GIF, JPEG 2000, PNM, PAM, Sun raster"
 _ALWAYS, _LARGEST = 1 << 22, 1 << 30
-"""Pixels (4 million, 12 MB in colour) that any image may have, and that OpenCV lets one have."""
+"""Pixels that any image may claim (4 million, 12 MB in colour), and the most that OpenCV decodes."""
 _PIXELS_PER_BYTE = 8 * 1032
-"""What deflate at its best makes of a byte, at a bit a pixel: an image that has more than ``_ALWAYS``
-pixels and more than this for each of its bytes lies about its size."""
+"""The most that deflate can pack into a byte, at one bit a pixel. An image that claims more than
+``_ALWAYS`` pixels, and more than this for each byte of its file, lies about its size."""
 _HEAD, _TAIL = 1 << 10, 1 << 10
-"""Bytes in which most headers, with their comments, and most ends lie."""
+"""Bytes at the start and at the end of a file that suffice for most formats."""
 _COMMENTED = 4096
-"""Bytes of a portable map's header that are looked at: there may be comments in it."""
+"""Bytes at the start of a portable map, whose header may have comments in it."""
 _NO_FRAME = {0xC4, 0xC8, 0xCC}
-"""Markers among JPEG's start-of-frame codes that start none."""
-
-
-def images_by_class(folder: Path) -> list[list[Path]]:
-    """The images of a folder, by name: those of each of its sub-folders, which are the classes 0, 1, ...
-    by name, or of the folder itself, all of class 0. Hidden folders are none. Raises DataError for a
-    sub-folder without images that stands before one with some, whose number it would change."""
-
-    def images_of(one: Path) -> list[Path]:
-        found = (p for p in one.rglob("*") if p.suffix.lower() in IMAGE_ENDINGS and p.is_file())
-        return sorted(found, key=Path.as_posix)
-
-    classes = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-    images = [images_of(each) for each in classes]
-    while images and not images[-1]:
-        images.pop()
-    if not images:
-        return [images_of(folder)]
-    if empty := [path.name for path, each in zip(classes, images, strict=False) if not each]:
-        raise DataError(
-            f"{folder}: its sub-folders are the classes, and there are no images in "
-            f"{', '.join(empty[:4])}{' ...' if len(empty) > 4 else ''}, by which the others' numbers "
-            f"change; take it out, or name a list"
-        )
-    return images
+"""Markers in the range of JPEG's start-of-frame codes that start no frame (T.81, table B.1)."""
 
 
 def check_image(data: memoryview | bytes) -> None:
-    """Raise DataError for what is no image, for one that was cut off, and for one whose header claims
-    more pixels than its bytes can hold."""
+    """Raise DataError for bytes that are no image, or one that is cut off, or whose header claims more
+    pixels than so many bytes can hold."""
     if not len(data):
         raise DataError("its image is empty (0 bytes)")
     found = image_size(data)
@@ -73,7 +46,8 @@ def check_image(data: memoryview | bytes) -> None:
 
 
 def _ends_as_jpeg(data: memoryview | bytes) -> bool:
-    """Whether an end follows the last scan: libjpeg fills with gray what is missing, and goes on."""
+    """Whether an end marker follows the last scan. Without one libjpeg paints the rest of the image gray
+    and reports no error."""
     for some in (data[-_TAIL:], data):
         whole = bytes(some)
         if (end := whole.rfind(b"\xff\xd9")) >= 0:
@@ -82,8 +56,8 @@ def _ends_as_jpeg(data: memoryview | bytes) -> bool:
 
 
 def _ends_as_png(data: memoryview | bytes) -> bool:
-    """By the chunks' lengths, as behind the last one anything may stand; and OpenCV takes as much memory
-    for a chunk as it says that it needs."""
+    """Whether the chunks, followed by their lengths, reach IEND; anything may stand after it. OpenCV
+    allocates whatever length a chunk claims, so it must not be given a truncated file."""
     at = 8
     while at + 8 <= len(data):
         if data[at + 4 : at + 8] == b"IEND":
@@ -93,8 +67,7 @@ def _ends_as_png(data: memoryview | bytes) -> bool:
 
 
 def image_size(data: memoryview | bytes) -> tuple[int, int] | None:
-    """(width, height) by the header of an image; None when it is none of those that are read or has no
-    whole header."""
+    """(width, height) as an image's header says; None for another format or a header that is cut off."""
     head = bytes(data[:_HEAD])
     try:
         if head.startswith(b"\xff\xd8\xff"):
@@ -162,7 +135,7 @@ def _webp(head: bytes) -> tuple[int, int] | None:
 
 
 def _tiff(data: memoryview | bytes, order: str, big: bool) -> tuple[int, int] | None:
-    """Of the first directory; in a ``big`` TIFF places and counts have 8 bytes."""
+    """The size in the first directory. In a ``big`` TIFF offsets and counts have 8 bytes."""
     at = struct.unpack_from(f"{order}{'Q' if big else 'I'}", data, 8 if big else 4)[0]
     count = struct.unpack_from(f"{order}{'Q' if big else 'H'}", data, at)[0]
     first, length, value = (8, 20, 12) if big else (2, 12, 8)
@@ -177,8 +150,8 @@ def _tiff(data: memoryview | bytes, order: str, big: bool) -> tuple[int, int] | 
 
 
 def _jpeg_2000(data: memoryview | bytes) -> tuple[int, int] | None:
-    """By the codestream's SIZ marker, the first: the grid's extents less the image's offset. Boxes may
-    stand before it (ISO 15444-1, annexes A and I)."""
+    """The size in the SIZ marker that starts the codestream: the grid's extent less the image's offset.
+    Boxes may stand before it (ISO 15444-1, annexes A and I)."""
     at = 0
     while bytes(data[at : at + 4]) != b"\xff\x4f\xff\x51":
         length, kind = struct.unpack_from(">I4s", data, at)
@@ -193,7 +166,7 @@ def _jpeg_2000(data: memoryview | bytes) -> tuple[int, int] | None:
 
 
 def _portable(head: bytes) -> tuple[int, int] | None:
-    """Of PNM (P1 to P6) or PAM (P7), by a header that may have comments in it."""
+    """The size in the header of a PNM (P1 to P6) or PAM (P7), which may have comments in it."""
     plain = re.sub(rb"#[^\n]*", b"", head)
     if found := re.match(rb"P[1-6]\s+(\d{1,9})\s+(\d{1,9})\s", plain):
         return int(found[1]), int(found[2])

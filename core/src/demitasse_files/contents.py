@@ -1,4 +1,4 @@
-"""What a file that is not what it should be is instead, by its first bytes, and what to do about it."""
+"""What a file really holds, by its first bytes, for errors about one that is not what it should be."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from itertools import chain, islice
 from pathlib import Path
 
 from demitasse import is_folder, is_special
+from demitasse_files.image_folders import IMAGE_ENDINGS
 
 ENOUGH = 512
-"""Bytes of a file's beginning that tell all that is told here."""
-MOST = 4096
-SAMPLED = 64
-"""Names in a folder that are listed, and of these, in order, looked at."""
+"""Bytes at the start of a file that every check here needs at most."""
+MOST, SAMPLED = 4096, 64
+"""Names of a folder that are listed, and how many of them, in order, are looked at."""
 SHOWN = 40
-"""Characters of a text's first line."""
+"""Characters of a text's first line that are shown."""
 
 _LFS = b"version https://git-lfs.github.com/"
 _MARKS: tuple[tuple[int, bytes, str], ...] = (
@@ -38,27 +38,19 @@ _MARKS: tuple[tuple[int, bytes, str], ...] = (
     (16, b"\xde\xc0\xef\xbe", "looks like an LMDB database"),
     (0, b"\0\x05\x16\x07", "looks like what macOS notes of a file, whose name begins with ._"),
 )
-_IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _PAGES = (b"<!doctype html", b"<html", b"<?xml")
 
 
-def unread_model(path: Path, known: str) -> str:
-    """The sentence for a model that no composed plugin reads, of plugins with these suffixes."""
-    told = looks_like_at(path)
-    nobody = f"{path}: no composed plugin reads such content (suffixes: {known})"
-    return f"{nobody}; it {told}" if told else nobody
-
-
 def looks_like_at(path: Path) -> str:
-    """A predicate for ``it`` about what is at a path: of a folder some names in it. Empty where nobody
-    may look."""
+    """What is at a path, to follow "it" in a sentence; for a folder some of the names in it. Empty for
+    what may not be read."""
     try:
         if is_special(path):  # which may be waited for without an end
             return "is a pipe or a device"
         if is_folder(path):
             inside = sorted(islice(path.iterdir(), MOST))[:SAMPLED]
             deeper = (below for each in inside if is_folder(each) for below in islice(each.iterdir(), 9))
-            if any(_is_image(each) for each in chain(inside, deeper)):
+            if any(each.suffix.lower() in IMAGE_ENDINGS for each in chain(inside, deeper)):
                 return "is a folder of images"
             names = ", ".join(repr(each.name) for each in inside[:3]) + " and more" * (len(inside) > 3)
             return f"is a folder with {names}" if names else "is an empty folder"
@@ -68,13 +60,10 @@ def looks_like_at(path: Path) -> str:
         return ""
 
 
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in _IMAGES
-
-
 def looks_like(start: bytes) -> str:
-    """A predicate for ``it`` about the first bytes of a file (``ENOUGH`` of them tell all), as "is empty
-    (0 bytes)" or "looks like a NumPy array (.npy)"; a text's first words, else the bytes."""
+    """What a file is that starts with these bytes (give ``ENOUGH`` of them), to follow "it" in a
+    sentence: "is empty (0 bytes)", "looks like a NumPy array (.npy)". For a text its first line, for
+    anything else the bytes themselves."""
     if not start:
         return "is empty (0 bytes)"
     for at, mark, told in _MARKS:

@@ -1,14 +1,13 @@
-"""Files of images: those of a folder, and what a decoder would take for one that is none."""
+"""The headers of images: sizes, and what is refused before a decoder takes memory for it."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from demitasse import DataError, check_image, image_size, images_by_class
+from demitasse import DataError, check_image, image_size
 
 FRAME = b"\xff\xc0\x00\x11\x08\x00\x07\x00\x05" + bytes(10)
 SCAN, END = b"\xff\xda" + bytes(12), b"\xff\xd9"
@@ -16,19 +15,6 @@ SCAN, END = b"\xff\xda" + bytes(12), b"\xff\xd9"
 
 def jpeg(*parts: bytes) -> bytes:
     return b"\xff\xd8\xff\xe0\x00\x04JF" + b"".join(parts)
-
-
-def test_classes_are_folders_by_name_and_images_by_the_whole_path(tmp_path: Path) -> None:
-    for name in ("b/x/1.png", "b/x-y/1.PNG", "b/note.txt", "a/2.jpg", ".kept/1.png", "z/none.txt"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    found = [
-        [path.relative_to(tmp_path).as_posix() for path in each] for each in images_by_class(tmp_path)
-    ]
-    assert found == [["a/2.jpg"], ["b/x-y/1.PNG", "b/x/1.png"]]
-    (tmp_path / "aa").mkdir()
-    with pytest.raises(DataError, match="there are no images in aa, by which the others' numbers"):
-        images_by_class(tmp_path)
 
 
 @pytest.mark.parametrize(
