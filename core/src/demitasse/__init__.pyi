@@ -7,6 +7,9 @@ from demitasse.arena import (
 from demitasse_contracts.candidates import (
     check_candidate as check_candidate,
 )
+from demitasse_contracts.composed import (
+    check_composed as check_composed,
+)
 from demitasse_contracts.elsewhere import (
     kernels_elsewhere as kernels_elsewhere,
 )
@@ -24,10 +27,8 @@ from demitasse_contracts.levels import (
     check_levels as check_levels,
 )
 from demitasse_contracts.manifests import (
-    absent as absent,
-    checked_manifest as checked_manifest,
-    no_package as no_package,
-    unreadable as unreadable,
+    Manifest as Manifest,
+    discover as discover,
 )
 from demitasse_contracts.model_files import (
     by_suffix as by_suffix,
@@ -42,6 +43,9 @@ from demitasse_contracts.owners import (
 )
 from demitasse_contracts.words import (
     check_word as check_word,
+)
+from demitasse_contracts.works import (
+    bound as bound,
 )
 from demitasse.composition import (
     Choice as Choice,
@@ -157,10 +161,6 @@ from demitasse.machine import (
     MemorySpace as MemorySpace,
     SyncSpec as SyncSpec,
 )
-from demitasse.manifest import (
-    Manifest as Manifest,
-    discover as discover,
-)
 from demitasse_descriptions import (
     DescribedMachine as DescribedMachine,
     PluginOptions as PluginOptions,
@@ -245,6 +245,8 @@ from demitasse.plan import (
     Entry as Entry,
     Plan as Plan,
     Slot as Slot,
+)
+from demitasse.planning import (
     make_plan as make_plan,
 )
 from demitasse.runtime import (
@@ -274,7 +276,6 @@ from demitasse_schedules import (
 from demitasse.step import (
     Phases as Phases,
     Step as Step,
-    bound as bound,
     in_rows as in_rows,
     prepare as prepare,
 )

@@ -1,5 +1,7 @@
 """Composition: which plugins make this runtime, which serves each role, and why."""
 
+from __future__ import annotations
+
 import importlib
 import inspect
 import itertools
@@ -12,10 +14,9 @@ import pluggy
 
 import demitasse
 from demitasse import __version__, hookspecs
-from demitasse.errors import CompositionError, DemitasseError, PluginError, Rooted, unknown
+from demitasse.errors import DemitasseError, PluginError, Rooted, unknown
 from demitasse.hookspecs import HOOKS
 from demitasse.machine import Machine
-from demitasse.manifest import Manifest, discover
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Composition(Rooted):
 
     elsewhere = "send str() or to_dict() of it, or compose anew there"
     machine: str
-    plugins: tuple[Manifest, ...]
+    plugins: tuple[demitasse.Manifest, ...]
     choices: tuple[Choice, ...] = field(repr=False)
     rejected: tuple[tuple[str, str], ...] = field(repr=False)
     modules: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
@@ -75,37 +76,20 @@ def compose_plugins(machine: Machine, wanted: Sequence[Any] | None) -> Compositi
     plugins by priority. An object with a ``manifest`` mapping (as in ``plugin.toml``) and hooks takes
     the place of an installed plugin of its name. Raises PluginError or CompositionError that name the
     plugin and the remedy."""
-    names, objects = list[str](), list[Manifest]()
+    names, objects = list[str](), list[demitasse.Manifest]()
     for item in wanted.split(",") if isinstance(wanted, str) else wanted or ():
         if not isinstance(item, str):
             given = getattr(item, "manifest", None)
             if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
                 valid = "valid: a name, or an object with a manifest that has a text as name"
                 raise PluginError(f"{item!r} is no plugin ({valid})")
-            bare = Manifest(given["name"], "an object given", __version__, module=item)
+            bare = demitasse.Manifest(given["name"], "an object given", __version__, module=item)
             objects.append(bare.filled(given, f"plugin {bare.name!r}"))
             item = bare.name
         names += filter(None, [item.strip()])
-    known = _by_name(discover()) | _by_name(objects)
+    known = _by_name(demitasse.discover()) | _by_name(objects)
     reasons, rejected = _reasons(machine, names, known)
-    for name, reason in reasons.items():
-        if name not in known:
-            raise PluginError(f"{unknown('plugin', name, known, reason)}; {demitasse.absent(name)}")
-        if known[name].problem:
-            raise PluginError(f"plugin {name!r} ({reason}) cannot be used: {known[name].problem}")
-        for other in set(known[name].requires) - set(reasons):
-            if other not in known:
-                raise PluginError(unknown("plugin", other, known, f"plugin {name!r} requires {other!r}"))
-            raise CompositionError(f"plugin {name!r} requires {other!r}: add the plugin +{other}")
-        for other in set(known[name].conflicts) & set(reasons):
-            raise CompositionError(f"plugins {name!r} and {other!r} conflict; leave one out")
-    for level in machine.levels:
-        needs = {"kernels": level.kernels, "gradient_sync": level.sync.plugin if level.sync else None}
-        for role, plugin in needs.items():
-            if plugin and (plugin not in reasons or role not in known[plugin].roles):
-                able = ", ".join(name for name, manifest in known.items() if role in manifest.roles)
-                wanting = f"level {level.name!r} needs {plugin!r} to be composed and to serve {role}"
-                raise CompositionError(f"{level.location or machine.origin}: {wanting} ({able} do)")
+    demitasse.check_composed(machine, reasons, known)
     manager = pluggy.PluginManager("demitasse")
     manager.add_hookspecs(hookspecs)
     modules = {name: _load(known[name], manager) for name in reasons}
@@ -119,8 +103,8 @@ def compose_plugins(machine: Machine, wanted: Sequence[Any] | None) -> Compositi
     return Composition(machine.name, chosen, tuple(choices), tuple(rejected.items()), modules)
 
 
-def _by_name(manifests: Iterable[Manifest]) -> dict[str, Manifest]:
-    known = dict[str, Manifest]()
+def _by_name(manifests: Iterable[demitasse.Manifest]) -> dict[str, demitasse.Manifest]:
+    known = dict[str, demitasse.Manifest]()
     for each in manifests:
         if (first := known.setdefault(each.name, each)) is not each:
             both = f"{first.distribution} and {each.distribution} both provide it; remove one"
@@ -129,7 +113,7 @@ def _by_name(manifests: Iterable[Manifest]) -> dict[str, Manifest]:
 
 
 def _reasons(
-    machine: Machine, names: Sequence[str], known: Mapping[str, Manifest]
+    machine: Machine, names: Sequence[str], known: Mapping[str, demitasse.Manifest]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Why each plugin is in, preferred first, and why others are not."""
     exact = bool(names) and all(name[0] not in "+-" for name in names)
@@ -154,7 +138,7 @@ def _reasons(
     return reasons, {name: why for name, why in rejected.items() if name not in reasons}
 
 
-def _load(manifest: Manifest, manager: pluggy.PluginManager) -> Any:
+def _load(manifest: demitasse.Manifest, manager: pluggy.PluginManager) -> Any:
     module, name = manifest.module, manifest.name
     try:
         module = importlib.import_module(module) if isinstance(module, str) else module

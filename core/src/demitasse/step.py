@@ -6,12 +6,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import demitasse
 from demitasse.arena import Memory
-from demitasse.errors import DataError, DemitasseError, NumericsError, PluginError
+from demitasse.errors import NumericsError
 from demitasse.operations.kernel import Work
 from demitasse.plan import Buffer, Entry, Plan
 from demitasse.synchronisation import GradientSync, Span, chain, nested
@@ -86,7 +85,9 @@ class Step:
                 self.last.extend((*before[i], *line, *after[i]))
                 continue
             inputs, outputs = list(map(self.array, entry.inputs)), list(map(self.array, entry.outputs))
-            work = bound(entry, entry.candidate.bind, inputs, outputs, self.array(entry.workspace))
+            work = demitasse.bound(
+                entry, entry.candidate.bind, inputs, outputs, self.array(entry.workspace)
+            )
             self.works.append((entry, work))
             if entry.once:
                 self.once.append(work)
@@ -118,7 +119,12 @@ class Step:
         place, scratch = (len(entry.stretches[0]),), self.array(entry.workspace)
         stretch = self.memory[first.region].view(first.offset, place, first.spec.array_type)
         return [
-            (bound(entry, entry.candidate.bind_part, number, inputs, [stretch, *rest], scratch), span)
+            (
+                demitasse.bound(
+                    entry, entry.candidate.bind_part, number, inputs, [stretch, *rest], scratch
+                ),
+                span,
+            )
             for number, span in enumerate(entry.stretches)
         ]
 
@@ -189,40 +195,6 @@ def _one(works: Sequence[Work]) -> Work:
             work()
 
     return line[0] if len(line) == 1 else run
-
-
-def _blaming(entry: Entry, doing: str, task: Callable[..., Any], *given: Any) -> Any:
-    """What ``task`` returns; its errors name the layer, and those that are none of ours the kernel."""
-    try:
-        return task(*given)
-    except DataError as error:
-        error.args = (str(error) if hasattr(task, "named") else f"layer {entry.layer!r}: {error}",)
-        raise
-    except DemitasseError:
-        raise
-    except MemoryError as error:
-        raise MemoryError(str(_fault(entry, f"too little memory {doing}: {error}"))) from error
-    except Exception as error:
-        raise _fault(entry, f"raised {demitasse.raised(error, doing)}") from error
-
-
-def _fault(entry: Entry, what: str) -> PluginError:
-    kernel = f"plugin {entry.plugin!r}, kernel {entry.kernel!r} of {entry.operation}"
-    return PluginError(f"layer {entry.layer!r}: {kernel}: {what}")
-
-
-def bound(entry: Entry, bind: Callable[..., Work], *given: Any) -> Work:
-    """What a kernel binds, so that its errors name the layer; who does that itself is told the name."""
-    work = _blaming(entry, "binding", bind, *given)
-    if not callable(work):
-        raise _fault(entry, f"bind gave {work!r:.99} (valid: a function without arguments)")
-    if (tell := getattr(work, "named", None)) is not None:
-        tell(entry.layer)
-    if hasattr(work, "join"):
-        return work  # type: ignore[no-any-return]
-    blaming: Work = partial(_blaming, entry, "at work", work)
-    vars(blaming)["prepare"] = getattr(work, "prepare", None)
-    return blaming
 
 
 def prepare(works: Sequence[Work]) -> None:

@@ -1,29 +1,33 @@
-"""What a plugin's manifest may say, and why a plugin that was found, or not, cannot be used."""
+"""Manifests: what each installed plugin says of itself, read without importing the plugin, and what is
+wrong with one that says something else."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from demitasse import HOOKS, __version__, unknown
+from demitasse import HOOKS, Installed, __version__, installed, unknown
 
-KEYS: Mapping[str, Any] = {
-    "name": "",
-    "summary": "",
-    "api": "",
-    "automatic": False,
-    "requires": (),
-    "conflicts": (),
-    "options": ("*",),
-    "values": {},
-    "roles": {},
+KEYS: Mapping[str, type] = {
+    "name": str,
+    "summary": str,
+    "api": str,
+    "automatic": bool,
+    "requires": tuple,
+    "conflicts": tuple,
+    "options": tuple,
+    "values": dict,
+    "roles": dict,
 }
-"""Each key of a manifest with its default, which also has the type that a value must have."""
+"""The keys of a manifest and the type of each one's value."""
 
 FACTS: Mapping[str, tuple[type, tuple[str, ...]]] = {
     "priority": (int, HOOKS),
@@ -51,16 +55,77 @@ _KINDS = {
 }
 
 
-def checked_manifest(data: Mapping[str, Any], name: str, where: str) -> tuple[dict[str, Any], str]:
-    """A manifest's table with defaults for what it leaves out, and what is wrong with it: "" if
-    nothing is. ``name`` is the one that the plugin was found under. A table whose keys or types are
-    wrong comes back empty."""
-    given = {**KEYS, **{key: tuple(v) if isinstance(v, list) else v for key, v in data.items()}}
-    if problem := _malformed(given, where):
-        return {}, problem
-    if given["name"] != name:
-        return given, f"{where}: the name is {given['name']!r}, the entry point's {name!r}"
-    return given, "" if _fits(given["api"]) else unfit(given["api"], __version__)
+@dataclass(frozen=True)
+class Manifest:
+    """A plugin's manifest: the ``options`` that it takes (``*``: any) and the ``values`` that some of
+    them may have; its ``roles``, each hook that it serves with the facts by which it is chosen. One
+    that cannot be used says why in ``problem``. ``module`` is a name to import, or an object."""
+
+    name: str
+    distribution: str = field(default="", repr=False)
+    version: str = ""
+    summary: str = field(default="", repr=False)
+    api: str = field(default="", repr=False)
+    automatic: bool = field(default=False, repr=False)
+    requires: tuple[str, ...] = field(default=(), repr=False)
+    conflicts: tuple[str, ...] = field(default=(), repr=False)
+    options: tuple[str, ...] = field(default=("*",), repr=False)
+    values: Mapping[str, Sequence[str]] = field(default_factory=dict, hash=False, repr=False)
+    roles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False, repr=False)
+    module: Any = field(default=None, repr=False)
+    problem: str = ""
+
+    def serves(self, role: str, **facts: str) -> bool:
+        """Whether the plugin has a role and, where the role lists such facts, lists these: for
+        ``space="npu:1"`` its ``spaces`` must have ``npu:1`` or a pattern such as ``npu:*``."""
+        given = self.roles.get(role)
+        return given is not None and all(
+            any(fnmatchcase(value, each) for each in given.get(f"{name}s", (value,)))
+            for name, value in facts.items()
+        )
+
+    @property
+    def priority(self) -> int:
+        """The highest priority of its roles."""
+        return max((int(facts.get("priority", 0)) for facts in self.roles.values()), default=0)
+
+    def filled(self, data: Mapping[str, Any], where: str) -> Manifest:
+        """This manifest with what the table of a ``plugin.toml`` says, or with what is wrong with it."""
+        given: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
+        }
+        if problem := _wrong(given, KEYS, "key", where):
+            return replace(self, problem=problem)
+        made = replace(self, **given)
+        if problem := _malformed(made, where):
+            return replace(self, problem=problem)
+        named = given.get("name", "")
+        if named != self.name:
+            problem = f"{where}: the name is {named!r}, the entry point's {self.name!r}"
+        elif not _fits(made.api):
+            problem = _unfit(made.api)
+        return replace(made, name=self.name, problem=problem)
+
+
+def discover() -> tuple[Manifest, ...]:
+    """The manifests of all installed plugins, by name."""
+    return tuple(map(_read, installed("demitasse.plugins")))
+
+
+def _read(plugin: Installed) -> Manifest:
+    bare = Manifest(plugin.name, plugin.distribution, plugin.version, module=plugin.module)
+    if plugin.folder is None:
+        return replace(bare, problem=_no_package(plugin.module, plugin.distribution))
+    path = plugin.folder / "plugin.toml"
+    try:
+        return _parsed(plugin.text("plugin.toml"), bare, str(path))
+    except (OSError, ValueError) as error:
+        return replace(bare, problem=_unreadable(path, error))
+
+
+@lru_cache
+def _parsed(text: str, bare: Manifest, where: str) -> Manifest:
+    return bare.filled(tomllib.loads(text), where)
 
 
 def _fits(api: str) -> bool:
@@ -70,14 +135,10 @@ def _fits(api: str) -> bool:
         return False
 
 
-def _malformed(given: Mapping[str, Any], where: str) -> str:
-    types = {key: type(default) for key, default in KEYS.items()}
-    if problem := _wrong(given, types, "key", where):
-        return problem
-    problem = _wrong(
-        given["values"], dict.fromkeys(given["options"], tuple), "option", f"{where}: values"
-    )
-    for role, facts in given["roles"].items():
+def _malformed(manifest: Manifest, where: str) -> str:
+    options = dict.fromkeys(manifest.options, tuple)
+    problem = _wrong(manifest.values, options, "option", f"{where}: values")
+    for role, facts in manifest.roles.items():
         if role not in HOOKS:
             return unknown("role", role, HOOKS, where)
         at = f"{where}: role {role}"
@@ -101,19 +162,7 @@ def _wrong(given: Mapping[str, Any], types: Mapping[str, type], what: str, where
     return ""
 
 
-def absent(plugin: str) -> str:
-    """Why a plugin of that name is not found, and what to do."""
-    distribution = f"demitasse-{plugin}"
-    try:
-        importlib.metadata.distribution(distribution)
-    except (importlib.metadata.PackageNotFoundError, ValueError):
-        return f"it is misspelled or not installed (pip install {distribution})"
-    group = "in the group 'demitasse.plugins'"
-    lacking = f"{distribution} is installed, but has no entry point {group}"
-    return f"{lacking} of that name; mend its pyproject.toml, and install it again"
-
-
-def no_package(module: str, distribution: str) -> str:
+def _no_package(module: str, distribution: str) -> str:
     """Why a plugin of an entry point has no package."""
     if _is_module(module):
         return f"its package {module} is not there; reinstall {distribution}"
@@ -126,7 +175,7 @@ def _is_module(name: str) -> bool:
     return all(part.isidentifier() for part in name.split("."))
 
 
-def unreadable(manifest: Path, error: Exception) -> str:
+def _unreadable(manifest: Path, error: Exception) -> str:
     """Why a plugin's manifest is none."""
     if not isinstance(error, FileNotFoundError):
         return f"its manifest {manifest} cannot be read: {error}"
@@ -135,7 +184,7 @@ def unreadable(manifest: Path, error: Exception) -> str:
     return f"it came without its manifest: {manifest} is not there; have it packaged ({data})"
 
 
-def unfit(api: str, version: str) -> str:
+def _unfit(api: str) -> str:
     """Why a plugin for the versions ``api`` of Demitasse is not for this one."""
     if not api:
         return "its manifest does not say for which versions of demitasse it is (api = '>=0.1,<0.2')"
@@ -144,4 +193,4 @@ def unfit(api: str, version: str) -> str:
         SpecifierSet(api)
     except InvalidSpecifier:
         told += f", which is no range of versions ({valid})"
-    return f"{told}, this is {version}; install versions that match"
+    return f"{told}, this is {__version__}; install versions that match"

@@ -1,0 +1,48 @@
+"""Whether plugins that were chosen can be composed: with each other, and for a machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from demitasse import CompositionError, PluginError, unknown
+
+if TYPE_CHECKING:
+    from demitasse import Machine, Manifest
+
+
+def check_composed(machine: Machine, reasons: Mapping[str, str], known: Mapping[str, Manifest]) -> None:
+    """Raise PluginError for a plugin that is not there or cannot be used, CompositionError for plugins
+    that lack or exclude another, or one that a level of the machine needs. ``reasons`` says of each
+    chosen plugin why it was chosen, ``known`` has the manifests of all that there are."""
+    for name, reason in reasons.items():
+        if name not in known:
+            raise PluginError(f"{unknown('plugin', name, known, reason)}; {_absent(name)}")
+        if known[name].problem:
+            raise PluginError(f"plugin {name!r} ({reason}) cannot be used: {known[name].problem}")
+        for other in set(known[name].requires) - set(reasons):
+            if other not in known:
+                raise PluginError(unknown("plugin", other, known, f"plugin {name!r} requires {other!r}"))
+            raise CompositionError(f"plugin {name!r} requires {other!r}: add the plugin +{other}")
+        for other in set(known[name].conflicts) & set(reasons):
+            raise CompositionError(f"plugins {name!r} and {other!r} conflict; leave one out")
+    for level in machine.levels:
+        needs = {"kernels": level.kernels, "gradient_sync": level.sync.plugin if level.sync else None}
+        for role, plugin in needs.items():
+            if plugin and (plugin not in reasons or role not in known[plugin].roles):
+                able = ", ".join(name for name, manifest in known.items() if role in manifest.roles)
+                wanting = f"level {level.name!r} needs {plugin!r} to be composed and to serve {role}"
+                raise CompositionError(f"{level.location or machine.origin}: {wanting} ({able} do)")
+
+
+def _absent(plugin: str) -> str:
+    """Why a plugin of that name is not found, and what to do."""
+    distribution = f"demitasse-{plugin}"
+    try:
+        importlib.metadata.distribution(distribution)
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return f"it is misspelled or not installed (pip install {distribution})"
+    group = "in the group 'demitasse.plugins'"
+    lacking = f"{distribution} is installed, but has no entry point {group}"
+    return f"{lacking} of that name; mend its pyproject.toml, and install it again"
