@@ -18,10 +18,12 @@ class Memory(Protocol):
 
 
 class Allocator(Protocol):
-    """Gives memory of one space. ``allocations`` and ``bytes`` count all that was ever given, so
-    that a test can show that a steady state takes none. One that has a method ``enter()`` is told so
-    first in each thread that computes with its memory, to bind it near; it may return how to undo it.
-    ``largest``, if it has that, is how many bytes one block may have, where there are more."""
+    """Gives memory of one space. ``allocations`` and ``bytes`` count all that was ever given, so that a
+    test can show that the steady state takes none.
+
+    Two more attributes are optional. A method ``enter()`` is called first in each thread that computes
+    with the memory, to bind the thread near it, and may return a function that undoes that. ``largest``
+    is the most bytes that one block may have, if that is less than there are."""
 
     space: str
     allocations: int
@@ -32,8 +34,8 @@ class Allocator(Protocol):
 
 
 def place_lifetimes(lives: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
-    """Offsets for buffers of (first use, last use, bytes) such that none overlap while both live,
-    and the size that takes: the largest first, each in the lowest gap that is free in its time."""
+    """Offsets for buffers of (first use, last use, bytes) such that no two overlap while both live, and
+    the bytes that this takes: the largest first, each in the lowest gap that is free during its life."""
     offsets, placed = [0] * len(lives), list[tuple[int, int, int, int]]()
     for i in sorted((i for i, life in enumerate(lives) if life[2]), key=lambda i: -lives[i][2]):
         (first, last, size), offset = lives[i], 0

@@ -31,8 +31,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Composition(Rooted):
-    """The plugins of a runtime, preferred first, what each serves, and what is not used; ``modules``
-    are the plugins' hooks."""
+    """The plugins of a runtime, preferred first; what each serves and why; the plugins that are not used
+    and why. ``modules`` has each plugin's hooks by its name."""
 
     elsewhere = "send str() or to_dict() of it, or compose anew there"
     machine: str
@@ -42,7 +42,7 @@ class Composition(Rooted):
     modules: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def serving(self, role: str, **facts: str) -> Iterator[tuple[str, Callable[..., Any]]]:
-        """(plugin, hook) of those that serve a role with such facts, preferred first."""
+        """(plugin, hook) of the plugins that serve a role with such facts, preferred first."""
         for manifest in self.plugins:
             if manifest.serves(role, **facts):
                 yield manifest.name, getattr(self.modules[manifest.name], role)
@@ -53,7 +53,7 @@ class Composition(Rooted):
         return {manifest.name: manifest.version for manifest in self.plugins}
 
     def offered(self, role: str) -> dict[str, Any]:
-        """What plugins give by name in a role, the preferred plugin's where two have one name."""
+        """The tables that plugins give in a role, merged; a preferred plugin's entries win."""
         given = [hook() for _, hook in self.serving(role)]
         return {name: made for each in reversed(given) for name, made in each.items()}
 
@@ -160,7 +160,8 @@ def _load(manifest: demitasse.Manifest, manager: pluggy.PluginManager) -> Any:
 
 
 def _named(plugin: str, role: str, hook: Callable[..., Any]) -> Callable[..., Any]:
-    """A hook that takes what it has a use for and makes all at once; errors name it and its plugin."""
+    """The hook, given only the arguments that it takes, with its answer checked and an iterator read to
+    its end; errors name the hook and the plugin."""
     takes = inspect.signature(hook).parameters
 
     def call(**given: Any) -> Any:

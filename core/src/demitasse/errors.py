@@ -1,11 +1,11 @@
-"""The one family of errors, and the words that every message needs: what is valid, what is nearest."""
+"""The one family of errors, and what every message needs: the valid names and the nearest one."""
 
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 MANY, FEW = 24, 8
-"""From more names than MANY a message lists the FEW nearest."""
+"""A message lists all valid names up to MANY; of more than that it lists the FEW nearest."""
 
 
 class DemitasseError(Exception):
@@ -53,7 +53,8 @@ class WorkerError(DemitasseError):
 
 
 class Rooted:
-    """What stays in its process: to copy or pickle it raises WorkerError that says ``elsewhere``."""
+    """An object that stays in its process: copying or pickling it raises WorkerError, whose message ends
+    with ``elsewhere``, what to do instead."""
 
     elsewhere = ""
 
@@ -85,8 +86,9 @@ def _close(name: str, valid: Iterable[str], most: int, likeness: float) -> list[
 
 
 def unknown(kind: str, name: str, valid: Iterable[str], where: object = None, rest: str = "") -> str:
-    """The sentence for a name that is not known: echoes it, suggests the nearest, lists the valid; of
-    many the nearest few, how many more there are and, with ``rest``, what shows them."""
+    """The sentence for a name that is not known: it echoes the name, suggests the nearest valid one and
+    lists the valid ones. Of many it lists the nearest few, says how many more there are and, by
+    ``rest``, what shows them."""
     names = sorted({f"{each:.99}" for each in valid})
     prefix = f"{where}: " if where is not None else ""
     hint = f"; did you mean {guess!r}?" if (guess := nearest(name, names)) else ""

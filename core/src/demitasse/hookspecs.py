@@ -1,7 +1,8 @@
-"""Every hook of the microkernel, one sentence and the types each. Hooks are called while composing and
-planning, never in a step. A plugin implements those that its manifest (``plugin.toml``) declares as
-roles, each in a function marked with ``hookimpl`` that takes those of the arguments that it has a use
-for; each function here specifies one."""
+"""Every hook of the microkernel: each function here specifies one, with its types and a sentence.
+
+Hooks are called while composing and planning, never in a step. A plugin implements the hooks that its
+manifest (``plugin.toml``) declares as roles, each by a function that is marked with ``hookimpl``. The
+function takes those of the arguments that it has a use for."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ hookimpl = pluggy.HookimplMarker("demitasse")
 
 
 def probe(levels: Iterable[demitasse.Level]) -> Iterable[demitasse.Level]:
-    """What ``levels``, of the probes before, become: all of this machine's, outermost first."""
+    """This machine's levels, outermost first: those that earlier probes gave, and what it adds."""
 
 
 def allocator(space: str, options: Mapping[str, Any]) -> demitasse.Allocator | None:
@@ -37,7 +38,7 @@ def kernels(request: demitasse.Request, options: Mapping[str, Any]) -> Iterable[
 def tuner(
     allocator: demitasse.Allocator, versions: Mapping[str, str], options: Mapping[str, Any]
 ) -> demitasse.Tuner | None:
-    """Who tries candidates in memory of ``allocator``, for plugins of these ``versions``."""
+    """A tuner, which tries candidates in the allocator's memory; ``versions`` are the plugins'."""
 
 
 def gradient_sync(group: demitasse.Group) -> demitasse.GradientSync:
@@ -55,7 +56,7 @@ def collectives() -> Mapping[str, demitasse.Algorithm]:
 def stream_engine(
     space: str, machine: demitasse.Machine, options: Mapping[str, Any]
 ) -> demitasse.StreamEngine | None:
-    """Streams, events, copies and host callbacks where a memory space is, or None for another's."""
+    """The streams of a worker's accelerator, by its memory space; None for another plugin's space."""
 
 
 def data_source(spec: demitasse.DataSpec, options: Mapping[str, Any]) -> demitasse.DataSource | None:
@@ -77,11 +78,11 @@ def model_writer(path: Path, weights: demitasse.Weights) -> None:
 
 
 def programs() -> Mapping[str, Callable[..., Any]]:
-    """What a runtime can do (``trainer``, ``net``, ``simulate``, ...): functions that take it first."""
+    """What a runtime can do (``trainer``, ``net``, ...), by name: functions of the runtime and more."""
 
 
 def reproductions(paper: str) -> Any:
-    """The tables of a paper, each cell beside the prediction, or None when it is another's."""
+    """A paper's tables, each cell with its prediction, or None when the paper is another plugin's."""
 
 
 def commands() -> Mapping[str, Callable[..., Any]]:
@@ -89,12 +90,12 @@ def commands() -> Mapping[str, Callable[..., Any]]:
 
 
 def observe(options: Mapping[str, Any]) -> Callable[[demitasse.Event], None] | None:
-    """A listener that is told of iterations, tests and snapshots, or None."""
+    """A listener that is told of iterations, tests and snapshots, or None to hear nothing."""
 
 
 def diagnose(topics: Collection[str]) -> Iterable[demitasse.Finding]:
-    """What the plugin finds here of what it needs: libraries, drivers, rights, each with a remedy; also
-    what takes longer, for those of the ``topics`` in its manifest that are asked for."""
+    """Whether what the plugin needs is here (libraries, drivers, rights), each problem with a remedy.
+    Checks that take longer are topics in its manifest, made only when they are among ``topics``."""
 
 
 HOOKS = tuple(name for name, item in vars().items() if isinstance(item, FunctionType))

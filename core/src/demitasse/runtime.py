@@ -23,7 +23,7 @@ from demitasse.workers import WorkerPlace
 
 
 class Runtime(errors.Rooted):
-    """Plugins composed for one machine. Independent of any other runtime; closed by ``with``."""
+    """Plugins composed for one machine, independent of any other runtime; ``with`` closes it."""
 
     elsewhere = "compose another there: its machine can be sent"
 
@@ -52,7 +52,7 @@ class Runtime(errors.Rooted):
         return self.composition
 
     def serving(self, role: str, **facts: str) -> Iterator[tuple[str, Callable[..., Any]]]:
-        """(plugin, hook) of those that serve a role, preferred first; hooks are given their options."""
+        """(plugin, hook) of the plugins that serve a role, preferred first; hooks have their options."""
         for name, hook in self.composition.serving(role, **facts):
             yield name, partial(hook, options=self.options[name])
 
@@ -71,7 +71,7 @@ class Runtime(errors.Rooted):
         return self.program("simulate", solver, **options)
 
     def program(self, name: str, *arguments: Any, **options: Any) -> Any:
-        """What a plugin's program makes of this runtime. Raises CompositionError for none, and
+        """Call the program that a plugin offers by this name. Raises CompositionError if none does, and
         WorkerError once the runtime is closed."""
         if self.closed:
             raise errors.WorkerError("this runtime is closed; compose another")
@@ -118,7 +118,7 @@ class Runtime(errors.Rooted):
         raise errors.DataError(demitasse.unread(self.composition, spec))
 
     def kernels(self, worker: WorkerPlace) -> Kernels:
-        """Who computes for a worker, its level's own plugin first, and who tries what they offer."""
+        """The plugins that compute for a worker, the one that its level prefers first, and the tuner."""
         serving = self.serving("kernels", space=worker.place.space)
         first = sorted(serving, key=lambda item: item[0] != worker.kernels)
         others = demitasse.kernels_elsewhere(self.composition, self.serving, worker.place.space)
@@ -136,7 +136,7 @@ class Runtime(errors.Rooted):
 
     @property
     def processes(self) -> Processes:
-        """The processes of which this one is; found at first use."""
+        """The processes of this run, found at first use; ``ALONE`` if there is one only."""
         with self._making:
             if self._processes is None:
                 some = not self.machine.simulated and any(
@@ -166,7 +166,7 @@ class Runtime(errors.Rooted):
             raise errors.CompositionError(demitasse.unstreamed(self.machine, self.composition, worker))
 
     def close(self) -> None:
-        """Close what was made, the latest first, and all of it whatever one of them raises."""
+        """Close all that was made, the latest first, even if closing some of it raises."""
         self.closed = True
         with contextlib.ExitStack() as stack:
             for made in list(self._open):

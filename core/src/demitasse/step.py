@@ -30,11 +30,15 @@ class Phases:
 
 
 class Step:
-    """One worker's iteration over a bound plan. ``memory`` has a block for each region; ``reads`` fetch
-    samples; ``levels`` synchronise, innermost first; ``update`` makes the solver's work on a span;
-    ``measure`` that on a span that must be done for all before any is updated, and ``measured`` is what
-    follows then; ``clear`` zeroes gradients that add up; ``batch`` and ``offset`` number the samples
-    within a pass."""
+    """One worker's iteration over a bound plan.
+
+    - ``memory`` has a block for each region, ``reads`` fetch the samples of a pass;
+    - ``levels`` synchronise, innermost first;
+    - ``update`` makes the solver's work on a span of flat memory. If there is a ``measure``, its work
+      is done on all spans first, then ``measured``, and only then all updates;
+    - ``clear`` zeroes gradients that several passes add to;
+    - an iteration has so many ``passes`` of ``batch`` samples, of which this worker's begin at
+      ``offset``."""
 
     def __init__(
         self,
@@ -112,7 +116,7 @@ class Step:
         return self.memory[buffer.region].view(buffer.offset, spec.physical, spec.array_type)
 
     def _bind_parts(self, entry: Entry) -> list[tuple[Work, Span]]:
-        """An entry's work for each stretch of its first output, all of which lie in one place."""
+        """An entry's work for each stretch of its first output; all stretches use the same memory."""
         first, *others = entry.outputs
         assert first is not None and entry.candidate.bind_part is not None
         inputs, rest = list(map(self.array, entry.inputs)), list(map(self.array, others))
@@ -129,8 +133,9 @@ class Step:
         ]
 
     def run(self, iteration: int, rate: float) -> float:
-        """One iteration: every pass forward and backward, gradients final in the last; the loss, by this
-        worker's share. Raises NumericsError before a loss that is not finite reaches a parameter."""
+        """Run one iteration, every pass forward and backward; gradients become final in the last pass.
+        Returns this worker's share of the loss, or raises NumericsError if that is not finite, before it
+        can reach a parameter."""
         self.scalars(iteration, rate)
         clock, phases = time.perf_counter, self.phases
         for work in self.begin:
@@ -164,7 +169,7 @@ class Step:
         self.tell("rate", rate)
 
     def tell(self, name: str, value: float) -> None:
-        """Set one of them if it has changed: where no host writes, each costs a launch."""
+        """Set one of them if it has changed: on an accelerator each write costs a launch."""
         if self.told.get(name) != value:
             self.numbers[name][0] = self.told[name] = value
 
@@ -173,7 +178,7 @@ class Step:
         return sum(self.terms())
 
     def terms(self) -> list[float]:
-        """What the objective is the sum of."""
+        """The weighted losses of the last forward pass, whose sum is the objective."""
         return [weight * float(value()) for value, weight in self._loss]
 
     def _timed(self, work: Work) -> Work:
@@ -198,16 +203,16 @@ def _one(works: Sequence[Work]) -> Work:
 
 
 def prepare(works: Sequence[Work]) -> None:
-    """Have works get ready together that know how, before the first of them is called: such have an
-    attribute ``prepare``, the same for all of a kind, which is called without arguments."""
+    """Let works get ready together before the first of them is called: an attribute ``prepare``, the
+    same function for all works of a kind, is called once, without arguments."""
     for ready in dict.fromkeys(getattr(work, "prepare", None) for work in works):
         if ready is not None:
             ready()
 
 
 def in_rows(works: Sequence[Work]) -> list[Work]:
-    """Works that stand in line as one wherever they know how: such have an attribute ``join``, the
-    same for all of a kind, that makes one work of several."""
+    """The works, with each run of neighbours that have the same attribute ``join`` made into one work
+    by that function."""
     alike = itertools.groupby(works, lambda work: getattr(work, "join", None))
     rows = ((join, list(row)) for join, row in alike)
     return [work for join, row in rows for work in (row if join is None else [join(row)])]

@@ -1,6 +1,6 @@
-"""Gradient synchronisation: one level's part in making siblings agree, and how levels nest. A bucket's
-gradients are reduced from the innermost level outwards, updated once, by whoever then owns a part of
-them, and the parameters distributed from the outermost level inwards."""
+"""Gradient synchronisation: what one level does so that siblings agree, and how levels nest. A bucket's
+gradients are reduced from the innermost level outwards, each part is updated once by the worker that
+then owns it, and the parameters are distributed from the outermost level inwards."""
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,8 +30,8 @@ class Span:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Parameters that are synchronised together: a span of flat memory, where parameters and gradients
-    lie in the order in which backward finishes them, and the layers they belong to."""
+    """Parameters that are synchronised together: their span of flat memory, where they lie in the order
+    in which backward finishes their gradients, and the layers that they belong to."""
 
     index: int
     span: Span
@@ -40,10 +40,10 @@ class Bucket:
 
 @dataclass
 class FlatMemory:
-    """A worker's trainable parameters, gradients and solver state: flat arrays in the same order; the
-    ``numbers`` that its update reads besides (rate, iteration), by operand, if it has its own; and
-    the ``slots`` of the parameters, with their shapes. Elements between them, and the padding of a
-    slot's layout, are zero in all of these and have to stay so."""
+    """A worker's trainable parameters, gradients and solver state, as flat arrays in the same order.
+    ``numbers`` are the scalars that its update reads (rate, iteration), by operand, if it has some of
+    its own. ``slots`` say where each parameter lies. Elements between slots and the padding of a slot's
+    layout are zero in all of the arrays, and have to stay zero."""
 
     parameters: Any
     gradients: Any
@@ -53,9 +53,9 @@ class FlatMemory:
 
 
 class Team:
-    """The siblings of one group that share an address space. ``memory`` has an entry for each,
-    complete before anyone binds; ``barrier`` lets them wait, and breaks when one of them fails.
-    ``failures`` counts the runs that ended so: nothing that siblings kept from before one holds."""
+    """The siblings of one group that share an address space. ``memory`` has an entry for each sibling
+    before any of them binds. ``barrier`` lets them wait for each other, and breaks when one fails.
+    ``failures`` counts the runs that ended like that: what siblings kept from before is void then."""
 
     def __init__(self, size: int, memory: Iterable[FlatMemory] = ()) -> None:
         self.size, self.memory, self.barrier = size, list(memory), threading.Barrier(size)
@@ -63,8 +63,8 @@ class Team:
 
 
 class Processes:
-    """The processes of a run, of which this one is number ``rank`` of ``size``; alone, unless a plugin
-    serves more. ``sharing`` of them have this one's cores. Whoever waits for others calls ``check``."""
+    """The processes of a run; this one is ``rank`` of ``size``, and ``sharing`` of them use its cores.
+    This class is a process alone; a plugin serves more. Whoever waits for others calls ``check``."""
 
     rank: int = 0
     size: int = 1
@@ -82,7 +82,7 @@ class Processes:
         """What this process is at, for the errors of those who wait for it."""
 
     def check(self) -> None:
-        """Raise WorkerError with rank, host, layer and last iteration of one that failed or stalled."""
+        """Raise WorkerError if one failed or stalled, with its rank, host, layer and last iteration."""
 
     def fail(self, error: BaseException) -> None:
         """Tell the others why this process ends."""
@@ -96,11 +96,15 @@ ALONE = Processes()
 
 @dataclass(frozen=True)
 class Group:
-    """What a synchronisation is asked to serve: the levels' names, outermost first, this worker's
-    index among its siblings in this process and their team (None where there are none), whether
-    some are in other processes, the element type, the options of the description's ``sync``, the
-    machine and processes of the run, the worker's streams, where it computes in some, and where some
-    are in other processes the algorithms of collectives that plugins give, by name."""
+    """What a synchronisation is asked to serve.
+
+    - ``levels``: their names, outermost first;
+    - ``index``, ``team``: this worker's number among its siblings in this process, and their team (None
+      if it has no sibling here);
+    - ``remote``: whether some siblings are in other processes; then ``collectives`` has the algorithms
+      that plugins give, by name;
+    - ``options``: those of the description's ``sync``;
+    - ``engine``: the worker's streams, if it computes in some."""
 
     levels: tuple[str, ...]
     index: int
@@ -115,14 +119,18 @@ class Group:
 
 
 class GradientSync:
-    """One level's synchronisation, for one worker: its ``index`` among ``size`` siblings, whether they
-    may read and write one copy of the parameters, in which ``space`` flat memory must lie (None: the
-    worker's own), from how many bytes on gradients are a bucket (neighbouring layers' are joined), and
-    whether siblings may be at different iterations (``asynchronous``), whether they are meant to differ
-    after one (``apart``, as where they agree every few), and whether a process's must be joined after
-    each (``joined``) or wait for each other by themselves; ``notes`` tell a user what was chosen and
-    why. Every method may be left as it is; the work that one returns is done each iteration at its
-    point."""
+    """One level's synchronisation, for one worker. Every method may be left as it is here; the work that
+    one returns is done in each iteration, at the point that the method names.
+
+    - ``index``, ``size``: this worker's number among how many siblings;
+    - ``shares_parameters``: siblings may read and write one copy of the parameters;
+    - ``space``: the memory space that flat memory must be in (None: the worker's own);
+    - ``bucket_bytes``: gradients of neighbouring layers are joined until a bucket has so many bytes;
+    - ``asynchronous``: siblings may be at different iterations;
+    - ``apart``: siblings' parameters are meant to differ after an iteration;
+    - ``joined``: a process's threads are joined after each iteration; False if siblings wait for each
+      other by themselves;
+    - ``notes``: what was chosen and why, for the user."""
 
     index: int = 0
     size: int = 1
@@ -138,7 +146,7 @@ class GradientSync:
         """Called once, with this worker's memory, before any work is asked for."""
 
     def update_memory(self, memory: FlatMemory) -> FlatMemory:
-        """What the update works on, asked once when all siblings are bound: this worker's ``memory``, or
+        """The memory that the update works on, asked once all siblings are bound: this worker's own, or
         a master's parameters and state with the gradients to add."""
         return memory
 
@@ -149,8 +157,8 @@ class GradientSync:
         """Before the first operation of an iteration that reads the bucket's parameters."""
 
     def owned(self, span: Span) -> Span:
-        """The part of ``span`` that this worker holds complete after ``reduce``: all, a slice, or
-        nothing. What nobody here holds, nobody passes on to the next level."""
+        """The part of ``span`` that this worker holds complete after ``reduce``: all of it, a slice, or
+        nothing. Only what a worker holds goes on to the next level."""
         return span
 
     def reduce(self, bucket: Bucket, span: Span) -> Work | None:
@@ -160,7 +168,7 @@ class GradientSync:
         """Give all siblings the parameters of ``span`` from their owners."""
 
     def schedule(self, bucket: Bucket, chain: Work) -> Work:
-        """When the bucket's chain (reduce, update, distribute of all levels) runs: at once. A level that
+        """The work that runs the bucket's ``chain`` (reduce, update, distribute of all levels). One that
         overlaps returns work that starts it elsewhere, and waits in ``before_forward`` or ``end``."""
         return chain
 
@@ -183,14 +191,14 @@ class GradientSync:
 
     def saved(self) -> Any:
         """What it keeps from one iteration to the next, for a snapshot, as plain data (numbers, text,
-        bytes, lists, mappings); None for nothing. All siblings are asked, with nothing under way."""
+        bytes, lists, mappings), or None. All siblings are asked, with nothing under way."""
 
     def restore(self, saved: Any) -> None:
-        """Keep again what ``saved`` gave in as many workers: after ``bind``, before any work."""
+        """Take back what ``saved`` gave, with as many workers: after ``bind``, before any work."""
 
     def spans(self) -> Iterable[tuple[str, float, float]]:
-        """What it did beside the step in the last iteration: a name, from when, until when (seconds of
-        ``time.perf_counter``)."""
+        """(name, start, end) of what ran beside the step in the last iteration, in seconds of
+        ``time.perf_counter``."""
         return ()
 
     def close(self) -> None:
@@ -198,8 +206,8 @@ class GradientSync:
 
 
 def nested(levels: Sequence[GradientSync], bucket: Bucket) -> tuple[list[Work], Span, list[Work]]:
-    """A bucket's reduces outwards (``levels`` innermost first), the part that this worker then owns, and
-    the distributions inwards."""
+    """(reduces from the innermost level outwards, the part that this worker then owns, distributions
+    back inwards) of a bucket; ``levels`` are innermost first."""
     span, outwards, inwards = bucket.span, list[Work | None](), list[Work | None]()
     for level in levels:
         if span:
@@ -212,8 +220,8 @@ def nested(levels: Sequence[GradientSync], bucket: Bucket) -> tuple[list[Work], 
 def chain(
     levels: Sequence[GradientSync], bucket: Bucket, update: Callable[[Span], Work | None]
 ) -> Work | None:
-    """The work that makes a bucket final: ``levels`` innermost first; ``update`` is asked once, for
-    the part that this worker owns after the outermost reduce, and not at all when that is empty."""
+    """The work on a bucket whose gradients are final: reduce, update, distribute, ``levels`` innermost
+    first. ``update`` is asked once, for the part that this worker then owns, if it owns some."""
     outwards, span, inwards = nested(levels, bucket)
     middle = update(span) if span else None
     steps = [*outwards, *filter(None, [middle]), *inwards]

@@ -13,9 +13,9 @@ from demitasse.synchronisation import ALONE, Group, Processes, Team
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """One worker of this process: its number here, where it computes, the plugin whose kernels its
-    level prefers (None for no preference), its groups with their plugins, innermost first, the space
-    that its tensors are allocated in, and whether it computes in streams."""
+    """One worker of this process: its number, where it computes, the plugin whose kernels its level
+    prefers (None: no preference), its groups with the plugin that synchronises each, innermost first,
+    the memory space of its tensors, and whether it computes in streams."""
 
     index: int
     place: Place
@@ -26,8 +26,9 @@ class WorkerPlace:
 
 
 def arrange(machine: Machine, dtype: str, processes: Processes = ALONE) -> tuple[WorkerPlace, ...]:
-    """The workers that a machine's levels make in this process, one of ``processes``, one at least.
-    Raises CompositionError for several workers that nobody synchronises."""
+    """The workers of this process, which is one of ``processes``: at least one, and one for each sibling
+    of the machine's levels of threads and streams. Raises CompositionError for several workers that no
+    plugin synchronises."""
     threads = [level for level in machine.levels if level.workers in OWN]
     groups = machine.sync_groups()
     for level in machine.levels:

@@ -1,5 +1,5 @@
-"""Nets, solvers, weights, samples, and what a training or a diagnosis tells, as records; what reads,
-writes and expands them."""
+"""Records of nets, solvers, weights and samples, and of what a training or a diagnosis tells; the
+protocols of what reads, expands and feeds them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from demitasse.operations import Shape
 
 PRECISIONS = {"f32": "float32", "tf32": "float32", "bf16": "float32", "f64": "float64"}
-"""The element type of parameters, sums and losses by precision; bf16 stores activations in 16 bits, tf32
-lets products round what they multiply to 10 bits of mantissa, where a processor is quicker so."""
+"""By precision, the element type of parameters, sums and losses. In bf16 activations are stored in 16
+bits; in tf32 products may round their factors to 10 bits of mantissa, if a processor is quicker so."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer as its file has it. ``parameters`` maps those that its type declares, else is what the
-    reader makes of its format. ``loss_weights`` has a number for each top that the file gives one,
-    else the type's own default holds."""
+    """A layer as its file has it. ``parameters`` is a mapping of those that its type declares; for a
+    type that declares none, whatever the reader makes of its format. ``loss_weights`` are the file's,
+    one for each top; () if it gives none, then the type's default holds."""
 
     name: str
     type: str
@@ -35,9 +35,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class NetDefinition:
-    """The layers of one phase, in order, bottoms before use; ``left_out`` are tops of layers that the
-    file has for other phases or states, each with the sentence that says so. ``notes`` are sentences on
-    what a reader has read over; ``foreign`` says of types that no composed plugin has whose they are."""
+    """The layers of one phase, in order: a top is made before it is a bottom.
+
+    - ``left_out``: tops of layers that the file has for other phases or states, each with a sentence
+      that says so;
+    - ``notes``: a sentence on each thing in the file that the reader ignored;
+    - ``foreign``: types that no composed plugin has, each with whose it is."""
 
     name: str
     phase: str
@@ -50,12 +53,19 @@ class NetDefinition:
 
 @dataclass(frozen=True)
 class Solver:
-    """How a net is trained. ``rate`` maps an iteration (from 0) to the learning rate; ``update`` is an
-    operation of family update, with ``update_attributes`` for its attributes (less segments), of
-    gradients scaled down to a norm of ``clip`` (0: as they are). ``weights`` are read at the start. A
-    snapshot is written for each of ``snapshot_suffixes`` (none: the default), with gradients if asked;
-    ``record`` gives what its record has besides after as many iterations, for the solver's own formats;
-    ``debug`` has sizes of values and gradients told of every layer; ``notes`` are as a net's."""
+    """How a net is trained.
+
+    - ``rate``: the learning rate of an iteration, which counts from 0;
+    - ``update``, ``update_attributes``: an operation of the family update, and its attributes, without
+      ``segments``;
+    - ``passes``: forward and backward passes, whose gradients are summed, in an iteration;
+    - ``clip``: gradients of a larger norm are scaled down to this one; 0 leaves them as they are;
+    - ``weights``: files that are read at the start;
+    - ``snapshot_suffixes``: a snapshot is written in each of these formats; () is the default one;
+    - ``record``: what a snapshot's record has besides, after so many iterations, for the solver's own
+      formats;
+    - ``debug``: listeners are told the sizes of every layer's values and gradients;
+    - ``notes``: a sentence on each thing in the file that the reader ignored."""
 
     train: NetDefinition
     tests: tuple[NetDefinition, ...]
@@ -85,9 +95,9 @@ class Solver:
 
 @dataclass(eq=False)
 class Weights:
-    """Parameter arrays of a net by layer name, in logical order; and what a file knows of training: the
-    iteration, the solver's state by slot name and layer, gradients, and the writer's own record.
-    ``notes`` are sentences on what a reader has read over."""
+    """A net's parameters by layer name, as arrays in logical order, and what a file knows of the
+    training: the iteration, the solver's state by slot name and layer, gradients, and the writer's own
+    record. ``notes`` are sentences on what the reader ignored."""
 
     parameters: dict[str, list[np.ndarray]] = field(default_factory=dict)
     iteration: int | None = None
@@ -105,9 +115,10 @@ class Weights:
 
 @dataclass(frozen=True)
 class DataSpec:
-    """What a net asks for: ``source`` is a path, pattern or name as the user wrote it, or a mapping of
-    arrays; ``kind`` a format when the user named one. Shuffling is by ``seed`` and epoch. Where a
-    user names one in place of what a net asks for, ``instead_of`` is the latter."""
+    """The samples that a net asks for. ``source`` is a path, pattern or name as the user wrote it, or a
+    mapping of arrays; ``kind`` is a format if the user named one. The order is drawn from ``seed`` and
+    epoch. If a user gave this one in place of what the net's file asks for, the latter is
+    ``instead_of``."""
 
     source: Any
     kind: str | None = None
@@ -120,7 +131,7 @@ class DataSpec:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that a listener may show: ``kind`` is start, iteration, testing (of long tests), test,
+    """What a listener is told: ``kind`` is start, iteration, testing (during a long test), test,
     snapshot or end."""
 
     kind: str
@@ -128,7 +139,7 @@ class Event:
     values: Mapping[str, Any] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is sent to another process or kept: without functions, which ask the run itself."""
+        """The event without the functions among its values: they ask the run, which stays here."""
         values = {name: value for name, value in self.values.items() if not callable(value)}
         return {**vars(self), "values": values}
 
@@ -152,10 +163,14 @@ class Field:
 
 
 class GraphBuilder(Protocol):
-    """What a layer type builds on. ``phase`` is train or test, ``dtype`` the real numbers' type,
-    ``seed`` the run's, ``stream`` a number of the layer's own for its random numbers, ``workers`` how
-    many share a batch; ``counted`` says that nothing will run, or on samples that only stand in, so that
-    files need not be there of which only the shape counts."""
+    """What a layer type builds on.
+
+    - ``phase``: ``train`` or ``test``;
+    - ``dtype``: the type of real numbers;
+    - ``seed``, ``stream``: the run's seed and the layer's own number, for its random numbers;
+    - ``workers``: how many workers share a batch;
+    - ``counted``: nothing will run, or only on stand-ins for samples, so that a file of which only the
+      shape matters need not exist."""
 
     phase: str
     dtype: str
@@ -165,8 +180,8 @@ class GraphBuilder(Protocol):
     counted: bool
 
     def apply(self, operation: str, *inputs: Tensor | None, **attributes: Any) -> Any:
-        """Emit an operation: its output tensor, or a tuple where it has several (what nobody reads
-        is not computed). Raises ShapeError that names every operand when they do not fit."""
+        """Emit an operation. Returns its output tensor, or a tuple if it has several; one that nobody
+        reads is not computed. Raises ShapeError, which names every operand, when shapes do not fit."""
 
     def parameter(
         self,
@@ -179,9 +194,9 @@ class GraphBuilder(Protocol):
         shared: str | None = None,
         permissive: bool = False,
     ) -> Tensor:
-        """The layer's next parameter. Layers that give one ``shared`` name have it in common, with the
-        first one's filler and multipliers; where it is ``permissive``, in another shape of as many
-        elements. A rate of 0 freezes it: no gradient is made."""
+        """The layer's next parameter. Layers that give the same ``shared`` name have one parameter, with
+        the first layer's filler and multipliers; a ``permissive`` layer may see it in another shape of
+        as many elements. A rate of 0 freezes it: no gradient is made."""
 
     def input(self, name: str, shape: Shape) -> Tensor:
         """A tensor that the caller of the net fills."""
@@ -190,8 +205,8 @@ class GraphBuilder(Protocol):
         """A tensor that is filled once, before the first step."""
 
     def source(self, spec: DataSpec, batch: int, fields: Mapping[str, str]) -> tuple[Tensor, ...]:
-        """Tensors that a data source fills with this worker's part of ``batch`` samples, for each field
-        (its name to an element type: ``raw`` as stored, ``real`` the plan's)."""
+        """A tensor for each field, filled by a data source with this worker's part of ``batch`` samples.
+        ``fields`` maps a field's name to an element type: ``raw`` as stored, ``real`` the plan's."""
 
     def scalar(self, name: str) -> Tensor:
         """``iteration``, ``sample`` or ``rate`` as a one-element tensor."""
@@ -216,7 +231,7 @@ class LayerType(Protocol):
 
 
 class ModelReader(Protocol):
-    """A model file, opened. A method that the file cannot serve raises ModelError that says so."""
+    """A model file that was opened. A method that the file cannot serve raises ModelError."""
 
     def net(self, phase: str, overrides: Mapping[str, Any] | None = None) -> NetDefinition:
         """The layers of a phase (``train`` or ``test``)."""
@@ -229,7 +244,7 @@ class ModelReader(Protocol):
 
 
 class Stream(Protocol):
-    """Every ``step``-th run of ``count`` samples of the global order, read ahead by who serves it."""
+    """Every ``step``-th run of ``count`` samples of the global order; its source reads ahead."""
 
     if TYPE_CHECKING:  # to be read, so that a narrower type serves; whoever inherits may assign them
 
@@ -238,8 +253,8 @@ class Stream(Protocol):
             """The number, in the endless global order, of the next run's first sample."""
 
     def read(self, out: Mapping[str, np.ndarray]) -> None:
-        """Write the next run into ``out`` (by field name, arrays of count samples, cast to their types)
-        and move the cursor by step. Raises DataError that names file and sample."""
+        """Write the next run of samples into ``out``, an array of count samples for each field, cast to
+        the array's type, and move the cursor by step. Raises DataError that names file and sample."""
 
     def close(self) -> None:
         """End the read-ahead; no thread is left behind."""

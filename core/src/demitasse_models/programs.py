@@ -1,6 +1,6 @@
-"""What a runtime's trainer and net are to whoever calls them: for type checkers and editors. Whichever
-plugin offers these programs, they have at least this; more of what it has is reached by
-``runtime.program(name, ...)``, which promises nothing."""
+"""What a runtime's trainer and net offer to their callers, for type checkers and editors. They have at
+least this, whichever plugin they come from. To use more of what one plugin's has, get it by
+``runtime.program(name, ...)``, whose type promises nothing."""
 
 from __future__ import annotations
 
@@ -22,27 +22,28 @@ NetFile: TypeAlias = str | Path | NetDefinition
 """A net: its file, or what was read from one."""
 
 WeightsFiles: TypeAlias = str | Path | Weights | Sequence[str | Path | Weights]
-"""Parameters to begin with: a file of them, what was read from one, or several of these, of which the
-later ones count; a string may have commas between files."""
+"""Parameters to begin with: a file of them, what was read from one, or several of these, of which a
+later one overrides the earlier; a string may have commas between files."""
 
 
 class TrainerOptions(TypedDict, total=False):
     """Keywords of ``runtime.trainer``.
 
-    - ``weights``: parameters to begin with, matched by layer name; without them and ``resume`` those
-      that the solver names, else what the layers' fillers make.
+    - ``weights``: parameters to begin with, matched by layer name. Without ``weights`` and ``resume``
+      those that the solver names are read; without these, layers are filled by their fillers.
     - ``resume``: the path of a snapshot to go on from, with its solver state, iteration and place in the
-      data, or what ``Trainer.weights`` has given. Raises SnapshotError where it is another net's or
-      another setting's.
+      data, or what ``Trainer.weights`` returned. SnapshotError if it is of another net or was trained
+      with other settings.
     - ``overrides``: fields of the solver in its file's own words, ``{"base_lr": 0.1}``; not for a
       ``Solver``.
-    - ``data``: by phase (``train``, ``test``) arrays by the names of the samples' fields, samples first,
-      or a ``DataSpec``, in place of the files that the layers name.
-    - ``scaling``: ``strong`` (default): the file's batch is that of all workers; ``weak``: each one's.
+    - ``data``: for each phase (``train``, ``test``) arrays by the names of the samples' fields, samples
+      first, or a ``DataSpec``, in place of the files that the layers name.
+    - ``scaling``: ``strong`` (default) shares the file's batch among all workers; with ``weak`` each
+      worker has a batch of that size.
     - ``precision``: ``f32``, ``tf32``, ``bf16`` or ``f64``; by default the machine's.
-    - ``retain``: ``"all"`` has every blob keep memory of its own, values and gradient.
-    - ``partial``: layers whose shapes the weights do not fit keep theirs, where that is a ShapeError
-      otherwise.
+    - ``retain``: ``"all"`` gives every blob memory of its own, for its values and its gradient.
+    - ``partial``: layers whose shapes the weights do not fit keep their own values; without it that is
+      a ShapeError.
     """
 
     weights: WeightsFiles | None
@@ -58,20 +59,20 @@ class TrainerOptions(TypedDict, total=False):
 class NetOptions(TypedDict, total=False):
     """Keywords of ``runtime.net``.
 
-    - ``weights``: parameters, matched by layer name; others are what the layers' fillers make. In phase
-      ``test`` a warning names the layers that none of several weights has.
+    - ``weights``: parameters, matched by layer name; the others are filled by their layers' fillers. In
+      phase ``test`` a warning names the layers that none of several weights has.
     - ``phase``: ``test`` (default) or ``train``: which layers there are, and what they compute.
     - ``precision``: ``f32``, ``tf32``, ``bf16`` or ``f64``; by default the machine's.
-    - ``retain``: ``"all"`` has every blob keep memory of its own.
-    - ``backward``: ``"objective"`` plans gradients of the loss, ``"every blob"`` those of any blob, too;
-      both need ``retain="all"``, and are computed by ``walk``.
-    - ``data``: by phase arrays by the names of the samples' fields, or a ``DataSpec``, for layers that
-      read samples.
+    - ``retain``: ``"all"`` gives every blob memory of its own.
+    - ``backward``: ``"objective"`` plans gradients of the loss, ``"every blob"`` also those of any blob.
+      Both need ``retain="all"``, and are computed by ``walk``.
+    - ``data``: for each phase arrays by the names of the samples' fields, or a ``DataSpec``, for layers
+      that read samples.
     - ``overrides``: fields of the net in its file's own words; not for a ``NetDefinition``.
     - ``seed``: of fillers and random numbers, a whole number of 64 bits; 0 by default.
-    - ``passes``: of so many passes the sum of gradients is the mean; 1 by default.
-    - ``partial``: layers whose shapes the weights do not fit keep theirs, where that is a ShapeError
-      otherwise.
+    - ``passes``: gradients are divided so that their sum over so many passes is the mean; 1 by default.
+    - ``partial``: layers whose shapes the weights do not fit keep their own values; without it that is
+      a ShapeError.
     """
 
     weights: WeightsFiles | None
@@ -103,9 +104,8 @@ class Blob(Protocol):
 
     @property
     def data(self) -> np.ndarray:
-        """The values in logical order: a live array where the layout is plain. Raises ModelError where
-        the plan lets other blobs use the memory, as it does of all but inputs and outputs without
-        ``retain="all"``."""
+        """The values in logical order, a live array if the layout is plain. Raises ModelError if other
+        blobs share the memory, which without ``retain="all"`` holds for all but inputs and outputs."""
 
     @property
     def diff(self) -> np.ndarray:
@@ -116,13 +116,13 @@ class Blob(Protocol):
 
 
 class TrainedNet(Protocol):
-    """A net as one looks at it: arrays in logical (NCHW) order."""
+    """A net to look at: its arrays are in logical (NCHW) order."""
 
     @property
     def params(self) -> dict[str, list[np.ndarray]]:
-        """Parameters by layer name, each layer's in its order (weights, then biases; weights of a
-        convolution are output channels x input channels of a group x height x width): live arrays where
-        layouts are plain, else copies that cannot be written to; with ``retain="all"`` all are live."""
+        """Parameters by layer name, each layer's in order: weights, then biases (a convolution's weights
+        are output channels x input channels of a group x height x width). Those whose layout is plain,
+        with ``retain="all"`` all, are live arrays; others are copies that cannot be written to."""
 
     @property
     def blobs(self) -> Mapping[str, Blob]:
@@ -130,7 +130,7 @@ class TrainedNet(Protocol):
 
     @property
     def graph(self) -> Graph:
-        """The operations that its layers are."""
+        """The operations that its layers became."""
 
 
 class Net(TrainedNet, Protocol):
