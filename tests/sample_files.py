@@ -25,6 +25,17 @@ def photo(height: int, width: int, channels: int = 3, seed: int = 0) -> np.ndarr
     return np.uint8(np.clip(60 * np.stack(parts, -1) + 128, 0, 255))
 
 
+def image_list(folder: Path, count: int = 6, same: bool = False) -> Path:
+    """A list of PNG files with the labels 10, 11, ...; they have several sizes unless ``same``."""
+    lines = []
+    for n in range(count):
+        size = (24, 30) if same else (24 + n, 30 - n)
+        cv2.imwrite(str(folder / f"{n}.png"), photo(*size, seed=n))
+        lines.append(f"{n}.png {10 + n}\n")
+    (folder / "list.txt").write_text("".join(lines))
+    return folder / "list.txt"
+
+
 def packed(pixels: np.ndarray, ending: str = ".png") -> bytes:
     return bytes(cv2.imencode(ending, pixels)[1])
 

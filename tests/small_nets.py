@@ -39,6 +39,12 @@ def inputs(**shapes: Sequence[int]) -> str:
     return text
 
 
+def net_of(runtime: demitasse.Runtime, folder: Path, text: str, **options: Any) -> Any:
+    """A net by the text of its file."""
+    (folder / "net.prototxt").write_text(text)
+    return runtime.net(folder / "net.prototxt", **options)
+
+
 def net_below(
     runtime: demitasse.Runtime,
     folder: Path,
