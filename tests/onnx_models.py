@@ -54,6 +54,12 @@ def evaluated(path: Path, inputs: Arrays) -> dict[str, np.ndarray]:
     )
 
 
+def reference_outputs(made: onnx.ModelProto, **inputs: np.ndarray) -> dict[str, np.ndarray]:
+    """The outputs of a model that was not written to a file, by ONNX's evaluator."""
+    names = [value.name for value in made.graph.output]
+    return dict(zip(names, ReferenceEvaluator(made).run(None, inputs), strict=True))
+
+
 def in_opencv(path: Path, inputs: Arrays) -> dict[str, np.ndarray]:
     """The outputs by OpenCV's reader."""
     net = cv2.dnn.readNetFromONNX(str(path))
