@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from joined_threads import Member, Room, Sum
 
-from demitasse import Runtime, compose
+from demitasse import GradientSync, Level, Machine, Runtime, SyncSpec, compose
 
 MakeRuntime = Callable[..., Runtime]
 Params = dict[str, list[np.ndarray]]
@@ -78,3 +80,38 @@ def deployed(toy: ModuleType) -> Any:
         toy.layer("probability", "Softmax", "scores", "probability"),
         phase="test",
     )
+
+
+@pytest.fixture
+def together(toy: ModuleType, no_threads_left: None) -> Iterator[Callable[..., list[Any]]]:
+    """``together(size, job, sync=..., threads=..., source=...)``: what ``job(runtime, rank)`` returns in
+    each process, which may have several workers; ``source(rank)`` makes its samples."""
+
+    def run(
+        size: int,
+        job: Callable[[Any, int], Any],
+        sync: type[GradientSync] = Sum,
+        threads: int = 1,
+        source: Any = None,
+    ) -> list[Any]:
+        room = Room(size)
+        inner = Level("thread", threads, workers="threads", sync=SyncSpec("reference"))
+        level = Level("process", size, workers="mpi", sync=SyncSpec("joined"))
+        levels = (Level("machine"), level, *([inner] if threads > 1 else []))
+        described = Machine("joined", levels, fingerprint="any")
+
+        def process(rank: int) -> Any:
+            joined = toy.plugin(
+                "joined",
+                processes=lambda machine, options: Member(room, rank),
+                gradient_sync=lambda group: sync(group),  # noqa: PLW0108  hooks are functions
+            )
+            samples = toy.toy(None, source and source(rank))
+            with compose(described, ["reference", "training", "snapshots", samples, joined]) as made:
+                return job(made, rank)
+
+        with ThreadPoolExecutor(size) as pool:
+            futures = [pool.submit(process, rank) for rank in range(size)]
+            return [future.exception() or future.result() for future in futures]
+
+    yield run
