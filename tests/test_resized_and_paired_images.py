@@ -10,7 +10,8 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from test_data_layers import image_list, net, photo
+from sample_files import image_list, photo
+from small_nets import net_of
 
 import demitasse
 from demitasse import DataError, ModelError
@@ -40,7 +41,7 @@ def test_images_are_resized_at_random_before_they_are_cut(
         layer = 'type: "Data" data_param { source: "db" batch_size: 6 backend: LMDB }'
     text = f"""layer {{ name: "d" top: "x" top: "y" {layer}
       transform_param {{ crop_size: 20 {RESIZED} scale: 0.5 }} }}"""
-    found = net(runtime, tmp_path, text).forward()
+    found = net_of(runtime, tmp_path, text).forward()
     for n in range(6):
         height, width = 24 + n, 30 - n
         size = (int(width / height * 24), 24) if height < width else (24, int(height / width * 24))
@@ -58,7 +59,7 @@ def test_images_are_stretched_as_nvidias_fork_does(runtime: Any, tmp_path: Path)
         img_rand_resize_lower: 22 img_rand_resize_upper: 22 allow_upscale: true
         horizontal_stretch_lower: 1.5 horizontal_stretch_upper: 1.5
         interpolation_algo_down: INTER_AREA interpolation_algo_up: INTER_LINEAR } }"""
-    found = net(runtime, tmp_path, text).forward()
+    found = net_of(runtime, tmp_path, text).forward()
     for n in range(6):
         height, width = 24 + n, 30 - n
         scale = 22 / min(height, width)
@@ -83,9 +84,9 @@ def test_images_are_resized_to_one_size_as_ssds_fork_does(
           prob: 1 center_object: false max_angle: 0 }} }} }}"""
     if mode == "FIT_SMALL_SIZE" and not crop:
         with pytest.raises(ModelError, match="leaves images of several sizes; it needs a crop_size"):
-            net(runtime, tmp_path, text)
+            net_of(runtime, tmp_path, text)
         return
-    found = net(runtime, tmp_path, text).forward()["x"]
+    found = net_of(runtime, tmp_path, text).forward()["x"]
     for n in range(6):
         height, width = 24 + n, 30 - n
         factors = 16 / height, 20 / width
@@ -111,8 +112,8 @@ def test_parts_of_images_are_the_same_for_any_workers(runtime: Any, tmp_path: Pa
       image_data_param { source: "list.txt" batch_size: SIZE }
       transform_param { crop_size: 12 random_aspect_ratio_param {
         min_area_ratio: 0.3 max_area_ratio: 0.9 aspect_ratio_change: 0.75 } } }"""
-    whole = net(runtime, tmp_path, text.replace("SIZE", "6"), phase="train", seed=3).forward()["x"]
-    one = net(runtime, tmp_path, text.replace("SIZE", "1"), phase="train", seed=3)
+    whole = net_of(runtime, tmp_path, text.replace("SIZE", "6"), phase="train", seed=3).forward()["x"]
+    one = net_of(runtime, tmp_path, text.replace("SIZE", "1"), phase="train", seed=3)
     for n in range(6):
         np.testing.assert_array_equal(one.forward()["x"][0], whole[n])
     assert len({image.tobytes() for image in whole}) == 6
@@ -184,7 +185,7 @@ def test_a_random_size_that_cannot_be_is_told(
     text = f"""layer {{ name: "d" type: "ImageData" top: "x" top: "y"
       image_data_param {{ source: "list.txt" }} transform_param {{ {fields} }} }}"""
     with pytest.raises(ModelError, match=message):
-        net(runtime, tmp_path, text)
+        net_of(runtime, tmp_path, text)
 
 
 def test_only_images_in_files_are_resized_at_random(runtime: Any, tmp_path: Path) -> None:
@@ -192,12 +193,12 @@ def test_only_images_in_files_are_resized_at_random(runtime: Any, tmp_path: Path
       transform_param {{ crop_size: 4 {RESIZED} }}
       data_param {{ source: "digits:train" batch_size: 2 }} }}"""
     with pytest.raises(DataError, match="digits:train: only images of databases and image lists"):
-        net(runtime, tmp_path, text)
+        net_of(runtime, tmp_path, text)
     layer = 'layer { name: "d" type: "MemoryData" top: "x" top: "y" memory_data_param { batch_size: 1 '
     text = f"{layer} channels: 1 height: 8 width: 8 }} transform_param {{ crop_size: 4 {RESIZED} }} }}"
     with pytest.raises(ModelError, match="of Intel's fork, and only Data and ImageData layers have it"):
         arrays = {"data": np.zeros((2, 1, 8, 8)), "label": np.zeros(2)}
-        net(runtime, tmp_path, text, data={"test": arrays})
+        net_of(runtime, tmp_path, text, data={"test": arrays})
 
 
 # DenseImageData.
@@ -212,9 +213,9 @@ def test_images_and_classes_of_their_pixels_arrive_alike(runtime: Any, tmp_path:
       transform_param { mean_value: 10 mean_value: 20 mean_value: 30 scale: 0.5 }
       dense_image_data_param { source: "list.txt" batch_size: 3 mirror: true
         crop_height: 8 crop_width: 10 } }"""
-    found = net(runtime, tmp_path, text).forward()
+    found = net_of(runtime, tmp_path, text).forward()
     assert found["x"].shape == (3, 3, 8, 10) and found["y"].shape == (3, 1, 8, 10)
     pixels = found["x"] * 2 + np.array([10, 20, 30]).reshape(3, 1, 1)
     np.testing.assert_array_equal(found["y"][:, 0], np.round(pixels[:, 1]) // 64)
     with pytest.raises(ModelError, match="are of the image alone; write dense_image_data_param"):
-        net(runtime, tmp_path, text.replace("scale: 0.5", "mirror: true"))
+        net_of(runtime, tmp_path, text.replace("scale: 0.5", "mirror: true"))

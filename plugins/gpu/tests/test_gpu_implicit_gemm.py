@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from convolution_requests import computed, device_with, request
 from cuda_on_cpu.driver import EmulatedDriver
 from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kernels_on_cpu import innermost
 from stand_in_cudnn import StandIn, back_to_data, back_to_weights, convolved
-from test_gpu_convolutions import computed, device_with, request
 
 from demitasse_gpu.array import empty
 from demitasse_gpu.device import Device

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import itertools
 from collections.abc import Sequence
@@ -11,99 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_on_cpu.driver import EmulatedDriver
+from stand_in_cublaslt import StandInBlas
 
-from demitasse import Layout, Place, PlanError, Request, TensorSpec
+from demitasse import Place, PlanError, Request, TensorSpec
 from demitasse.operations import VOCABULARY
 from demitasse_gpu.array import empty
 from demitasse_gpu.device import Device
 from demitasse_gpu.libraries import cublaslt, products
 
 GPU = Place("gpu", "gpu")
-BFLOAT16 = Layout("bf16", stored="bfloat16")
-SCALARS = {0: ctypes.c_float, 1: ctypes.c_double}
-TYPES = {0: "float32", 1: "float64", 14: "uint16"}
-
-
-class Told:
-    """A library whose functions note what they are given and multiply as cublasLt.h says."""
-
-    def __init__(self, failing: dict[str, int] | None = None) -> None:
-        self.failing, self.made, self.products = failing or {}, dict[int, dict[str, Any]](), 0
-        self._numbers = itertools.count(1)
-        self.aligned: list[list[int]] = []
-        self.plain = False  # whether it has no epilogues
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self.failing:
-            return lambda *arguments: self.failing[name]
-        return lambda *arguments: self._do(name.removeprefix("cublasLt"), *arguments) or 0
-
-    def _new(self, place: Any, **about: Any) -> None:
-        place._obj.value = next(self._numbers)
-        self.made[place._obj.value] = about
-
-    def _do(self, name: str, *a: Any) -> None:
-        match name:
-            case "Create" | "MatmulPreferenceCreate":
-                self._new(a[0])
-            case "MatmulDescCreate":
-                self._new(a[0], compute=a[1], scale=a[2])
-            case "MatrixLayoutCreate":
-                self._new(a[0], type=a[1], rows=a[2].value, columns=a[3].value, apart=a[4].value)
-            case "MatmulDescSetAttribute" | "MatmulPreferenceSetAttribute":
-                assert a[3].value == ctypes.sizeof(a[2]._obj)
-                self.made[a[0].value][a[1]] = a[2]._obj.value
-            case "MatmulAlgoGetHeuristic":
-                limit = self.made[a[6].value][cublaslt.MAX_WORKSPACE]
-                self.aligned.append([self.made[a[6].value][each] for each in cublaslt.ALIGNMENTS])
-                if self.plain and self.made[a[1].value][cublaslt.EPILOGUE] != cublaslt.NOTHING:
-                    a[9]._obj.value = 0
-                    return
-                for number, each in enumerate(a[8][:3]):
-                    each.state, each.workspace = (0, 0, 15)[number], (0, limit + 1, 0)[number]
-                a[9]._obj.value = 3
-            case "Matmul":
-                self._multiply(*a)
-            case "MatmulPreferenceDestroy" | "MatmulDescDestroy" | "MatrixLayoutDestroy":
-                del self.made[a[0].value]
-            case _:
-                raise AssertionError(name)
-
-    def _matrix(self, address: Any, layout: Any) -> np.ndarray:
-        about = self.made[layout.value]
-        assert about["apart"] == about["rows"]
-        dtype = np.dtype(TYPES[about["type"]])
-        size = about["rows"] * about["columns"]
-        block = (ctypes.c_uint8 * (size * dtype.itemsize)).from_address(address.value)
-        return np.frombuffer(block, dtype).reshape(about["columns"], about["rows"]).T
-
-    def _multiply(self, handle: Any, description: Any, alpha: Any, *rest: Any) -> None:
-        self.products += 1
-        a, of_a, b, of_b, beta, _, _, d, of_d, *_ = rest
-        told = self.made[description.value]
-        assert (alpha._obj.value, beta._obj.value) == (1.0, 0.0)
-        assert isinstance(alpha._obj, SCALARS[told["scale"]])
-        x, y, z = (self._matrix(*pair) for pair in ((a, of_a), (b, of_b), (d, of_d)))
-        x, y = (widened(m) for m in (x, y))
-        x, y = (m.T if told[t] else m for m, t in ((x, cublaslt.TRANSA), (y, cublaslt.TRANSB)))
-        made = x.astype(np.float64) @ y
-        epilogue = told[cublaslt.EPILOGUE]
-        if epilogue & 4:
-            block = (ctypes.c_uint8 * (z.itemsize * len(z))).from_address(told[cublaslt.BIAS_POINTER])
-            made += widened(np.frombuffer(block, z.dtype))[:, None]
-        made = np.maximum(made, 0) if epilogue & 2 else made
-        z[...] = BFLOAT16.pack(made.astype(np.float32)) if z.dtype == np.uint16 else made
-
-
-def widened(values: np.ndarray) -> np.ndarray:
-    """Numbers that are bfloat16 in memory; others as they are."""
-    return BFLOAT16.unpack(values, values.shape) if values.dtype == np.uint16 else values
 
 
 @pytest.fixture
 def device() -> Device:
     made = Device(EmulatedDriver())
-    made.opened["cublasLt"] = cublaslt.CublasLt(made, Told())
+    made.opened["cublasLt"] = cublaslt.CublasLt(made, StandInBlas())
     return made
 
 
@@ -190,7 +111,7 @@ def test_precisions_choose_how_products_are_computed(device: Device) -> None:
 
 
 def test_a_product_is_measured_once(device: Device) -> None:
-    library: Told = device.opened["cublasLt"]._library
+    library: StandInBlas = device.opened["cublasLt"]._library
     x, w = np.ones((4, 8), np.float32), np.ones((2, 8), np.float32)
     asked = request("inner_product", [x, w, None], {})
     for _ in range(3):
@@ -200,7 +121,7 @@ def test_a_product_is_measured_once(device: Device) -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_what_described_a_product_goes_with_it(device: Device, fails: bool) -> None:
-    library: Told = device.opened["cublasLt"]._library
+    library: StandInBlas = device.opened["cublasLt"]._library
     before = dict(library.made)
     x, w = np.ones((4, 8), np.float32), np.ones((2, 8), np.float32)
     asked = request("inner_product", [x, w, None], {})
@@ -243,6 +164,6 @@ def test_what_it_does_not_compute_is_left_to_others() -> None:
 def test_what_fails_is_said_in_words() -> None:
     device = Device(EmulatedDriver())
     with pytest.raises(PlanError, match=r"^gpu:0: cublasLtCreate: it is not initialised$"):
-        cublaslt.CublasLt(device, Told({"cublasLtCreate": 1}))
+        cublaslt.CublasLt(device, StandInBlas({"cublasLtCreate": 1}))
     with pytest.raises(MemoryError, match="use a smaller batch"):
-        cublaslt.CublasLt(device, Told({"cublasLtCreate": 3}))
+        cublaslt.CublasLt(device, StandInBlas({"cublasLtCreate": 3}))

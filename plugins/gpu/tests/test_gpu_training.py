@@ -12,8 +12,8 @@ import cv2
 import numpy as np
 import pytest
 from cuda_on_cpu.driver import EmulatedDriver
+from stand_in_cublaslt import StandInBlas
 from stand_in_cudnn import StandIn
-from test_gpu_products import Told
 from threaded_driver import ThreadedDriver
 
 import demitasse
@@ -156,7 +156,7 @@ def test_copies_of_parameters_in_16_bits_are_made_first_by_one_launch_to_the_sam
         with on_gpu(EmulatedDriver, graphs=False, remember=False) as runtime:
             device: Any = runtime.allocator("gpu:0").device  # type: ignore[attr-defined]
             device.opened |= {"cudnn": cudnn.Cudnn(device, StandIn())}
-            device.opened |= {"cublasLt": cublaslt.CublasLt(device, Told())}
+            device.opened |= {"cublasLt": cublaslt.CublasLt(device, StandInBlas())}
             trainer = runtime.trainer(solver, precision="bf16")
             first = losses(trainer, 1)
             device.driver.launches.clear()
