@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
@@ -54,15 +53,17 @@ from demitasse_training.sizes import sizes
 from demitasse_training.sole_writer import sole_writer
 from demitasse_training.terms import loss_weights, nets_told, values
 from demitasse_training.views import Views
+from demitasse_training.weak_methods import weakly
 
 BETWEEN = 0.5
-"""Seconds between two events about the batches of a test, from its beginning on."""
+"""Seconds from the beginning of a test to the first event about its batches, and from one to the
+next."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What some iterations came to: the loss of the last (its mean over ``average_loss``), the
-    seconds they took, and by phase (read, forward, backward, synchronise) on the first worker."""
+    """The outcome of some iterations: the loss of the last one (its mean over ``average_loss``), the
+    seconds they took, and the first worker's seconds by phase (read, forward, backward, synchronise)."""
 
     iteration: int
     loss: float
@@ -70,23 +71,12 @@ class Result:
     phases: Mapping[str, float]
 
 
-def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of who has what calls it: an object's memory goes when it is dropped, and not when
-    Python next looks for cycles, which no lack of memory makes it do."""
-    found = weakref.WeakMethod(method)
-
-    def call(*arguments: Any) -> Any:
-        return found()(*arguments)  # type: ignore[misc]
-
-    return call
-
-
 class Trainer(Rooted):
     """Trains the net of a solver file on a runtime's workers; ``demitasse.TrainerOptions`` explains the
     keywords.
 
-    Raises ModelError, ShapeError, DataError or SnapshotError before the first step for whatever
-    cannot work.
+    Whatever cannot work raises ModelError, ShapeError, DataError or SnapshotError before the first
+    step.
     """
 
     elsewhere = "make another there (resume= goes on from a snapshot, or from what its weights() gives)"
@@ -118,19 +108,19 @@ class Trainer(Rooted):
             weights = self.solver.weights
         saved, path = saved_run(runtime, resume)
         self.seed = whole_seed(seed_of(saved, self.solver.seed, path))
-        # What is the same in all processes is told once.
+        # Listeners hear what is the same in all processes once, from the first.
         observing = runtime.serving("observe") if self.processes.rank == 0 else ()
         found = (listener_of(plugin, hook) for plugin, hook in observing)
         self.listeners: list[Callable[[Event], None]] = [each for each in found if each is not None]
         self._recent: deque[float] = deque(maxlen=max(1, self.solver.average_loss))
         self._last_snapshot: Path | None = None
         self._saved, self._written, self._keeps = 0, 0, False
-        self._next_told = 0.0  # on time.monotonic's clock, of a test's batches
+        self._next_told = 0.0  # when listeners hear of a test's batches next, by time.monotonic
         self._crew = Crew()
         self._workers = self._crew.workers
         self._accord = Accord(self.processes)
         self._tests = Scores(self.processes, self._workers, self._accord)
-        listening = _weakly(self._told), _weakly(self._kept), _weakly(self._keep)
+        listening = weakly(self._told), weakly(self._kept), weakly(self._keep)
         self._pace = Pace(self._crew, self._accord, self.processes, self.solver, *listening)
         try:
             agreement.agree(
@@ -179,18 +169,20 @@ class Trainer(Rooted):
 
     @property
     def varying(self) -> list[str]:
-        """The layers whose samples have shapes of their own; the net is planned for each as it comes."""
+        """The layers whose samples have shapes of their own, for each of which the net is planned
+        anew."""
         return varying(self._workers[0].graph)
 
     @property
     def stopped(self) -> bool:
-        """Whether the last iteration, or a run's test, ended with a wish to stop, in any process."""
+        """Whether someone, in any process, asked to stop after the last iteration or in a run's test."""
         return self._pace.asked[0]
 
     @property
     def iteration(self) -> int:
-        """How many iterations were done. Whoever sets it has the next ones be those that follow: their
-        samples, where it is set before the first step, their random numbers and their rate."""
+        """How many iterations were done. Setting it makes the next iterations the ones after that
+        number: with their random numbers, their rate and, if it is set before the first step, their
+        samples."""
         return self._pace.iteration
 
     @iteration.setter
@@ -204,8 +196,8 @@ class Trainer(Rooted):
 
     @one_at_a_time
     def step(self, iterations: int = 1) -> Result:
-        """Train for some iterations. Raises NumericsError that names the layer, the iteration and
-        the last snapshot, with the parameters as they were before the bad step."""
+        """Train for some iterations. Raises NumericsError for a loss or parameter that is not finite; it
+        names the layer, the iteration and the last snapshot, and parameters are as before that step."""
         at_least_one(iterations)
         before = self._crew.clock()
         start = time.perf_counter()
@@ -219,10 +211,10 @@ class Trainer(Rooted):
 
     @one_at_a_time
     def test(self) -> dict[str, Any]:
-        """The mean scores of the test nets over their iterations, from the start of their data; a
-        second net's scores have its number in front. Workers have a part of the iterations each, in
-        all processes; where these are at iterations of their own, process 0's have all of them. Raises
-        WorkerError where it is closed meanwhile."""
+        """The mean scores of the test nets over their iterations, from the start of their data. A second
+        net's scores have its number in front. The iterations are divided among the workers of all
+        processes, or among those of process 0 if processes are at iterations of their own. Raises
+        WorkerError if the trainer is closed meanwhile."""
         return self._scores(None) or {}
 
     def _scores(self, stop: Ask | None) -> dict[str, Any] | None:
@@ -243,10 +235,10 @@ class Trainer(Rooted):
 
     @one_at_a_time
     def snapshot(self, prefix: str | Path | None = None) -> Path:
-        """Write weights, solver state and cursors to ``<prefix>_iter_<iteration>.demitasse``, and what
-        the solver asks for in other formats beside it, each whole or not at all; the first one's path.
-        Of several processes number 0 writes; all must call it. Raises SnapshotError that names it and
-        the reason, NumericsError where the last update has left no numbers to keep."""
+        """Write weights, solver state and cursors to ``<prefix>_iter_<iteration>.demitasse``, and beside
+        it the other formats that the solver asks for, each whole or not at all. Returns the first path.
+        Of several processes all must call it, and process 0 writes. Raises SnapshotError with the path
+        and the reason, NumericsError if parameters are not finite after the last update."""
         self._crew.quiesce()
         first, paths = self.processes.rank == 0, paths_of(self.solver, self.iteration, prefix)
         kept = gathered_levels(self._workers, self.processes)
@@ -256,7 +248,7 @@ class Trainer(Rooted):
             for path in paths:
                 write(self.runtime, path, weights)
                 self._last_snapshot = paths[0]
-        # Until it is there, or the first has failed, or says why there is none.
+        # All wait here until the first process has written the snapshot, has failed, or says why not.
         problem = self.processes.gather(None)[0]
         if problem is not None:
             raise SnapshotError(problem)
@@ -269,8 +261,8 @@ class Trainer(Rooted):
 
     @one_at_a_time
     def weights(self) -> Weights:
-        """What a snapshot has, copied into memory; a run that ``resume`` gives it to goes on to the same
-        bits. Raises WorkerError for several processes, NumericsError for numbers not to be kept."""
+        """A copy of what a snapshot has, in memory; a run that gets it as ``resume`` goes on to the same
+        bits. Raises WorkerError for several processes, NumericsError if parameters are not finite."""
         if self.processes.size > 1:
             raise WorkerError("what several processes train is in no one's memory: write a snapshot")
         self._crew.quiesce()
@@ -283,9 +275,9 @@ class Trainer(Rooted):
         return weights
 
     def check_snapshots(self) -> None:
-        """Raise now, not after hours, when a snapshot that the solver asks for could not be written:
-        CompositionError when no plugin writes it, SnapshotError when its folder cannot be made (it is)
-        or written."""
+        """Raise now, not after hours of training, if a snapshot that the solver asks for cannot be
+        written: CompositionError if no plugin writes that format, SnapshotError if its folder cannot be
+        written. The folder is made if it is not there."""
         check_writable(self.runtime, self.solver)
 
     @one_at_a_time
@@ -295,15 +287,18 @@ class Trainer(Rooted):
         save: Ask | None = None,
         until: Callable[[Mapping[str, Any]], bool] | None = None,
     ) -> Result:
-        """Train to the solver's last iteration, with tests and snapshots at its intervals. ``stop``
-        is asked after each iteration and between the batches of a test, whose scores are then dropped;
-        once it is true, in any process, a snapshot of what was trained is written and the run ends. A
-        later run goes on there, with a test first where the solver asks for one at its beginning. Where
-        ``save`` is true, a snapshot is written and the run goes on. ``until`` is asked after each test,
-        with its scores: once it is true, the run ends as at its last iteration. Where samples cannot be
-        read, in any process, or a listener fails, a snapshot keeps what was trained so far. Listeners
-        are told of the end of a run that fails too, with its ``error``. Raises SnapshotError, before
-        anything else, where another process's training writes snapshots with the same prefix."""
+        """Train to the solver's last iteration, with tests and snapshots at its intervals.
+        - ``stop`` is asked after each iteration and between the batches of a test, whose scores are then
+          dropped. Once it is true, in any process, a snapshot is written and the run ends. A later run
+          goes on there, beginning with a test if the solver asks for one at its beginning.
+        - ``save`` is asked after each iteration; if it is true, a snapshot is written and the run goes
+          on.
+        - ``until`` is asked after each test, with its scores; once it is true, the run ends as it would
+          at its last iteration.
+
+        If samples cannot be read, in any process, or a listener fails, a snapshot keeps what was trained
+        so far. Listeners hear of the end of a run that fails, too, with its ``error``. Raises
+        SnapshotError, before anything else, if another training writes snapshots with this prefix."""
         check_asks(stop=stop, save=save, until=until)
         first = self.processes.rank == 0
         if first:
@@ -314,7 +309,7 @@ class Trainer(Rooted):
                 return self._run(stop, save, until)
             except BaseException as error:
                 whole = self.processes.size == 1 and self._pace.whole
-                others = NumericsError | SnapshotError | WorkerError  # after which nothing is to be kept
+                others = NumericsError | SnapshotError | WorkerError  # there is nothing to keep then
                 if whole and isinstance(error, Exception) and not isinstance(error, others):
                     self._keep(error)
                 tell_failure(self.listeners, self.iteration, error)
@@ -336,7 +331,7 @@ class Trainer(Rooted):
         self._tell("start", {**about, **nets, "arrays": self.arrays})
         self._pace.asked = False, False
         if self.iteration < solver.max_iterations:
-            self._crew.bind(self.iteration)  # what cannot be trained is told before a long test
+            self._crew.bind(self.iteration)  # what cannot be trained fails before a long test, not after
         if solver.test_first and solver.test_interval and self._tests.nets:
             tested, good = self.iteration, self._run_test(stop, until)
         while self.iteration < solver.max_iterations and not (good or self.stopped):
@@ -349,7 +344,7 @@ class Trainer(Rooted):
                 self.snapshot()
         if self._tests.nets and tested != self.iteration and not self.stopped:
             self._run_test(stop, until)
-        # Who is stopped keeps also what was trained before, step by step.
+        # A run that is stopped also keeps what was trained before it by ``step``.
         kept = self._written if self.stopped else self._saved
         if (solver.snapshot_last or self.stopped) and kept != self.iteration:
             self.snapshot()
@@ -361,8 +356,8 @@ class Trainer(Rooted):
         return result
 
     def arrays(self) -> Iterator[tuple[int, str, Any]]:
-        """(worker, name, array) of all that has memory in this process's workers: tensors by name,
-        parameters, gradients and the solver's state."""
+        """(worker, name, array) of everything that this process's workers have in memory: tensors by
+        name, parameters, gradients and the solver's state."""
         for number, worker in enumerate(self._workers):
             for name, buffer in worker.plan.buffers.items():
                 yield number, name, worker.array(buffer)
@@ -371,7 +366,7 @@ class Trainer(Rooted):
             yield from ((number, name, array) for name, array in worker.flat.state.items())
 
     def terms(self) -> dict[str, float]:
-        """What each blob that counts in the loss came to in the last pass. Of several processes, by the
+        """The value of each blob that counts in the loss, in the last pass; of several processes, by the
         samples of this one's workers."""
         weights = loss_weights(self.solver.train, self.runtime.layer_types)
         steps = [worker.step for worker in self._workers if worker.step is not None]
@@ -380,7 +375,7 @@ class Trainer(Rooted):
     @one_at_a_time
     def profile(self, iterations: int = 10) -> list[tuple[Entry, float]]:
         """The mean seconds of each entry of the first worker's plan, forward and backward, on the next
-        iteration's samples. Nothing is updated, and the training goes on as if it had not been."""
+        iteration's samples. Nothing is updated, so training goes on as if this had not been called."""
         at_least_one(iterations)
         worker = self._workers[0]
         step = worker.peek(self.iteration)
@@ -391,8 +386,8 @@ class Trainer(Rooted):
             self._crew.restore_statistics()
 
     def close(self) -> None:
-        """End workers and reading. Where another thread is at work, that gets a WorkerError after the
-        iteration under way, for which this waits."""
+        """End workers and reading. If another thread is training, this waits for its iteration to end,
+        and that thread then gets a WorkerError."""
         self._crew.close(self._end)
 
     def _end(self) -> None:
@@ -400,7 +395,7 @@ class Trainer(Rooted):
         self._tests.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_tests"):  # dropped without a word: its threads end; its nets may live on
+        if hasattr(self, "_tests"):  # dropped without close(): its threads end, its nets may live on
             self._crew.end()
 
     def __repr__(self) -> str:
@@ -419,14 +414,14 @@ class Trainer(Rooted):
     # One iteration.
 
     def _next_pause(self) -> int:
-        """The next iteration before which something else is due than training."""
+        """The next iteration at which something other than training is due."""
         solver = self.solver
         intervals = [i for i in (solver.test_interval, solver.snapshot_interval) if i]
         due = [(self.iteration // interval + 1) * interval for interval in intervals]
         return min([*due, solver.max_iterations])
 
     def _told(self, loss: float, seconds: float, phases: Mapping[str, float]) -> float:
-        """Tell of the iteration that was the last; its loss, smoothed."""
+        """Tell listeners of the last iteration; returns its loss, smoothed."""
         self._recent.append(loss)
         smoothed = sum(self._recent) / len(self._recent)
         if self.listeners:
@@ -455,14 +450,14 @@ class Trainer(Rooted):
         return f"the last snapshot is {last}" if last else "no snapshot has been written yet"
 
     def _keep(self, error: BaseException) -> None:
-        """While it runs, write a snapshot of the iterations before the one that could not be done, and
-        say so in the error; of several processes all do. Where workers may be at different iterations,
-        it has what those ahead have done besides."""
+        """In a run, write a snapshot of the iterations before the one that failed, and say so in the
+        error; all processes call this. If workers may be at different iterations, the snapshot also has
+        what those ahead have done."""
         if self._keeps and self._saved != self.iteration:
             keep(error, self.iteration, self.snapshot, self.processes)
 
     def _run_test(self, stop: Ask | None, until: Callable[[Mapping[str, Any]], bool] | None) -> bool:
-        """Test, and whether its scores are what is trained for."""
+        """Test; returns whether the scores are those that the run trains for (``until``)."""
         if not self._tests.nets:
             return False
         scores, good = self._scores(stop), False
@@ -470,7 +465,7 @@ class Trainer(Rooted):
             self._tell("test", {"scores": scores})
             good = until is not None and bool(scores) and until(scores)
         ended = scores is None
-        if self.processes.size > 1:  # where processes are apart only the first has scores
+        if self.processes.size > 1:  # processes that are apart: only the first has scores
             total = self.processes.total(np.array([good, ended], np.float64))
             good, ended = (total > 0).tolist()
         if ended:
@@ -478,7 +473,7 @@ class Trainer(Rooted):
         return good
 
     def _testing(self, done: int, total: int) -> None:
-        """Tell listeners of a test's batches, now and then."""
+        """Tell listeners how many of a test's batches are done, every ``BETWEEN`` seconds."""
         if self.listeners and time.monotonic() >= self._next_told:
             self._next_told = time.monotonic() + BETWEEN
             self._tell("testing", {"done": done, "batches": total})
