@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import Candidate, Place, Request, TensorSpec
+from demitasse import Candidate, Place, Request, TensorSpec, shapes_by_operand
 from demitasse.operations import VOCABULARY
 
 Shape = tuple[int, ...]
@@ -240,14 +241,12 @@ def seconds(work: Callable[[], object], repeats: int) -> float:
     return median(times[2:])
 
 
-def flops(request: Request, inputs: list[Any], outputs: list[Any]) -> float:
-    """The operation's arithmetic, one for an element of the output where it does not say."""
+def flops(request: Request) -> float:
+    """The operation's arithmetic; one for each element of the outputs if it has no rule for that."""
     operation = request.operation
     if operation.flops is None:
-        return float(sum(array.size for array in outputs))
-    operands = zip([*operation.inputs, *operation.outputs], [*inputs, *outputs], strict=True)
-    shapes = {operand.name: None if a is None else a.shape for operand, a in operands}
-    return operation.flops(shapes, request.attributes)
+        return float(sum(math.prod(spec.shape) for spec in request.outputs if spec is not None))
+    return operation.flops(shapes_by_operand(request), request.attributes)
 
 
 def measure(net: str, plugin: str, step: Step, batch: int | None, repeats: int) -> Iterator[Timing]:
@@ -262,7 +261,7 @@ def measure(net: str, plugin: str, step: Step, batch: int | None, repeats: int) 
         workspace = np.zeros(candidate.workspace, np.uint8) if candidate.workspace else None
         spent = seconds(candidate.bind(inputs, outputs, workspace), repeats)
         moved = sum(array.nbytes for array in (*inputs, *outputs) if array is not None)
-        work = flops(request, inputs, outputs)
+        work = flops(request)
         yield Timing(
             net=net,
             layer=layer,

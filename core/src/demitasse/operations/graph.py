@@ -11,6 +11,7 @@ from demitasse.operations import Operation, Shape
 if TYPE_CHECKING:
     import numpy as np
 
+    from demitasse.operations.kernel import Request
     from demitasse_random import RandomStream
 
 SCALARS = {"iteration": "uint64", "sample": "uint64", "rate": "float64"}
@@ -77,9 +78,8 @@ class Feed:
 
 @dataclass(eq=False)
 class Graph:
-    """A net's operations in order, and what the outside gives to and takes from it. ``blobs`` are
-    tensors by the user's name, ``outputs`` those that no layer reads, ``objective`` the tensors whose
-    weighted sum is the loss. ``dtype`` is the type of real numbers."""
+    """A net's operations in order. ``blobs`` are tensors by the user's name, ``outputs`` those that no
+    layer reads, ``objective`` has the weights of the loss's terms, ``dtype`` is that of real numbers."""
 
     vocabulary: Mapping[str, Operation]
     phase: str
@@ -97,16 +97,16 @@ class Graph:
     )
 
 
-def shapes_by_operand(node: Node) -> dict[str, Any]:
-    """The shapes of a node's tensors as the vocabulary's rules take them."""
+def shapes_by_operand(node: Node | Request) -> dict[str, Any]:
+    """The shapes of a node's or a request's tensors as the vocabulary's rules take them."""
     return {
         name: [t.shape for t in value] if isinstance(value, list) else value and value.shape
         for name, value in by_operand(node).items()
     }
 
 
-def by_operand(node: Node) -> dict[str, Any]:
-    """A node's tensors by operand name, those of a variadic operand as a list."""
+def by_operand(node: Node | Request) -> dict[str, Any]:
+    """The tensors of a node or a request by operand name, those of a variadic operand as a list."""
     operation, result = node.operation, dict[str, Any]()
     for operands, tensors in ((operation.inputs, node.inputs), (operation.outputs, node.outputs)):
         for position, operand in enumerate(operands):

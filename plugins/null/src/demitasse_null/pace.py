@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from demitasse import DescriptionError, Quantity, option_place, unknown
+from demitasse import DescriptionError, Quantity, option_place, shapes_by_operand, unknown
 
 if TYPE_CHECKING:
     from demitasse import Request, Work
@@ -48,20 +48,12 @@ def peak_of(options: Mapping[str, Any]) -> float | None:
 
 
 def flops(request: Request) -> float:
-    """What an operation takes by the vocabulary's rule for it: as many as elements of its outputs where
-    there is none."""
+    """The floating-point operations that a request takes, by the vocabulary's rule for its operation;
+    one for each element of its outputs if there is no rule."""
     operation = request.operation
     if operation.flops is None:
         return float(sum(math.prod(spec.shape) for spec in request.outputs if spec is not None))
-    shapes: dict[str, Any] = {}
-    for operands, specs in ((operation.inputs, request.inputs), (operation.outputs, request.outputs)):
-        for position, operand in enumerate(operands):
-            if operand.variadic:
-                shapes[operand.name] = [s.shape if s is not None else None for s in specs[position:]]
-            elif position < len(specs):
-                spec = specs[position]
-                shapes[operand.name] = None if spec is None else spec.shape
-    return operation.flops(shapes, request.attributes)
+    return operation.flops(shapes_by_operand(request), request.attributes)
 
 
 def waiting(seconds: float) -> Work:

@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from itertools import zip_longest
 from math import inf, prod
 from typing import Any
 
@@ -16,6 +15,7 @@ from demitasse import (
     CompositionError,
     Request,
     option_place,
+    shapes_by_operand,
     threads_here,
     unknown,
 )
@@ -154,20 +154,13 @@ def _takes_microseconds(request: Request) -> bool:
 
 
 def _flops(request: Request) -> float:
-    """Operations by the vocabulary's rule; many where operands are any number."""
+    """Floating-point operations by the vocabulary's rule; inf for a word of any number of operands."""
     operation = request.operation
-    sides = (operation.inputs, request.inputs), (operation.outputs, request.outputs)
-    if any(operand.variadic for operands, _ in sides for operand in operands):
+    if any(operand.variadic for operand in (*operation.inputs, *operation.outputs)):
         return inf
     if operation.flops is None:
         return float(sum(prod(spec.shape) for spec in request.outputs if spec is not None))
-    shapes = {
-        operand.name: spec and spec.shape
-        for operands, specs in sides
-        for operand, spec in zip_longest(operands, specs)
-        if operand is not None
-    }
-    return operation.flops(shapes, request.attributes)
+    return operation.flops(shapes_by_operand(request), request.attributes)
 
 
 def _cache(folder: str) -> Cache:
