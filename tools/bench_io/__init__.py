@@ -1,0 +1,1 @@
+"""Delivering samples: striped sets beside other readers and loaders."""
