@@ -9,6 +9,7 @@ from demitasse_contracts.candidates import (
 )
 from demitasse_contracts.composed import (
     check_composed as check_composed,
+    check_synchronised as check_synchronised,
 )
 from demitasse_contracts.elsewhere import (
     kernels_elsewhere as kernels_elsewhere,

@@ -38,7 +38,6 @@ class Lowering:
         graph: Graph,
         kernels: Kernels,
         place: Place,
-        *,
         slots: Sequence[Slot],
         like: Plan | None,
         retain_all: bool,

@@ -46,16 +46,8 @@ def make_plan(
 
     Raises PlanError for an operation that nobody computes, ShapeError for a parameter whose shape is not
     that of the other plan's."""
-    lowered = Lowering(
-        graph,
-        kernels,
-        place,
-        slots=slots,
-        like=like,
-        retain_all=retain == "all",
-        precision=precision,
-        fixed=fixed_parameters,
-    )
+    everything = retain == "all"
+    lowered = Lowering(graph, kernels, place, slots, like, everything, precision, fixed_parameters)
     planner = _Planner(lowered, slots, like)
     planner.put_fixed_first(math.inf if fixed_parameters else parameters_first)
     planner.trace_lifetimes()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from demitasse import CompositionError, PluginError, unknown
 
 if TYPE_CHECKING:
-    from demitasse import Machine, Manifest
+    from demitasse import Machine, Manifest, Processes
 
 
 def check_composed(machine: Machine, reasons: Mapping[str, str], known: Mapping[str, Manifest]) -> None:
@@ -34,6 +34,18 @@ def check_composed(machine: Machine, reasons: Mapping[str, str], known: Mapping[
                 able = ", ".join(name for name, manifest in known.items() if role in manifest.roles)
                 wanting = f"level {level.name!r} needs {plugin!r} to be composed and to serve {role}"
                 raise CompositionError(f"{level.location or machine.origin}: {wanting} ({able} do)")
+
+
+def check_synchronised(machine: Machine, processes: Processes) -> None:
+    """Raise CompositionError for a level of several workers that no ``sync`` covers."""
+    covered = [level for _, levels in machine.sync_groups() for level in levels]
+    for level in machine.levels:
+        own = level.count if level.workers in ("threads", "streams") else 1
+        several = processes.size if level.workers == "mpi" else own
+        if several > 1 and level not in covered:
+            where = f"{level.location or machine.origin}: level {level.name!r}"
+            remedy = 'no plugin to synchronise them; add sync = { plugin = "..." }'
+            raise CompositionError(f"{where} has {several} workers and {remedy}")
 
 
 def _absent(plugin: str) -> str:
