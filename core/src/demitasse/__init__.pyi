@@ -32,8 +32,9 @@ from demitasse_contracts.manifests import (
     discover as discover,
 )
 from demitasse_contracts.model_files import (
-    by_suffix as by_suffix,
+    readers_of as readers_of,
     unread_model as unread_model,
+    writer_of as writer_of,
 )
 from demitasse_contracts.owners import (
     blamed as blamed,

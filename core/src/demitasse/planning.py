@@ -239,9 +239,8 @@ class _Planner:
     def _offsets(
         self, slots: list[Slot], brief: Sequence[_Brief]
     ) -> tuple[dict[Tensor, Buffer], list[Buffer | None], list[int], tuple[int, ...]]:
-        """Where everything lies: parameters and gradients in flat memory, what comes from outside in
-        fixed memory, the rest in the arena, with workspaces and ``brief`` gradients. (buffers, a
-        workspace for each entry, [arena, unshared, fixed bytes], the brief gradients' offsets)."""
+        """(buffers, a workspace for each entry, [arena, unshared, fixed bytes], offsets of ``brief``):
+        parameters and gradients in flat memory, what comes from outside fixed, the rest in the arena."""
         starts = {owner: slot.span.start * self.item for slot in slots for owner in slot.owners}
         where = {p.tensor: ("parameters", starts[p.owners[0]]) for p in self.graph.parameters}
         where |= {t: ("gradients", starts[p.owners[0]]) for t, p in self.gradients.items()}

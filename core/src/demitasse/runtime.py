@@ -89,23 +89,15 @@ class Runtime(errors.Rooted):
         """A model file, opened by the plugin whose format it is. Raises ModelError."""
         path = Path(path)
         demitasse.check_file(path)
-        named, others, known = demitasse.by_suffix(self.composition, "model_reader", path)
-        for hook in named or others:  # where the name tells nothing, whose content is it?
+        for hook in demitasse.readers_of(self.composition, path):
             if (reader := hook(path=path, layer_types=self.layer_types)) is not None:
                 return reader  # type: ignore[no-any-return]
-        raise errors.ModelError(demitasse.unread_model(path, known))
+        raise errors.ModelError(demitasse.unread_model(self.composition, path))
 
     def write(self, path: str | Path, weights: demitasse.Weights) -> Path:
         """Write weights and state in the format of the path's suffix, whole or not at all."""
         path = Path(path)
-        writers, _, known = demitasse.by_suffix(self.composition, "model_writer", path)
-        if not writers:
-            raise errors.ModelError(f"{path}: no composed plugin writes such a file (suffixes: {known})")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise errors.ModelError(f"{path}: cannot be written: {error.strerror}") from error
-        writers[0](path=path, weights=weights)
+        demitasse.writer_of(self.composition, path)(path=path, weights=weights)
         return path
 
     def open_source(self, spec: demitasse.DataSpec) -> demitasse.DataSource:

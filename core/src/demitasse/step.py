@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import demitasse
 from demitasse.arena import Memory
@@ -14,6 +14,10 @@ from demitasse.errors import NumericsError
 from demitasse.operations.kernel import Work
 from demitasse.plan import Buffer, Entry, Plan
 from demitasse.synchronisation import GradientSync, Span, chain, nested
+
+Update: TypeAlias = Callable[[Span], Work | None]
+Measure: TypeAlias = Callable[[Span], Work]
+Works: TypeAlias = defaultdict[int, list[Work]]
 
 
 @dataclass
@@ -37,8 +41,7 @@ class Step:
     - ``update`` makes the solver's work on a span of flat memory. If there is a ``measure``, its work
       is done on all spans first, then ``measured``, and only then all updates;
     - ``clear`` zeroes gradients that several passes add to;
-    - an iteration has so many ``passes`` of ``batch`` samples, of which this worker's begin at
-      ``offset``."""
+    - each of ``passes`` has ``batch`` samples, of which this worker's begin at ``offset``."""
 
     def __init__(
         self,
@@ -47,8 +50,8 @@ class Step:
         reads: Sequence[Work] = (),
         *,
         levels: Sequence[GradientSync] = (),
-        update: Callable[[Span], Work | None] | None = None,
-        measure: Callable[[Span], Work] | None = None,
+        update: Update | None = None,
+        measure: Measure | None = None,
         measured: Sequence[Work] = (),
         clear: Work | None = None,
         passes: int = 1,
@@ -63,9 +66,27 @@ class Step:
         self.losses = [(self.array(buffer), weight) for buffer, weight in plan.objective]
         read = [v.item if hasattr(v, "item") and v.size == 1 else v.sum for v, _ in self.losses]
         self._loss = [(value, weight) for value, (_, weight) in zip(read, self.losses, strict=True)]
-        before, after = defaultdict[int, list[Work]](list), defaultdict[int, list[Work]](list)
-        cut = {entry.stretches[0].start for entry in plan.entries if entry.stretches}
-        finish = list(measured)
+        self.first, self.forward = list[Work](), list[Work]()
+        self.backward, self.last = list[Work](), list[Work]()
+        self.once, self.works = list[Work](), list[tuple[Entry, Work]]()
+        before, after, finish = self._around(levels, update, measure)
+        for i, entry in enumerate(plan.entries):
+            self._bind(entry, before[i], after[i], update)
+        self.last += [*measured, *finish]
+        for row in (self.first, self.forward, self.backward, self.last):
+            row[:] = in_rows(row)
+        prepare((*self.once, *self.first, *self.forward, *self.backward, *self.last))
+        self.begin = [w for level in levels if (w := level.begin()) is not None]
+        self.end = [self._timed(w) for level in levels if (w := level.end()) is not None]
+        if clear is not None and any(e.operation == "accumulate" for e in plan.entries):
+            self.begin.append(clear)
+
+    def _around(
+        self, levels: Sequence[GradientSync], update: Update | None, measure: Measure | None
+    ) -> tuple[Works, Works, list[Work]]:
+        """What synchronises and updates before each entry, after it, and when all is measured."""
+        before, after, finish = Works(list), Works(list), list[Work]()
+        cut, plan = {e.stretches[0].start for e in self.plan.entries if e.stretches}, self.plan
         for bucket, first, final in zip(plan.buckets, plan.first_read, plan.final, strict=True):
             waits = [level.before_forward(bucket) for level in reversed(levels)]
             before[first] += [self._timed(work) for work in waits if work is not None]
@@ -77,36 +98,25 @@ class Step:
                 finish += [*filter(None, [update(span) if span else None]), *map(self._timed, inwards)]
             elif (work := chain(levels, bucket, update)) is not None:
                 after[final].append(self._timed(work) if levels else work)
-        self.first, self.forward = list[Work](), list[Work]()
-        self.backward, self.last = list[Work](), list[Work]()
-        self.once, self.works = list[Work](), list[tuple[Entry, Work]]()
-        for i, entry in enumerate(plan.entries):
-            if entry.stretches:
-                parts = self._bind_parts(entry)
-                line = [w for part, s in parts for w in (part, update(s) if update else None) if w]
-                self.works.append((entry, _one([part for part, _ in parts])))
-                self.backward.append(self.works[-1][1])
-                self.last.extend((*before[i], *line, *after[i]))
-                continue
-            inputs, outputs = list(map(self.array, entry.inputs)), list(map(self.array, entry.outputs))
-            work = demitasse.bound(
-                entry, entry.candidate.bind, inputs, outputs, self.array(entry.workspace)
-            )
-            self.works.append((entry, work))
-            if entry.once:
-                self.once.append(work)
-                continue
-            ahead = entry.phase == "forward"
-            (self.forward if ahead else self.backward).append(work)
-            (self.first if ahead else self.last).extend((*before[i], work, *after[i]))
-        self.last += finish
-        for row in (self.first, self.forward, self.backward, self.last):
-            row[:] = in_rows(row)
-        prepare((*self.once, *self.first, *self.forward, *self.backward, *self.last))
-        self.begin = [w for level in levels if (w := level.begin()) is not None]
-        self.end = [self._timed(w) for level in levels if (w := level.end()) is not None]
-        if clear is not None and any(e.operation == "accumulate" for e in plan.entries):
-            self.begin.append(clear)
+        return before, after, finish
+
+    def _bind(self, entry: Entry, before: list[Work], after: list[Work], update: Update | None) -> None:
+        """Bind an entry and put its work in line; a stretch is updated before the next is made."""
+        if entry.stretches:
+            parts = self._bind_parts(entry)
+            line = [w for part, s in parts for w in (part, update(s) if update else None) if w]
+            work = _one([part for part, _ in parts])
+        else:
+            sides = list(map(self.array, entry.inputs)), list(map(self.array, entry.outputs))
+            work = demitasse.bound(entry, entry.candidate.bind, *sides, self.array(entry.workspace))
+            line = [work]
+        self.works.append((entry, work))
+        if entry.once:
+            self.once.append(work)
+            return
+        ahead = entry.phase == "forward"
+        (self.forward if ahead else self.backward).append(work)
+        (self.first if ahead else self.last).extend((*before, *line, *after))
 
     def array(self, buffer: Buffer | None) -> Any:
         """The memory of a buffer, in its layout; None for None."""

@@ -2,28 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from demitasse import looks_like_at
+from demitasse import ModelError, looks_like_at
 
 if TYPE_CHECKING:
-    from demitasse import Composition
+    from demitasse import Composition, Manifest
 
 
-def by_suffix(composition: Composition, role: str, path: Path) -> tuple[list[Any], list[Any], str]:
-    """(hooks whose plugins declare the path's suffix, all hooks of the role, the declared suffixes as
-    text)."""
-    plugins = [plugin for plugin in composition.plugins if role in plugin.roles]
-    suffixes = {plugin.name: tuple(plugin.roles[role].get("suffixes", ())) for plugin in plugins}
-    serving = list(composition.serving(role))
-    named = [hook for name, hook in serving if path.name.endswith(suffixes[name])]
-    known = ", ".join(sorted({suffix for each in suffixes.values() for suffix in each}))
-    return named, [hook for _, hook in serving], known or "none"
+def readers_of(composition: Composition, path: Path) -> list[Callable[..., Any]]:
+    """The hooks that may read a file, preferred first: those whose plugins declare its suffix or, where
+    the name tells nothing, all, as each of them knows its own content."""
+    hooks = [hook for _, hook in composition.serving("model_reader")]
+    return _by_suffix(composition, "model_reader", path) or hooks
 
 
-def unread_model(path: Path, known: str) -> str:
-    """The error for a model that no composed plugin reads; ``known`` are the suffixes they declare."""
-    told = looks_like_at(path)
+def unread_model(composition: Composition, path: Path) -> str:
+    """The error for a model that no composed plugin reads."""
+    told, known = looks_like_at(path), _suffixes(composition, "model_reader")
     nobody = f"{path}: no composed plugin reads such content (suffixes: {known})"
     return f"{nobody}; it {told}" if told else nobody
+
+
+def writer_of(composition: Composition, path: Path) -> Callable[..., Any]:
+    """The preferred hook that writes files of the path's suffix; the folder is made if it is not there.
+    Raises ModelError."""
+    writers = _by_suffix(composition, "model_writer", path)
+    if not writers:
+        known = _suffixes(composition, "model_writer")
+        raise ModelError(f"{path}: no composed plugin writes such a file (suffixes: {known})")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be written: {error.strerror}") from error
+    return writers[0]
+
+
+def _by_suffix(composition: Composition, role: str, path: Path) -> list[Callable[..., Any]]:
+    suffixes = {plugin.name: _declared(plugin, role) for plugin in composition.plugins}
+    return [hook for name, hook in composition.serving(role) if path.name.endswith(suffixes[name])]
+
+
+def _suffixes(composition: Composition, role: str) -> str:
+    known = {suffix for plugin in composition.plugins for suffix in _declared(plugin, role)}
+    return ", ".join(sorted(known)) or "none"
+
+
+def _declared(plugin: Manifest, role: str) -> tuple[str, ...]:
+    return tuple(plugin.roles.get(role, {}).get("suffixes", ()))
