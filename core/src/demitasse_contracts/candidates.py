@@ -1,4 +1,5 @@
-"""A kernel's offer, before it is planned with: its layouts, workspace, seconds and functions."""
+"""Checks of a candidate, a kernel's offer, before a plan uses it: its layouts, workspace, seconds and
+functions."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from demitasse import Candidate, Layout, PluginError, Request, TensorSpec
 
 
 def check_candidate(candidate: Candidate, request: Request, where: str) -> None:
-    """Raise PluginError, which begins with ``where`` and names kernel and operation."""
+    """Raise PluginError for a candidate that does not keep to its contract. The message begins with
+    ``where`` and names the kernel and the operation."""
     at = f"{where}, kernel {candidate.kernel!r} of {request.operation.name}"
     for what, value, right, valid in (
         ("kernel", candidate.kernel, isinstance(candidate.kernel, str), "a text"),

@@ -1,9 +1,9 @@
-"""Kernels of one memory space for places in another: they compute on copies of their operands.
+"""Kernels of one memory space lent to places in another: they compute on copies of their operands.
 
-Where a plugin's manifest says so (``otherwise = "host"`` of its role kernels), what nobody computes at
-its places is computed by those of that space: a layer of a stranger's trains on an accelerator of
-another's, if slowly, and nobody writes a kernel for what is small and seldom.
-"""
+A plugin's manifest may name such a space (``otherwise = "host"`` in its role kernels). Operations that
+no plugin computes in the plugin's own spaces are then computed by the kernels of that one. So a layer
+from one package trains on an accelerator from another, if slowly, and nobody has to write a kernel for
+an operation that is small and rare."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _told = set[tuple[str, str]]()
 
 
 def kernels_elsewhere(composition: Composition, serving: Serving, space: str) -> list[tuple[str, Hook]]:
-    """The plugins of the spaces that those of ``space`` name in their manifests, and what of theirs may
-    compute there, preferred first; ``serving`` finds the hooks of a role."""
+    """(plugin, hook) of the kernels that are lent to ``space``, preferred first: those of the spaces
+    that the manifests of its own plugins name. ``serving`` finds the hooks of a role."""
     named = [
         each.roles["kernels"] for each in composition.plugins if each.serves("kernels", space=space)
     ]
@@ -41,8 +41,8 @@ def kernels_elsewhere(composition: Composition, serving: Serving, space: str) ->
 
 
 def _offers(plugin: str, hook: Hook, space: str, request: Request) -> list[Candidate]:
-    """The first candidate for a request in that space, on copies: in plain layouts or, where values
-    move from one layout to another, in those that are asked for."""
+    """The first candidate for a request in the other space, made into one that works on copies. It is
+    asked for plain layouts or, if the request moves values between layouts, for those of the request."""
     moved = request.operation.name == "reorder"
     asked = replace(
         request,
@@ -81,7 +81,8 @@ def _bind(
     outputs: Sequence[Any],
     scratch: Any,
 ) -> Work:
-    """The candidate's work between copies of what it reads and of what it makes or changes."""
+    """The candidate's work, with copies made of what it reads before it and of what it writes after
+    it."""
     import numpy as np
 
     name, there = request.operation.name, request.place.space
@@ -117,8 +118,8 @@ def _bind(
 
 
 class OnCopies:
-    """A work whose operands are copied before it and after it: (to, from). A negative ``rate`` is that
-    of an accelerator's guard, whose updates change nothing."""
+    """A work whose operands are copied before and after it, by (to, from) pairs. A negative ``rate``
+    comes from an accelerator's guard: such an update changes nothing."""
 
     def __init__(
         self,

@@ -1,4 +1,5 @@
-"""The vocabulary and the layer types of all composed plugins together: no two give one name."""
+"""The vocabulary and the layer types of all composed plugins, merged; no two plugins may give one
+name."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def gathered_words(composition: Composition) -> Mapping[str, Operation]:
-    """The core's vocabulary and what plugins add. Raises PluginError for a wrong word."""
+    """The core's vocabulary and the words that plugins add. Raises PluginError for a word that breaks
+    its contract."""
     words, owners = VOCABULARY, dict[str, str]()
     for plugin, hook in composition.serving("operations"):
         added = hook()
@@ -29,8 +31,9 @@ def gathered_words(composition: Composition) -> Mapping[str, Operation]:
 
 
 def gathered_layer_types(composition: Composition) -> dict[str, LayerType]:
-    """The layer types that plugins know, by name. Raises PluginError for one that two define, for what
-    is no name or no table of parameters, and where a manifest lists others than are given."""
+    """The layer types of all plugins, by name. Raises PluginError for a type that two plugins define,
+    for one whose name or parameters are not valid, and if a manifest lists other types than the plugin
+    gives."""
     types, owners = dict[str, "LayerType"](), dict[str, str]()
     for plugin, hook in composition.serving("layer_types"):
         for kind in hook():

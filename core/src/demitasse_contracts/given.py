@@ -1,4 +1,5 @@
-"""What a hook takes and gives: its arguments, a list, a table by name, or one object of a protocol."""
+"""Checks of a hook's arguments and of its answer: a list, a table by name, or an object of a
+protocol."""
 
 from __future__ import annotations
 
@@ -38,8 +39,9 @@ TABLES = {
 
 
 def check_given(plugin: str, role: str, made: Any, asked: Mapping[str, Any]) -> Any:
-    """What a hook gave that was ``asked`` with these arguments, None made an empty list or table of it.
-    Raises PluginError, also for a file that was to be written and is not there."""
+    """Check the answer ``made`` of a hook that was ``asked`` with these arguments, and return it; None
+    becomes an empty list or table where the hook gives one. Raises PluginError for a wrong answer, or if
+    a file that was to be written does not exist."""
     parts: tuple[str, ...] = ()
     if role in LISTS:
         made = [] if made is None else made
@@ -70,7 +72,7 @@ RUN = {"trainer": "demitasse.Trainer", "interactive trainer": "a trainer", "net"
 
 
 def check_program(name: str, program: Callable[..., Any], made: Any) -> None:
-    """Raises PluginError where a plugin's program gave nothing and is to give what others run."""
+    """Raise PluginError if a program that is to return an object for its caller returned None."""
     if made is None and name in RUN:
         raise PluginError(f"{whose(program)}: the program {name!r} gave None (valid: {RUN[name]})")
 
@@ -81,7 +83,8 @@ def _listed(parts: tuple[str, ...]) -> str:
 
 
 def broken_contract(module: Any, hooks: Mapping[str, Any], error: Exception) -> str:
-    """Which argument of which of a module's hooks no such hook is given, and what those are."""
+    """Which argument of one of a module's hooks is none that such a hook is given, and the valid
+    ones."""
     for role, spec in hooks.items():
         hook: Any = getattr(module, role, None) if hasattr(spec, "demitasse_spec") else None
         if hasattr(hook, "demitasse_impl"):
@@ -93,7 +96,7 @@ def broken_contract(module: Any, hooks: Mapping[str, Any], error: Exception) -> 
 
 
 def disagreement(declared: Sequence[str], implemented: Sequence[str], hooks: Collection[str]) -> str:
-    """How a manifest's roles and a module's hooks differ, and how to mend it."""
+    """How a manifest's roles and the hooks of its module differ, and how to mend it."""
     told = f"its manifest declares the roles {declared}, its module implements {implemented}"
     for name in implemented:
         if name not in hooks:

@@ -1,4 +1,4 @@
-"""Whose fault an error is: the plugin that an object or a function is of."""
+"""Which plugin an error comes from: the owner of an object, and of the code that raised."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from demitasse import DemitasseError, PluginError, discover
 
 
 def whose(thing: Any) -> str:
-    """Who made an object, class or function, for messages: the installed plugin in whose package it is
-    defined, else its own name there."""
+    """The owner of an object, class or function, for messages: the installed plugin in whose package it
+    is defined, or else its name and module."""
     defined = thing if isinstance(thing, type) or hasattr(thing, "__code__") else type(thing)
     module = str(getattr(defined, "__module__", ""))
     name = getattr(defined, "__qualname__", type(thing).__qualname__)
@@ -31,8 +31,8 @@ def _package(module: str) -> str:
 
 
 def raised(error: BaseException, doing: str = "") -> str:
-    """An error that is told of where it is caught, in a line: its kind, what was being done, its words,
-    and the innermost place in the code of the package that was called for it, if it has some."""
+    """An exception in one line: its kind, what was being done, its text, and the innermost place in the
+    package that was called, if the traceback has one."""
     told = " ".join(f"{type(error).__name__}{doing and ' '}{doing}: {error}".split())
     traceback = [*walk_tb(error.__traceback__)]
     where = [(str(frame.f_globals.get("__name__", "")), frame.f_code, line) for frame, line in traceback]
@@ -47,10 +47,10 @@ def raised(error: BaseException, doing: str = "") -> str:
 def blamed(
     thing: Any, doing: str, where: object = None, but: type[Exception] | tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
-    """Errors of what is done meanwhile become a PluginError that begins with ``where`` and names the
-    maker of ``thing`` (a text says it itself); so does a wish to end the program. Those of ours and a
-    barrier's stay as they are, a lack of memory, those in ``but``, and what a handler of signals
-    raises."""
+    """Within this block any exception becomes a PluginError that begins with ``where`` and names the
+    owner of ``thing`` (or is ``thing``, if that is a text); so does SystemExit. These pass as they are:
+    errors of the DemitasseError family, MemoryError, a broken barrier, those in ``but``, and what a
+    signal handler raises."""
     try:
         yield
     except (DemitasseError, BrokenBarrierError, MemoryError):
@@ -64,15 +64,15 @@ def blamed(
 
 
 def closed(made: Any) -> None:
-    """Close what a hook gave, if it can be; an error names who made it."""
+    """Call an object's ``close``, if it has one; an error names the object's owner."""
     with blamed(made, "in close"):
         getattr(made, "close", list)()
 
 
 @contextmanager
 def blamed_inside(thing: Any, where: object = None) -> Iterator[None]:
-    """As ``blamed``, for errors that come out of code of the package that ``thing`` is of, whoever calls
-    it; the message names the function there. Others stay as they are."""
+    """As ``blamed``, but only for exceptions that pass through code of the package that ``thing`` is
+    defined in, whoever called it. The message names the function there."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -87,7 +87,7 @@ def blamed_inside(thing: Any, where: object = None) -> Iterator[None]:
 
 
 def _interrupts(traceback: TracebackType | None) -> bool:
-    """Whether one of the functions that raised is the handler of a signal."""
+    """Whether one of the functions in the traceback is the handler of a signal."""
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = {getattr(handler, "__code__", None) for handler in handlers}
     while traceback is not None:

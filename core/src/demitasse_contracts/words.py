@@ -1,4 +1,4 @@
-"""A plugin's words of the vocabulary: their operands, aliases and gradient rules name what is there."""
+"""Checks of a word that a plugin adds to the vocabulary: operands, aliases and gradient rules."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ TYPES += ("float16", "float32", "float64")
 
 
 def check_word(word: Operation, words: Mapping[str, Operation], plugin: str) -> None:
-    """Raise PluginError for operands that no kernel could be given, for a name in an alias or a rule
-    that the operations do not have, and for too few or many of them."""
+    """Raise PluginError for operands that no kernel could be given, for a name in an alias or a gradient
+    rule that its operations do not have, and for a rule with too few or too many names."""
     where = f"plugin {plugin!r}: operation {word.name!r}"
     names = [operand.name for operand in (*word.inputs, *word.outputs)]
     for name in names:

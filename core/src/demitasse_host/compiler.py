@@ -1,4 +1,4 @@
-"""How plugins come by numba, and by loops that it has compiled and kept."""
+"""numba for plugins: imported quickly, with compiled loops kept on disk and shared by processes."""
 
 from __future__ import annotations
 
@@ -28,14 +28,12 @@ _ASKS = "numba.np.arraymath"  # which asks ``numba.np.linalg.ensure_blas`` when 
 
 
 def load_numba() -> Any:
-    """The module numba: ``numba = load_numba()`` instead of ``import numba``.
+    """The module numba: write ``numba = load_numba()`` instead of ``import numba``.
 
-    When it first compiles or loads anything, numba imports SciPy's linear algebra where that is
-    installed, only to learn whether it could, and a process starts 0.2 to 0.4 s later. Here it is told
-    that SciPy is there without importing it. Whoever compiles a product of matrices imports it then, as
-    before. From then on a fork waits for what is being compiled. Raises ImportError where numba is not
-    installed.
-    """
+    When numba first compiles or loads anything, it imports SciPy's linear algebra if SciPy is installed,
+    only to learn whether it could; that delays a process by 0.2 to 0.4 s. Here numba is told that SciPy
+    is installed, without the import. Compiling a product of matrices still imports it. From then on a
+    fork waits for what is being compiled. Raises ImportError if numba is not installed."""
     import numba
 
     fork_between_compilations()
@@ -56,15 +54,14 @@ def load_numba() -> Any:
 
 
 def compiled_loop(loop: Loop, *, literals: bool = True, **options: Any) -> Loop:
-    """``numba.njit`` of a function, without the GIL and with NumPy's division by zero unless ``options``
-    of njit say otherwise, kept on disk where a folder for that can be written.
+    """``numba.njit`` of a function, without the GIL and with NumPy's division by zero (``options`` of
+    njit may say otherwise), kept on disk if a folder can be written.
 
-    Of processes that call it at once and keep it in one folder, ranks for example, one compiles it and
-    the others wait for that, for half a minute, lest it is stopped. They may keep theirs at once, for
-    the same types or for others: numba alone might keep one's machine code under the other's types then.
-    Without ``literals`` what calls it has it compiled for the types of what is passed alone, and not for
-    each number that stands in a call. Raises ImportError where numba is not installed.
-    """
+    If several processes call it at once and keep it in one folder, as ranks do, one compiles it and the
+    others wait, for half a minute at most in case that one was stopped. They may write their files at
+    once, whatever the types: numba alone could then store one type's machine code under another's.
+    Without ``literals`` the loop is compiled for the types that a calling loop passes, and not again for
+    each number that stands in a call. Raises ImportError if numba is not installed."""
     numba = load_numba()
     if numba.config.DISABLE_JIT:
         raise ImportError("NUMBA_DISABLE_JIT is set, and these kernels are compiled loops; unset it")
@@ -89,8 +86,8 @@ def compiled_loop(loop: Loop, *, literals: bool = True, **options: Any) -> Loop:
 
 
 def compiled_callback(signature: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """``numba.cfunc`` of a function: its ``address`` is what C calls. It is kept on disk as a compiled
-    loop is, and made at once. Raises ImportError where numba is not installed."""
+    """``numba.cfunc`` of a function; C calls it by its ``address``. It is compiled at once, and kept on
+    disk as a compiled loop is. Raises ImportError if numba is not installed."""
     numba = load_numba()
 
     def decorate(loop: Callable[..., Any]) -> Any:
@@ -112,9 +109,9 @@ def compiled_callback(signature: Any, **options: Any) -> Callable[[Callable[...,
 
 
 def compile_once(loop: Any, types: tuple[Any, ...], wait: float = 0.0) -> bool:
-    """Have a compiled loop be there for numba's ``types``, from disk where it is. Of processes that keep
-    theirs in one folder one compiles it, the others wait for that many seconds: False where that one
-    still does. What numba raises is raised."""
+    """Compile a loop for numba's ``types``, or read it from disk. Of the processes that keep their loops
+    in one folder one compiles it, and the others wait for ``wait`` seconds; returns False if it is still
+    being compiled then. What numba raises is raised."""
     if types in loop.overloads or not isinstance(getattr(loop, "_cache", None), _Kept):
         loop.compile(types)
         return True
@@ -125,8 +122,8 @@ def compile_once(loop: Any, types: tuple[Any, ...], wait: float = 0.0) -> bool:
 
 
 def _compile_where_called(loop: Any, compile_here: Callable[[Any], Any], types: Any) -> Any:
-    """What numba calls when a loop is called with new types. A loop that another one calls, and is
-    compiled for that, is not waited for: the thread that has numba's own lock must get on."""
+    """Called by numba when a loop is called with new types. A loop that is compiled because another one
+    calls it is not waited for: this thread holds numba's own lock, and others wait for that."""
     compiling = partial(compile_here, types)
     if getattr(_this, "compiles", False) or _has_numbas_lock() or types in loop.overloads:
         return compiling()
@@ -142,8 +139,8 @@ def _has_numbas_lock() -> bool:
 
 
 def _by_one(loop: Any, compile_here: Callable[[], Any], wait: float) -> Any:
-    """Read a loop, or compile it if no other process does, or read what that one has kept. Raises
-    _BusyError if it still does after so many seconds."""
+    """Read a loop from disk, or compile it if no other process does, or read what that one has kept.
+    Raises _BusyError if it still compiles after so many seconds."""
     with _set("compiles"):
         with suppress(_NotKept), _set("only_reads"):
             return compile_here()
@@ -159,7 +156,7 @@ def _by_one(loop: Any, compile_here: Callable[[], Any], wait: float) -> Any:
 
 @contextlib.contextmanager
 def _set(flag: str, value: bool = True) -> Iterator[None]:
-    """Something holds of this thread meanwhile, or does not."""
+    """Set or clear a mark of this thread for the duration of the block."""
     before = getattr(_this, flag, False)
     setattr(_this, flag, value)
     try:

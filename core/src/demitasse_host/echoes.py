@@ -1,4 +1,4 @@
-"""What a file says, as errors say it."""
+"""Text from files, made safe and short for error messages."""
 
 import re
 
@@ -11,14 +11,14 @@ carriage return before or behind all else is a line of progress that is written 
 
 
 def printable(text: str) -> str:
-    """Text with an escape for each character that a terminal would obey and not show: a name in a
-    stranger's file may else clear the screen, or hide what stands before it."""
+    """Text with an escape for each character that a terminal would obey instead of showing it: a name in
+    a stranger's file could otherwise clear the screen, or hide what stands before it."""
     return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def shortened(value: object, most: int = MOST, *, quoted: bool = False) -> str:
-    """A value as text (``quoted``: as Python writes it), or the beginning of that where it is longer
-    than ``most``: what is read from a damaged file may be as long as the file."""
+    """A value as text (``quoted``: as Python writes it), cut off after ``most`` characters: what is read
+    from a damaged file may be as long as the file."""
     try:
         text = repr(value) if quoted else str(value)
     except ValueError:  # a whole number of thousands of digits

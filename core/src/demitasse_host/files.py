@@ -1,4 +1,4 @@
-"""Files that plugins keep: where, and so that they are there whole or as they were."""
+"""Files that plugins keep: where they are, and how to write them whole or leave them as they were."""
 
 import contextlib
 import errno
@@ -25,8 +25,8 @@ _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
 
 def cache_folder(name: str) -> Path:
-    """The user's folder for what ``name`` remembers from one process to the next, as the XDG base
-    directory specification has it. Raises RuntimeError where the user has no home."""
+    """The user's folder for what ``name`` remembers from one process to the next, by the XDG base
+    directory specification. Raises RuntimeError if the user has no home."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if not base.is_absolute():  # unset; and the specification has relative ones ignored
         base = Path.home() / ".cache"
@@ -34,32 +34,32 @@ def cache_folder(name: str) -> Path:
 
 
 def is_there(path: str | Path) -> bool:
-    """Whether there is anything of a name that somebody gave: no for one that no file can have, too, as
-    one too long, for which ``Path.exists`` raises. Raises OSError where the system does not tell."""
+    """Whether something exists at a path that somebody gave. False also for a name that no file can
+    have, such as one that is too long, for which ``Path.exists`` raises. Raises OSError if the system
+    does not tell."""
     return _mode(path) != 0
 
 
 def is_file(path: str | Path) -> bool:
-    """Whether a name that somebody gave is a file's; see ``is_there``."""
+    """Whether a path that somebody gave is a file; see ``is_there``."""
     return stat.S_ISREG(_mode(path))
 
 
 def is_folder(path: str | Path) -> bool:
-    """Whether a name that somebody gave is a folder's; see ``is_there``."""
+    """Whether a path that somebody gave is a folder; see ``is_there``."""
     return stat.S_ISDIR(_mode(path))
 
 
 def is_special(path: str | Path) -> bool:
-    """Whether a name that somebody gave is a pipe's or a device's, which may be read, or waited for,
-    without an end; see ``is_there``."""
+    """Whether a path that somebody gave is a pipe or a device, which may be read, or waited for, without
+    an end; see ``is_there``."""
     mode = _mode(path)
     return mode != 0 and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def open_plain(path: str | Path) -> tuple[int, os.stat_result]:
-    """The number of a file that is opened to be read, and what the system has of it: without waiting at
-    a pipe for who writes to it. Raises OSError for a folder, too, and ValueError for a pipe or a
-    device."""
+    """(file descriptor, its ``os.stat_result``) of a file opened to be read, without waiting at a pipe
+    for a writer. Raises OSError, also for a folder, and ValueError for a pipe or a device."""
     file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
     about = os.fstat(file)
     if stat.S_ISREG(about.st_mode):
@@ -71,7 +71,7 @@ def open_plain(path: str | Path) -> tuple[int, os.stat_result]:
 
 
 def matching(path: Path) -> Iterator[Path]:
-    """The paths that a pattern (with ``*``, ``?`` or ``[]``) names. Raises ValueError where more than
+    """The paths that match a pattern (with ``*``, ``?`` or ``[]``). Raises ValueError if more than
     ``MOST_PATTERNS`` parts of it are patterns."""
     if sum(map(glob.has_magic, path.parts)) > MOST_PATTERNS:
         raise ValueError(
@@ -83,7 +83,7 @@ def matching(path: Path) -> Iterator[Path]:
 
 
 def _mode(path: str | Path) -> int:
-    """What the system has of a path, 0 for nothing."""
+    """The mode of a path as ``os.stat`` gives it; 0 if nothing exists there."""
     try:
         return Path(path).stat().st_mode
     except ValueError:  # a zero byte, or what no file's name can be written with
@@ -95,18 +95,19 @@ def _mode(path: str | Path) -> int:
 
 
 def expanded(text: str) -> Path:
-    """A path with the user's home in place of ``~``; as it stands where there is no such user."""
+    """A path with the user's home in place of ``~``; unchanged if there is no such user."""
     return Path(os.path.expanduser(text))  # noqa: PTH111
 
 
 @contextlib.contextmanager
 def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[bool]:
-    """Holds a lock, which ``path`` stands for (an empty file, made where it is not there), against other
-    processes, or only against those that hold it alone where it is ``shared``. True once it is held, or
-    where the system or a network's folder has no locks; False where others hold it and nobody is to
-    ``wait``. It ends with the block, or with the process, whatever processes were forked off meanwhile,
-    which have the file open too; who holds it alone may remove the file in the block. Raises OSError
-    where there can be no file."""
+    """Hold a lock against other processes for the duration of the block. ``path`` stands for it: an
+    empty file, made if it does not exist. A ``shared`` lock excludes only those that are not.
+
+    Gives True once the lock is held, or if the system, or a network's folder, has no locks; False if
+    others hold it and ``wait`` is false. The lock ends with the block or the process, even if processes
+    were forked meanwhile, which have the file open, too. Whoever holds it unshared may remove the file
+    in the block. Raises OSError if the file cannot be made."""
     try:
         import fcntl
     except ImportError:
@@ -136,7 +137,7 @@ def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[b
 
 
 def _is_still(path: Path, file: int) -> bool:
-    """Whether an open file is that which has the name."""
+    """Whether an open file is still the one that has this name."""
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:
@@ -145,11 +146,12 @@ def _is_still(path: Path, file: int) -> bool:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """An empty file beside ``path``, with the rights that the user's umask gives to any, which takes its
-    place at the end of the block; it is gone where that or the block raises, and where the process is
-    killed, with the next file that is replaced in its folder. Where ``path`` is a link, all this is of
-    its target. A device's or a pipe's place a file must not take: there the block gets
-    ``path`` itself. Raises OSError."""
+    """Give an empty file beside ``path``, which takes the place of ``path`` at the end of the block. It
+    has the rights that the user's umask gives.
+
+    It is removed if the block or the replacing raises; if the process is killed, the next ``replacing``
+    in that folder removes it. If ``path`` is a link, its target is replaced. A device or a pipe is not
+    replaced: then the block is given ``path`` itself. Raises OSError."""
     _check_name(path)
     try:
         in_place = not stat.S_ISREG(path.stat().st_mode) and not path.is_dir()
@@ -175,10 +177,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def folder_beside(path: Path) -> Iterator[Path]:
-    """An empty folder beside ``path``, in which what is to take its place can be made; it is gone at the
-    end of the block and, where the process is killed, with the next one there. What was at ``path``
-    before may be moved to ``old`` in it meanwhile: that is put back where nothing has taken its place,
-    and left there where the process is killed. Raises OSError."""
+    """Give an empty folder beside ``path``, in which to make what shall take its place. It is removed at
+    the end of the block or, if the process is killed, by the next one there. In the block the old
+    content of ``path`` may be moved to ``old`` in the folder: it is put back if nothing has taken its
+    place, and stays there if the process is killed. Raises OSError."""
     _check_name(path)
     folder = _beside(path)
     folder.mkdir(mode=0o700)
@@ -192,7 +194,7 @@ def folder_beside(path: Path) -> Iterator[Path]:
 
 
 def _check_name(path: Path) -> None:
-    """Raise OSError for what is no file's name."""
+    """Raise OSError for a path that no file can have."""
     if not path.name:
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if "\0" in str(path):
@@ -200,15 +202,15 @@ def _check_name(path: Path) -> None:
 
 
 def _beside(target: Path) -> Path:
-    """A name that nobody foresees: what is not there cannot be somebody's link to another file."""
+    """A name that nobody can foresee, so that nobody can have put a link to another file there."""
     mark = f".{leftovers.own_mark()}-{secrets.token_hex(4)}{leftovers.SUFFIX}"
     shown = os.fsdecode(os.fsencode(target.name)[: LONGEST_NAME - len(mark) - 1])
     return target.with_name(f".{shown}{mark}")
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """A file with this text, in UTF-8, whole or as it was, in a folder that is made. What is no text, as
-    the bytes of a file's name may be, is written as an escape. Raises OSError that says which file."""
+    """Write a text in UTF-8, whole or not at all; its folder is made. Characters that cannot be encoded,
+    such as odd bytes of a file's name, are written as escapes. Raises OSError that names the file."""
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with replacing(Path(path)) as partial:

@@ -1,4 +1,4 @@
-"""A machine's own name, so that what was found out on it is not taken for another's."""
+"""A name for this machine, so that what was measured on it is not taken for another's."""
 
 import math
 import os

@@ -1,4 +1,5 @@
-"""What threads hold while another one forks the process, and nobody gives back in the child."""
+"""Locks and threads across a fork: what a thread of the parent holds, no thread of the child gives
+back."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from typing import Any
 
 
 def process_lock(*, reentrant: bool = False) -> threading.Lock:
-    """A lock that is the process's, of a module: a process that was forked finds it free, whichever
-    thread of its parent's held it, which is not there. What it guards must be whole at any time."""
+    """A lock for a module. A forked process finds it free, even if a thread of its parent held it, as
+    that thread does not exist there. What it guards must be consistent at any time."""
     lock: Any = threading.RLock() if reentrant else threading.Lock()
     if hasattr(os, "register_at_fork"):  # elsewhere locks cannot be made anew
         after_fork(lock._at_fork_reinit)
@@ -20,7 +21,7 @@ def process_lock(*, reentrant: bool = False) -> threading.Lock:
 
 
 def after_fork(action: Callable[[], Any]) -> None:
-    """Have something done first in every process that is forked, where the system forks."""
+    """Have a function called first in every process that is forked, if the system forks."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=action)
 
@@ -30,20 +31,21 @@ class _Here:
 
 
 def lose_threads() -> None:
-    """Told in a forked process by who shares kernels' work among threads: they are its parent's."""
+    """To be called in a forked process by what shares the work of kernels among threads: these are the
+    parent's."""
     _Here.threads_lost = True
 
 
 def threads_here(wanted: int) -> int:
-    """With how many threads a kernel that may use so many computes in this process."""
+    """The number of threads that a kernel, which may use so many, computes with in this process."""
     return 1 if _Here.threads_lost else wanted
 
 
 @cache
 def fork_between_compilations() -> None:
-    """From now on a fork waits until no thread has numba compile, for some seconds at most: numba's
-    lock, and LLVM's, would be held for ever in the child, and what they guard left half made. Another
-    numba that has them elsewhere is left alone."""
+    """From now on a fork waits, for some seconds at most, until no thread compiles with numba: in the
+    child the locks of numba and LLVM would be held for ever, and what they guard left half made. A
+    version of numba that has its locks elsewhere is left alone."""
     numbas = getattr(sys.modules.get("numba.core.compiler_lock"), "global_compiler_lock", None)
     llvms = getattr(getattr(sys.modules.get("llvmlite.binding.ffi"), "lib", None), "_lock", None)
     for lock in (llvms, numbas):  # what is registered last is called first, as threads take them

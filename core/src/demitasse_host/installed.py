@@ -1,4 +1,4 @@
-"""What is installed under a group of entry points, without importing any of it."""
+"""What is installed in a group of entry points, found without importing any of it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from zipimport import zipimporter
 
 @dataclass(frozen=True)
 class Installed:
-    """An entry point: its name and module (or what stands there that names none), its distribution's
-    name and version, and the folder of its package, None where that is not there; the reader of the zip
-    file that the folder is in, if it is in one."""
+    """An entry point: its name and module (or the text that stands in a module's place), its
+    distribution and version, and the folder of its package, None if that does not exist. For a package
+    in a zip file, the file's reader."""
 
     name: str
     module: str
@@ -34,8 +34,8 @@ class Installed:
 
 
 def installed(group: str) -> tuple[Installed, ...]:
-    """The entry points of a group, by name. They are looked for again when a folder changes that
-    distributions are found in, as it does when one is installed, or when ``sys.path`` does."""
+    """The entry points of a group, by name. They are read again when ``sys.path`` changes, or one of the
+    folders in it, as it does when something is installed."""
     return _installed(group, tuple((path, _changed(path)) for path in sys.path))
 
 
@@ -59,7 +59,7 @@ def _read(point: importlib.metadata.EntryPoint) -> Installed:
 
 
 def _changed(path: str) -> int:
-    """When a folder of ``sys.path`` was changed last; 0 where it is not there."""
+    """When a folder of ``sys.path`` last changed; 0 if it does not exist."""
     try:
         return os.stat(path or ".").st_mtime_ns  # noqa: PTH116 - thirty of them for each composition
     except OSError:

@@ -1,4 +1,4 @@
-"""Loops as numba has them on disk: with a checksum, and forgotten where their files are damaged."""
+"""The files in which numba keeps compiled loops: sealed with a checksum, and forgotten if damaged."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ class DamageError(Exception):
 
 
 def seal(files: Any) -> None:
-    """Have numba's files of a loop written with a checksum, and machine code checked before it is used:
-    numba alone would run what a flipped bit has made of it. Files without one are used as they are."""
+    """Have numba write the files of a loop with a checksum, and check machine code before it is used:
+    numba alone would run whatever a flipped bit has made of it. Files without a checksum are used as
+    they are."""
     kept: Any = getattr(files, "_cache_file", None)
     if not all(hasattr(kept, name) for name in ("_dump", "_load_data", "_data_path")):
         return  # another numba has it elsewhere
@@ -46,7 +47,7 @@ def seal(files: Any) -> None:
 
 
 def forget(files: Any, error: Exception) -> None:
-    """Remove numba's files of a loop, which could not be loaded."""
+    """Remove the files of a loop that could not be loaded."""
     index = Path(getattr(getattr(files, "_cache_file", None), "_index_path", ""))
     if index.suffix == ".nbi":
         for path in _of_loop(index):
@@ -58,14 +59,14 @@ def forget(files: Any, error: Exception) -> None:
 
 
 def tell_lost(folder: str, error: OSError) -> None:
-    """Say once of a folder that a loop could not be kept in it."""
+    """Warn, once for each folder, that a loop could not be kept in it."""
     if folder not in _told:
         _told.add(folder)
         log.warning("compiled loops cannot be kept in %s: %s", folder, error.strerror or error)
 
 
 def damaged_loops(folder: str | Path) -> tuple[Path, ...]:
-    """Files of a folder in which compiled loops are kept that are not as they were written."""
+    """The files with compiled loops in a folder that are not as they were written."""
     return tuple(path for path in sorted(Path(folder).glob("*.nb[ic]")) if _is_damaged(path))
 
 
@@ -85,7 +86,7 @@ def _check(data: bytes) -> None:
 
 
 def _of_loop(index: Path) -> Iterable[Path]:
-    """The files of a loop, of whose types each has one."""
+    """The files of a loop, one for each set of types."""
     data = re.compile(re.escape(index.stem) + r"\.\d+\.nbc")
     with suppress(OSError):
         yield from [path for path in index.parent.iterdir() if data.fullmatch(path.name)]

@@ -1,5 +1,5 @@
-"""Was this process started with others? Told by what launchers put into the environment, so that neither
-MPI is imported nor a library loaded for a run that is alone."""
+"""Whether this process was started together with others. Read from variables that launchers set, so that
+a run that is alone neither imports MPI nor loads a library."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Launch:
     """This process as its launcher numbered it: ``rank`` of ``size`` in all and one of ``local`` on this
-    host, each None where the launcher does not tell. ``launcher`` says who that was, and ``protocol`` by
-    what the MPI library is to find the others: "PMI", "PMIx", or "" where that is not told."""
+    host, each None if the launcher does not say. ``launcher`` is its name, and ``protocol`` that by
+    which the MPI library finds the others: "PMI", "PMIx", or "" if that is not said."""
 
     launcher: str
     rank: int | None
@@ -22,14 +22,14 @@ class Launch:
 
     @property
     def alone(self) -> bool:
-        """Whether the launcher started nobody else."""
+        """Whether the launcher started no other process."""
         return self.size == 1
 
 
 @dataclass(frozen=True)
 class _Family:
-    """Variables of a kind of launcher. Its ``rank`` or one of ``sizes`` is there; ``shared``, which
-    others set too, then say how many there are."""
+    """The variables of one kind of launcher. Either ``rank`` or one of ``sizes`` is set; ``shared``
+    variables, which other launchers set, too, then say how many processes there are."""
 
     launcher: str
     protocol: str
@@ -68,9 +68,9 @@ LOCAL_RANKS = (
 
 
 def launched(environment: Mapping[str, str] | None = None) -> Launch | None:
-    """How a launcher of MPI's started this process: an mpiexec or mpirun, or an srun that speaks PMI or
-    PMIx, which sets the variables of these. None if none did: a process of another srun is told by
-    ``launched_by_srun``, since each may be meant to be alone."""
+    """How an MPI launcher started this process: mpiexec, mpirun, or an srun that speaks PMI or PMIx.
+    None if none did; ``launched_by_srun`` tells of processes of any other srun, each of which may be
+    meant to run alone."""
     found = os.environ if environment is None else environment
     for family in FAMILIES:
         rank, size = _number(found, (family.rank,)), _number(found, family.sizes)
@@ -82,9 +82,9 @@ def launched(environment: Mapping[str, str] | None = None) -> Launch | None:
 
 
 def launched_by_srun(environment: Mapping[str, str] | None = None) -> tuple[Launch, bool] | None:
-    """The step of srun's that this process is of where that has told MPI nothing, and whether MPI can be
-    part of it all the same (``--mpi=none`` says that it cannot); None where there is none, or
-    ``launched`` knows more. Slurm's own variables are there also for whoever an mpiexec has started."""
+    """The srun step of this process if MPI was told nothing of it, and whether MPI can be part of it all
+    the same (``--mpi=none`` says that it cannot). None if there is no step, or ``launched`` knows more.
+    Slurm's own variables are set also in processes that an mpiexec has started."""
     found = os.environ if environment is None else environment
     rank, size = _number(found, ("SLURM_PROCID",)), _number(found, (STEP,))
     if rank is None or size is None or launched(found) is not None:
@@ -93,7 +93,7 @@ def launched_by_srun(environment: Mapping[str, str] | None = None) -> tuple[Laun
 
 
 def local_rank(environment: Mapping[str, str] | None = None) -> int | None:
-    """Which process of its host this one is, from 0 on; None where no launcher tells."""
+    """The number of this process on its host, from 0; None if no launcher says."""
     return _number(os.environ if environment is None else environment, LOCAL_RANKS)
 
 

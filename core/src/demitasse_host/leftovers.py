@@ -1,4 +1,4 @@
-"""Files that were being written when their process was killed: whose they are, and which may go."""
+"""Files that a killed process was writing: whose they are, and which may be removed."""
 
 import contextlib
 import hashlib
@@ -26,16 +26,16 @@ _NAME = re.compile(
 
 
 def own_mark() -> str:
-    """What the name of a file says of the process that writes it: its number and, where the system
-    tells, when it was started and among which processes it has that number."""
+    """The part of a file's name that identifies the process that writes it: its number and, if the
+    system tells, when it was started and in which space of process numbers."""
     process = os.getpid()
     start, where = _started(process), _among()
     return f"{process}-{start}-{where}" if start and where else str(process)
 
 
 def clear(folder: Path, new: Path) -> None:
-    """Remove from a folder what processes have left there that ended in the middle of writing it.
-    ``new`` is a file there that was just made, by the clock of who keeps the folder. What cannot be
+    """Remove from a folder what processes left there that ended while they wrote it. ``new`` is a file
+    that was just made there: it tells the time by the clock of the folder's file system. What cannot be
     looked at or removed stays."""
     where = _among()
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
@@ -70,8 +70,8 @@ def _lives(process: int, start: str) -> bool:
 
 
 def _started(process: int) -> str:
-    """When a process was started, in ticks since the system was; 0 of one that has ended, and is only
-    known to its parent yet, and nothing where the system does not tell."""
+    """When a process was started, in ticks since the system was. 0 for one that has ended and is only
+    known to its parent, "" if the system does not tell."""
     fields = _KERNEL.text(f"proc/{process}/stat").rpartition(")")[2].split()
     if len(fields) < 20:
         return ""
@@ -79,7 +79,7 @@ def _started(process: int) -> str:
 
 
 def _among() -> str:
-    """Among which processes numbers are unique: a host's since it was started, or a container's."""
+    """The space in which process numbers are unique: a host since it was started, or a container."""
     boot = _KERNEL.text("proc/sys/kernel/random/boot_id")
     try:
         space = (_KERNEL.root / "proc/self/ns/pid").readlink()

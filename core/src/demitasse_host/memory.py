@@ -1,4 +1,4 @@
-"""Host memory as plans want it: zeroed, aligned, seen through views that stay inside."""
+"""Host memory for plans: zeroed, aligned, and seen through views that stay inside."""
 
 import contextlib
 import mmap
@@ -16,15 +16,15 @@ a step need a 512th of the address translations."""
 
 
 def zeroed(nbytes: int, alignment: int = 64) -> Any:
-    """So many bytes, all zero, that begin at a multiple of ``alignment``; uint8. Raises MemoryError."""
+    """``nbytes`` zero bytes (uint8) that begin at a multiple of ``alignment``. Raises MemoryError."""
     raw = np.zeros(nbytes + alignment, np.uint8)
     first = -raw.ctypes.data % alignment
     return raw[first : first + nbytes]
 
 
 def in_pages(nbytes: int) -> Any:
-    """So many bytes, all zero, straight from the system: aligned to 2 MiB, and in large pages where the
-    system has them, when there are as many, else to a page; uint8. They lie near the core that first
+    """``nbytes`` zero bytes (uint8) straight from the system. From 2 MiB on they are aligned to 2 MiB,
+    in large pages if the system has them; fewer are aligned to a page. They lie near the core that first
     writes to them. Raises OSError, OverflowError."""
     alignment = LARGE_PAGE if nbytes >= LARGE_PAGE else mmap.PAGESIZE
     # Private, not shared: shared anonymous memory has no transparent large pages.
@@ -41,8 +41,8 @@ def in_pages(nbytes: int) -> Any:
 
 
 def host_array(given: Any) -> np.ndarray:
-    """What a caller gives as an array of the host, without a copy where its memory is that: whatever
-    NumPy takes, or an object that has DLPack alone. Raises ValueError that says why it is none."""
+    """An array of the host from whatever NumPy takes, or an object that has DLPack alone; without a copy
+    if the memory is the host's. Raises ValueError that says why it cannot be one."""
     try:
         dlpack = hasattr(given, "__dlpack__") and not hasattr(given, "__array__")
         interface = hasattr(given, "__array_interface__")
@@ -54,7 +54,7 @@ def host_array(given: Any) -> np.ndarray:
 
 
 class HostMemory:
-    """A block of host memory (``demitasse.Memory``) over an array of bytes, which ends with its last
+    """A block of host memory (``demitasse.Memory``) over an array of bytes. It ends with its last
     view."""
 
     def __init__(self, block: Any) -> None:
@@ -78,8 +78,8 @@ class HostMemory:
 
 class HostAllocator:
     """Gives blocks of host memory (``demitasse.Allocator``), each over what ``block`` makes of a number
-    of bytes, and counts all that it ever gave. ``told`` is what errors call it, ``remedy`` what they
-    advise. A plugin gives one of a class of its own, by which it is told whose it is."""
+    of bytes, and counts all that it ever gave. Errors call it ``told`` and advise ``remedy``. A plugin
+    should give one of a class of its own, so that errors can name the plugin."""
 
     def __init__(
         self,
@@ -110,7 +110,8 @@ class HostAllocator:
 
 
 def available_bytes() -> int | None:
-    """What the system could give this process without swapping, or None where it does not tell."""
+    """The bytes that the system could give this process without swapping, or None if it does not
+    tell."""
     spare, limit = _spare_bytes(), address_space()
     if limit is None:
         return spare
@@ -119,8 +120,8 @@ def available_bytes() -> int | None:
 
 
 def address_space() -> tuple[int, int] | None:
-    """The bytes of addresses that a limit (``ulimit -v``) lets this process have, and those that it has;
-    None where there is no limit, or the system does not tell."""
+    """(bytes of addresses that a limit such as ``ulimit -v`` allows this process, bytes that it has);
+    None if there is no limit, or the system does not tell."""
     try:
         rows = Path("/proc/self/limits").read_text(encoding="ascii").splitlines()
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])

@@ -1,4 +1,5 @@
-"""Threads of a process that work in step, whatever interrupts who waits for them."""
+"""Threads of a process that work in step, and finish whatever interrupts the thread that waits for
+them."""
 
 from __future__ import annotations
 
@@ -35,10 +36,10 @@ IDLE = 0.1
 
 
 class Workers:
-    """Threads that run one task each, in step, for one thread at a time. What interrupts that (Python's
-    main thread, wherever it is) leaves them at work: ``finish`` waits for them. All that they use are
-    simple queues: what is Python itself, as futures and conditions, does not bear an interrupt in its
-    middle. A task has a copy of the caller's context."""
+    """Threads that run one task each, in step, for one thread at a time. An interrupt of that thread
+    (Python interrupts the main thread, anywhere) leaves them at work; ``finish`` waits for them. They
+    use simple queues only: futures and conditions are written in Python, and do not survive an interrupt
+    in the middle. A task has a copy of the caller's context."""
 
     def __init__(self, places: Sequence[WorkerPlace]) -> None:
         self._teams = {group.team for place in places for _, group in place.groups if group.team}
@@ -84,8 +85,8 @@ class Workers:
 
 
 class _Watch:
-    """Tells once where threads are when for a while nobody in this process has computed: some that wait
-    for each other at different places do so for ever, and would silently."""
+    """Says once where the threads are when nobody in this process has computed for a while: threads that
+    wait for each other at different places would do so for ever, in silence."""
 
     def __init__(self, threads: Sequence[threading.Thread]) -> None:
         self._threads, self._told = threads, False
@@ -108,8 +109,7 @@ class _Watch:
 
 
 def _where(frame: FrameType | None) -> str:
-    """The place in a program that a thread is at, above what that calls of Python's library, or of a
-    barrier that is made of its."""
+    """The place in a program that a thread is at, outside of Python's library and of a barrier."""
     while frame is not None and (
         Path(frame.f_code.co_filename).parent == _LIBRARY
         or isinstance(frame.f_locals.get("self"), threading.Barrier)
@@ -160,6 +160,7 @@ _OPEN: weakref.WeakSet[Workers] = weakref.WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    """What is in compiled code when the interpreter ends would abort the process."""
+    """End the threads before the interpreter does: one that is in compiled code then would abort the
+    process."""
     for each in list(_OPEN):
         each.close()
