@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import demitasse
+from demitasse import Weights
 
 TWO_PRODUCTS = """
 name: "two products"
@@ -55,3 +58,29 @@ def net_below(
     """A net of some layers below inputs of the given shapes."""
     (folder / "net.prototxt").write_text(inputs(**shapes) + layers)
     return runtime.net(folder / "net.prototxt", precision=precision)
+
+
+def random_weights(net: Any, seed: int = 0) -> Weights:
+    """Numbers that keep the size of activations, for each parameter by what its layer does with it."""
+    dice = np.random.default_rng(seed)
+    kinds = {layer.name: layer.type for layer in net.definition.layers}
+    weights = Weights()
+    for name, arrays in net.params.items():
+        made = []
+        for number, array in enumerate(arrays):
+            shape = np.shape(array)
+            if kinds[name] == "BatchNorm":
+                value = (dice.normal(0, 0.2, shape), dice.uniform(0.5, 1.5, shape), np.ones(shape))[
+                    number
+                ]
+            elif kinds[name] == "Scale" and number == 0:
+                value = dice.uniform(0.5, 1.5, shape)
+            elif kinds[name] == "PReLU":
+                value = dice.uniform(0.1, 0.4, shape)
+            elif len(shape) > 1:
+                value = dice.normal(0, np.sqrt(2 / np.prod(shape[1:])), shape)
+            else:
+                value = dice.normal(0, 0.1, shape)
+            made.append(value.astype(np.float32))
+        weights.parameters[name] = made
+    return weights

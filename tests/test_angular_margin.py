@@ -12,6 +12,7 @@ from agreement import TOLERANCE, Large, Values, check_agreement
 from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from margin_cases import CASES
 from slopes import parameter, step, train
 
 import demitasse
@@ -21,31 +22,6 @@ X = RANDOM.normal(size=(6, 2, 2, 1))
 LABEL = np.array([4, 0, 4, 2, 4, 0], float)
 MARGINS = {"SINGLE": 1, "DOUBLE": 2, "TRIPLE": 3, "QUADRUPLE": 4}
 FACTORS = "base: 40 gamma: 0.5 power: 2 lambda_min: 3"
-
-
-def _case(v: Any) -> Any:
-    samples, classes = v.number(1, 9), v.number(1, 40)
-    length = np.asarray(v.positive(samples))
-    x = length[:, None] * np.cos(v.random.uniform(0, np.pi, (samples, classes)))
-    attributes = {
-        "margin": v.one_of(1, 2, 3, 4),
-        "base": v.one_of(1.0, 40.0),
-        "gamma": v.one_of(0.0, 0.1),
-        "power": v.one_of(1.0, 2.0),
-        "least": v.one_of(0.0, 3.0),
-        "first": v.one_of(0, 7),
-    }
-    iteration = np.array([v.one_of(0, 3, 2**33)], np.uint64)
-    return [x.astype(v.dtype), length, v.labels(samples, classes), iteration], attributes
-
-
-def _backward(v: Any) -> Any:
-    (x, length, label, _), attributes = _case(v)
-    factor = np.array([v.one_of(0.0, 5.0, 1000.0)], v.dtype)
-    return [v.real(*x.shape), x, length, label, factor], {"margin": attributes["margin"]}
-
-
-CASES = {"angular_margin": _case, "angular_margin_backward": _backward}
 
 
 @pytest.mark.parametrize("name", sorted(CASES))

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from annotated_files import annotated_database, rectangles
+from detection_texts import LEARNT, NET
 from launchers import LAUNCHER
 from real_files import DATA
-from test_detection_nets import LEARNT
 
 import demitasse
 from demitasse import DataError, ModelError
@@ -22,35 +22,6 @@ from demitasse import DataError, ModelError
 SSD = DATA / "prototxt" / "chuanqi305+MobileNet-SSD"
 needs_ssd = pytest.mark.skipif(not SSD.is_dir(), reason=f"no nets of SSD under {DATA}")
 COMMAND = Path(sys.executable).with_name("demitasse")
-NET = """
-layer {{ name: "data" type: "AnnotatedData" top: "data" top: "label" include {{ phase: TRAIN }}
-  transform_param {{ scale: 0.0078125 mean_value: 128 mirror: true
-    resize_param {{ height: 32 width: 32 interp_mode: LINEAR interp_mode: AREA }}
-    emit_constraint {{ emit_type: CENTER }} distort_param {{ brightness_prob: 0.5 brightness_delta: 10 }}
-    expand_param {{ prob: 0.3 max_expand_ratio: 1.3 }} }}
-  data_param {{ source: "train_lmdb" batch_size: 16 backend: LMDB }}
-  annotated_data_param {{ batch_sampler {{ max_sample: 1 max_trials: 1 }}
-    batch_sampler {{ sampler {{ min_scale: 0.7 min_aspect_ratio: 0.8 max_aspect_ratio: 1.25 }}
-      sample_constraint {{ min_object_coverage: 0.9 }} max_sample: 1 max_trials: 20 }} }} }}
-layer {{ name: "data" type: "AnnotatedData" top: "data" top: "label" include {{ phase: TEST }}
-  transform_param {{ scale: 0.0078125 mean_value: 128 resize_param {{ height: 32 width: 32 }} }}
-  data_param {{ source: "test_lmdb" batch_size: 10 backend: LMDB }}
-  annotated_data_param {{ batch_sampler {{ }} max_objects: 3 }} }}
-{layers}
-layer {{ name: "loss" type: "MultiBoxLoss" bottom: "loc_f" bottom: "conf_f" bottom: "prior"
-  bottom: "label" top: "loss" include {{ phase: TRAIN }}
-  multibox_loss_param {{ num_classes: 3 code_type: CENTER_SIZE }} }}
-layer {{ name: "conf_r" type: "Reshape" bottom: "conf_f" top: "conf_r"
-  reshape_param {{ shape {{ dim: 0 dim: -1 dim: 3 }} }} include {{ phase: TEST }} }}
-layer {{ name: "conf_s" type: "Softmax" bottom: "conf_r" top: "conf_s" softmax_param {{ axis: 2 }}
-  include {{ phase: TEST }} }}
-layer {{ name: "likely" type: "Flatten" bottom: "conf_s" top: "likely" include {{ phase: TEST }} }}
-layer {{ name: "found" type: "DetectionOutput" bottom: "loc_f" bottom: "likely" bottom: "prior"
-  top: "found" include {{ phase: TEST }}
-  detection_output_param {{ num_classes: 3 code_type: CENTER_SIZE keep_top_k: 20 }} }}
-layer {{ name: "precision" type: "DetectionEvaluate" bottom: "found" bottom: "label" top: "precision"
-  include {{ phase: TEST }} detection_evaluate_param {{ num_classes: 3 evaluate_difficult_gt: false }} }}
-"""
 SOLVER = """
 net: "net.prototxt" type: "Adam" base_lr: 0.003 momentum: 0.9 lr_policy: "fixed" max_iter: 250
 test_iter: 7 test_interval: 250 display: 50 snapshot_after_train: false random_seed: 1

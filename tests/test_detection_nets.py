@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from detection_texts import LEARNT
 from real_files import DATA
-from test_opencv_agrees import random_weights
+from small_nets import random_weights
 
 import demitasse
 
@@ -189,26 +190,6 @@ def test_such_a_net_is_explained_drawn_and_timed(
 
 
 SOLVER = 'net: "{}.prototxt" {} lr_policy: "fixed" max_iter: 250 snapshot_after_train: false'
-LEARNT = """
-layer { name: "c1" type: "Convolution" bottom: "data" top: "c1" convolution_param { num_output: 16
-  kernel_size: 5 stride: 2 pad: 2 weight_filler { type: "xavier" } } }
-layer { name: "r1" type: "ReLU" bottom: "c1" top: "c1" }
-layer { name: "c2" type: "Convolution" bottom: "c1" top: "c2" convolution_param { num_output: 32
-  kernel_size: 5 stride: 2 pad: 2 weight_filler { type: "xavier" } } }
-layer { name: "r2" type: "ReLU" bottom: "c2" top: "c2" }
-layer { name: "loc" type: "Convolution" bottom: "c2" top: "loc" convolution_param { num_output: 4
-  kernel_size: 5 pad: 2 weight_filler { type: "xavier" } } }
-layer { name: "loc_p" type: "Permute" bottom: "loc" top: "loc_p"
-  permute_param { order: 0 order: 2 order: 3 order: 1 } }
-layer { name: "loc_f" type: "Flatten" bottom: "loc_p" top: "loc_f" }
-layer { name: "conf" type: "Convolution" bottom: "c2" top: "conf" convolution_param { num_output: 3
-  kernel_size: 5 pad: 2 weight_filler { type: "xavier" } } }
-layer { name: "conf_p" type: "Permute" bottom: "conf" top: "conf_p"
-  permute_param { order: 0 order: 2 order: 3 order: 1 } }
-layer { name: "conf_f" type: "Flatten" bottom: "conf_p" top: "conf_f" }
-layer { name: "prior" type: "PriorBox" bottom: "c2" bottom: "data" top: "prior" prior_box_param {
-  min_size: 10 variance: 0.1 variance: 0.1 variance: 0.2 variance: 0.2 } }
-"""
 TRAINED = """
 layer {{ name: "data" type: "Data" top: "data" top: "label"
   data_param {{ source: "given" batch_size: 16 }} include {{ phase: TRAIN }} }}

@@ -14,6 +14,19 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from made_up_device import (
+    OVERRIDES,
+    PLUGINS,
+    SOLVER,
+    Device,
+    Engine,
+    Line,
+    Plain,
+    lost,
+    lost_still,
+    machine,
+    train,
+)
 from remote_memory import Giver, Remote, kernels_inside
 
 import demitasse
@@ -29,122 +42,6 @@ from demitasse import (
 )
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
-
-SOLVER = Path("examples/digits/digits_solver.prototxt")
-PLUGINS = ["caffe", "training", "datasets", "reference", "snapshots"]
-
-
-ASKED = {"shape", "dtype", "size", "nbytes", "reshape", "view", "copy", "sum"}
-"""What docs/plugins.md asks of arrays that a host does not address; slices and ``np.asarray`` too."""
-
-
-class Plain(Remote):
-    """An array that is no more than it must be: it has what is asked, NumPy's functions refuse it."""
-
-    __array_ufunc__ = None
-
-    def __getattribute__(self, name: str) -> Any:
-        if name not in ASKED and name[0] != "_" and name != "inside":
-            raise AttributeError(f"an array of a device need not have {name!r}")
-        return super().__getattribute__(name)
-
-
-class At:
-    """An event of a stream in which all is done at once."""
-
-    done, seconds = True, 0.0
-
-    def wait(self) -> None:
-        """It was reached."""
-
-
-class Line:
-    def __init__(self, name: str, copies: list[int]) -> None:
-        self.name, self._copies = name, copies
-
-    def copy(self, target: Remote, source: np.ndarray | Remote) -> None:
-        """From the host's memory it is one of the copies that are counted."""
-        near = isinstance(source, np.ndarray)
-        target[...] = source if near else source[...]
-        if near:
-            self._copies.append(source.nbytes)
-
-    def wait(self, event: At) -> None:
-        event.wait()
-
-    def record(self) -> At:
-        return At()
-
-
-class Engine:
-    def __init__(self, place: str) -> None:
-        self.place, self.closed, self.copies = place, 0, list[int]()
-        self.default = Line("default", self.copies)
-
-    def stream(self, name: str) -> Line:
-        return Line(name, self.copies)
-
-    def pinned(self, shape: Sequence[int], dtype: str) -> np.ndarray:
-        return np.zeros(shape, dtype)
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-class Device:
-    """The plugin: memory, streams, and kernels that the reference computes inside."""
-
-    manifest = {
-        "name": "device",
-        "api": ">=0.1,<0.2",
-        "roles": {"allocator": {"priority": 90}, "kernels": {"priority": 90}, "stream_engine": {}},
-    }
-
-    def __init__(self, kind: type[Remote] = Remote) -> None:
-        self.engines: dict[str, Engine] = {}
-        self._kind = kind
-
-    @hookimpl
-    def allocator(self, space: str, options: Any) -> Giver | None:
-        return Giver(space, self._kind) if space.startswith("device") else None
-
-    @hookimpl
-    def stream_engine(self, space: str, machine: Machine, options: Any) -> Engine | None:
-        if not space.startswith("device"):
-            return None
-        assert space not in self.engines, "a worker's engine is made once"
-        return self.engines.setdefault(space, Engine(space))
-
-    @hookimpl
-    def kernels(self, request: demitasse.Request) -> list[demitasse.Candidate]:
-        return kernels_inside(request)
-
-
-def machine(count: int) -> Machine:
-    level = Level(
-        "accelerator",
-        count,
-        workers="streams",
-        memory=(MemorySpace("device", at="device:*"),),
-        sync=SyncSpec("reference") if count > 1 else None,
-    )
-    return Machine("devices", (level,), fingerprint=fingerprint())
-
-
-OVERRIDES = {"max_iter": 4, "test_iter": 2, "test_interval": 2, "display": 0}
-
-
-def train(
-    plugins: Sequence[Any], hw: Any, tmp_path: Path, **options: Any
-) -> tuple[list[float], Any, Any]:
-    changes = {**OVERRIDES, "snapshot_prefix": str(tmp_path / "digits")} | options.pop("overrides", {})
-    with compose(hw, plugins=plugins) as runtime:
-        trainer = runtime.trainer(SOLVER, overrides=changes, precision="f64", **options)
-        losses = [trainer.step().loss for _ in range(3)]
-        scores = trainer.test()
-        params = {name: [np.array(a) for a in arrays] for name, arrays in trainer.net.params.items()}
-        trainer.snapshot(tmp_path / "kept")
-    return losses, scores, params
 
 
 @pytest.mark.parametrize(("workers", "kind"), [(1, Remote), (2, Plain)])
@@ -235,14 +132,8 @@ def test_an_interrupted_loss_is_explained_on_the_device(tmp_path: Path) -> None:
 def test_what_an_engine_raises_names_it_and_its_place(
     where: str, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lost(self: Any, *given: Any) -> None:
-        raise OSError("device lost")
-
-    def close(self: Any) -> None:
-        raise OSError("it is lost still")
-
     monkeypatch.setattr(Engine if where == "pinned" else Line, where, lost)
-    monkeypatch.setattr(Engine, "close", close)
+    monkeypatch.setattr(Engine, "close", lost_still)
     with (
         pytest.raises(demitasse.PluginError) as error,
         compose(machine(workers), plugins=[Device(), *PLUGINS]) as runtime,
@@ -257,9 +148,6 @@ def test_what_an_engine_raises_names_it_and_its_place(
 
 
 def test_a_net_names_the_device_that_its_forward_fails_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lost(self: Any, target: Any, source: Any) -> None:
-        raise OSError("device lost")
-
     with compose(machine(1), plugins=[Device(), *PLUGINS]) as runtime:
         net = runtime.net("examples/digits/digits_train_test.prototxt")
         monkeypatch.setattr(Line, "copy", lost)

@@ -317,6 +317,18 @@ def test_nobody_imports_the_folders_of_the_workspace() -> None:
     assert not found, "\n".join(found)
 
 
+def test_tests_import_no_test() -> None:
+    """What several share is a module of its own, named for what it holds."""
+    found = [
+        f"{located(path, line)}: {module}"
+        for path in tracked()
+        if path.suffix == ".py"
+        for module, _, line in imports(path)
+        if module.startswith("test_")
+    ]
+    assert not found, "\n".join(found)
+
+
 def test_untrusted_data_is_never_run() -> None:
     found = []
     for path in SOURCES:

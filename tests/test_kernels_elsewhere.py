@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from annotated_files import annotated_database, rectangles
+from detection_texts import LEARNT, NET
+from made_up_device import PLUGINS, Device, Plain, machine, train
 from remote_memory import Remote, kernels_inside
-from test_annotated_data import NET
-from test_detection_nets import LEARNT
-from test_device_memory import PLUGINS, Device, Plain, machine, train
 
 import demitasse
 import demitasse_contracts.elsewhere

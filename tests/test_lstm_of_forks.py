@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from recurrent_formulas import lstm, sigmoid
 from slopes import parameter, slope, step, train
-from test_recurrent_layers import lstm, sigmoid
 
 import demitasse
 

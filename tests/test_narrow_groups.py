@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from convolution_checks import BLOCKED, NHWC, check_convolution
 from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_fast_convolutions import BLOCKED, NHWC, check_convolution
 
 from demitasse import PLAIN, Layout, Place, Request, TensorSpec
 from demitasse.operations import VOCABULARY, Shape

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from real_files import DATA
+from small_nets import random_weights
 
 import demitasse
 from demitasse import ModelError, Runtime, Weights
@@ -130,32 +131,6 @@ def at_one_sample(runtime: Runtime, path: Path, folder: Path) -> Path:
         lines.append(line)
     target.write_text("\n".join(lines))
     return target
-
-
-def random_weights(net: Any, seed: int = 0) -> Weights:
-    """Numbers that keep the size of activations, for each parameter by what its layer does with it."""
-    dice = np.random.default_rng(seed)
-    kinds = {layer.name: layer.type for layer in net.definition.layers}
-    weights = Weights()
-    for name, arrays in net.params.items():
-        made = []
-        for number, array in enumerate(arrays):
-            shape = np.shape(array)
-            if kinds[name] == "BatchNorm":
-                value = (dice.normal(0, 0.2, shape), dice.uniform(0.5, 1.5, shape), np.ones(shape))[
-                    number
-                ]
-            elif kinds[name] == "Scale" and number == 0:
-                value = dice.uniform(0.5, 1.5, shape)
-            elif kinds[name] == "PReLU":
-                value = dice.uniform(0.1, 0.4, shape)
-            elif len(shape) > 1:
-                value = dice.normal(0, np.sqrt(2 / np.prod(shape[1:])), shape)
-            else:
-                value = dice.normal(0, 0.1, shape)
-            made.append(value.astype(np.float32))
-        weights.parameters[name] = made
-    return weights
 
 
 def ours(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from real_files import DATA
-from test_opencv_agrees import random_weights
+from small_nets import random_weights
 
 import demitasse
 

@@ -6,30 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from agreement import Case, Values, hook, make_request, run
+from agreement import Case, Values
 from cuda_on_cpu import NO_COMPILER, EmulatedDriver, compiler
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kernels_on_cpu import ORDERS, check
-from test_kernels_agree import CASES, pooling
+from served_cases import SERVED
 
 from demitasse_gpu.device import Device
-from demitasse_gpu.kernels import FACTORIES
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason=NO_COMPILER)
-
-
-def _pooling_max_backward(v: Values) -> Case:
-    """Of maxima: our kernel looks for them in their windows."""
-    x, attributes = pooling(v)
-    request = make_request("pooling_max", [x], attributes, v.dtype)
-    (reference,) = hook("reference")(request)
-    _, y, argmax = run(reference, request, [x])
-    return [v.real(*y.shape), argmax], {**attributes, "shape": x.shape}
-
-
-SERVED = {name: case for name, case in CASES.items() if name in FACTORIES}
-SERVED["pooling_max_backward"] = _pooling_max_backward
 
 
 @pytest.fixture(scope="module")

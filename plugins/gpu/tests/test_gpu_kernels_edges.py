@@ -26,8 +26,8 @@ from kernels_on_cpu import (
     rounded,
     run,
 )
-from test_gpu_kernels_agree import SERVED
-from test_gpu_kernels_words import CASES
+from served_cases import SERVED
+from word_cases import CASES
 
 from demitasse import PLAIN, DataError, Layout, Request, TensorSpec
 from demitasse.operations import VOCABULARY

@@ -155,7 +155,7 @@ class DeviceArray:
         return made
 
     def __iadd__(self, other: Any) -> Self:
-        """Add an array of the same shape, on the device. Raises TypeError for what is no float."""
+        """Add an array of the same shape, on the device. Raises TypeError for anything but floats."""
         if self.dtype not in (np.float32, np.float64):
             raise TypeError(f"{self!r} cannot be added to: float32 and float64 arrays can")
         if not isinstance(other, DeviceArray):

@@ -27,7 +27,7 @@ class Options:
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Options:
-        """What is asked for. Raises CompositionError for an option that is none, or a value that cannot
+        """What is asked for. Raises CompositionError for an unknown option, or a value that cannot
         be."""
         names = [field.name for field in fields(cls)]
         for name, value in given.items():
