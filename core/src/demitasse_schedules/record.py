@@ -235,7 +235,7 @@ class Algorithm:
     ) -> Schedule:
         """The schedule for ``size`` elements. ``groups`` are ranks near each other, each in one of them
         (an int: so many that follow each other); ``order[i]`` is the rank with number i (a rank map).
-        Raises PlanError for a goal, rank, group or order that is none."""
+        Raises PlanError for a goal, rank, group or order that is not valid."""
         if goal not in self.goals:
             raise PlanError(unknown("goal", goal, self.goals, self.name))
         if ranks < 1 or size < 0 or not 0 <= root < ranks or (chunks is not None and chunks < 1):

@@ -26,7 +26,7 @@ class Tuner(Protocol):
 @dataclass(frozen=True)
 class Kernels:
     """Who computes at a place: (plugin, its kernels hook), preferred first, who tries candidates, and
-    who refuses those that are none."""
+    who refuses wrong ones."""
 
     offers: Sequence[tuple[str, Callable[..., Iterable[Candidate]]]]
     tuner: Tuner | None = None
@@ -42,7 +42,7 @@ class Kernels:
     def choose(self, request: Request, layer: str) -> tuple[str, Candidate, str]:
         """(plugin, candidate, reason): of the first plugin that computes the request the candidate that
         is quickest, as all say or as the tuner finds, else the first. Raises PlanError that names the
-        layer, the operation and who was asked, PluginError for a candidate that is none."""
+        layer, the operation and who was asked, PluginError for a wrong candidate."""
         plugin, candidates = self.find(request)
         asked = [name for name, _ in self.offers]
         if not candidates:

@@ -285,7 +285,7 @@ class Channel:
 
 
 def _messages(line: _Line) -> Iterable[Message | None]:
-    """The whole messages that a connection has brought; None for what is none."""
+    """The whole messages that a connection has brought; None for bytes that are no messages."""
     while len(line.received) >= _LENGTH.size:
         (length,) = _LENGTH.unpack_from(line.received)
         if length > LONGEST:

@@ -159,7 +159,7 @@ class Measurements:
     seconds: dict[tuple[str, int, Way, int], list[float]] = field(default_factory=dict)
 
     def record(self, way: Way, nbytes: int, ranks: int, seconds: float, goal: str = "allreduce") -> None:
-        """Remember a time of a way, also of one that is none of ours (MPI's own)."""
+        """Remember a time of a way, also of one that is not ours (MPI's own)."""
         self.seconds.setdefault((goal, ranks, way, bucket(nbytes)), []).append(float(seconds))
 
     def of(self, nbytes: int, ranks: int, goal: str = "allreduce") -> dict[Way, float]:
@@ -217,7 +217,7 @@ def network_of(machine: Machine) -> Topology:
 def maps(network: Topology, ranks: int, only: str = AUTO) -> dict[str, np.ndarray[Any, Any]]:
     """Rank maps by name: which rank has number i. The numbers run through the tiers' coordinates:
     natural in the tiers' own order, round-robin with the outermost one fastest, the others named after
-    their order of tiers. Raises CompositionError for a map that is none."""
+    their order of tiers. Raises CompositionError for an unknown map."""
     found: dict[str, np.ndarray[Any, Any]] = {}
     for name in RANK_MAPS:
         order = network.place(ranks, name)

@@ -39,7 +39,7 @@ def write_blob(path: Path, array: np.ndarray) -> None:
 
 
 def read_mean_image(path: Path) -> np.ndarray:
-    """A mean image of a binaryproto file. Raises ModelError for what is none."""
+    """A mean image of a binaryproto file. Raises ModelError for any other file."""
     mean = read_blob(path)
     if problem := _unreal(mean):
         raise ModelError(f"{path}: is no mean: it has {problem}")

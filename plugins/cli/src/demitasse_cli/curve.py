@@ -174,14 +174,14 @@ def draw(runs: Sequence[Run], target: Path, score: str, title: str | None) -> No
 
 
 def _whole(value: Any) -> int:
-    """An iteration. Raises ValueError for what is none."""
+    """An iteration's number. Raises ValueError for anything else."""
     if type(value) is not int or not 0 <= value < _LAST:
         raise ValueError(f"{value!r} is no iteration")
     return value
 
 
 def _number(value: Any) -> float:
-    """A number, NaN for None. Raises TypeError or OverflowError for what is none."""
+    """A number, NaN for None. Raises TypeError or OverflowError for anything else."""
     if isinstance(value, (str, bool)):
         raise TypeError(f"{value!r} is no number")
     return math.nan if value is None else float(value)

@@ -56,7 +56,7 @@ def _cast(
 
 
 def _option(name: str, parameters: Sequence[click.Parameter], given: Sequence[str]) -> str:
-    """An option that is none. Of a word with one dash the parser tells the first letter alone."""
+    """An unknown option. Of a word with one dash the parser tells the first letter alone."""
     if len(name) == 2:
         name = next((word.partition("=")[0] for word in given if word.startswith(name)), name)
     valid = [n for each in parameters for n in (*each.opts, *each.secondary_opts) if n[0] == "-"]

@@ -19,7 +19,8 @@ class LmdbReader:
     file system that cannot be written. Nobody may write to it meanwhile."""
 
     def __init__(self, path: Path) -> None:
-        """Raises DataError for what is no LMDB environment, is cut off, or has no entries."""
+        """Raises DataError for anything but an LMDB environment, for one that is cut off or has no
+        entries."""
         try:
             import lmdb
         except ImportError as error:

@@ -106,7 +106,8 @@ class HostStream:
 
     def copy(self, target: Any, source: Any) -> None:
         """Copy ``source`` to ``target`` at the pace of the links between them. Raises ValueError for two
-        that are not contiguous arrays of one size and element type, TypeError for what is no array."""
+        that are not contiguous arrays of one size and element type, TypeError for anything but an
+        array."""
         self._enqueue(self._engine.copying(target, source, self.name))
 
     def call(self, work: Callable[[], None]) -> None:
@@ -242,7 +243,7 @@ class HostEngine:
 
     def copying(self, target: Any, source: Any, name: str) -> Action:
         """What copies ``source`` to ``target``; ``name`` is the stream's, for messages. Raises
-        ValueError for two that do not fit each other, TypeError for what is no array."""
+        ValueError for two that do not fit each other, TypeError for anything but an array."""
         to, of = fitting(target, source, f"{self.place}, stream {name!r}")
         rate, directions = self._way(target, source)
         if rate.limited:
@@ -275,7 +276,7 @@ class HostEngine:
 
 def fitting(target: Any, source: Any, where: str) -> tuple[Bytes, Bytes]:
     """The bytes of a copy's target and source. Raises ValueError for two that are not contiguous arrays
-    of one size and element type, TypeError for what is no array."""
+    of one size and element type, TypeError for anything but an array."""
     for role, array in (("target", target), ("source", source)):
         if not isinstance(array, np.ndarray):
             kind = type(array).__name__

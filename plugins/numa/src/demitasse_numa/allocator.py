@@ -1,4 +1,5 @@
-"""Memory of one domain: bound to its nodes, touched first from a helper thread in it, large pages."""
+"""Memory of one domain: bound to its nodes, in large pages, and first touched by a helper thread in the
+domain."""
 
 from __future__ import annotations
 
@@ -32,9 +33,9 @@ POPULATE_WRITE = 23
 
 
 class DomainMemory(HostMemory):
-    """One zeroed block, aligned to 2 MiB when it has as much, else to a page. Its pages are taken at
-    the first ``view``, all at once, so that asking whether a net fits costs no time; ``parts`` are
-    (bytes, node) in order."""
+    """One zeroed block, aligned to 2 MiB from that size on, else to a page. All of its pages are taken
+    at the first ``view``, so that asking whether a net fits costs no time. ``parts`` are the (bytes,
+    node) that make up the block, in order."""
 
     def __init__(
         self, nbytes: int, domain: Domain, parts: Sequence[tuple[int, int]], large: bool
@@ -103,13 +104,14 @@ class DomainAllocator:
         self._files = files or KernelFiles(Path("/"))
 
     def enter(self) -> Callable[[], None]:
-        """Called first in each thread that computes with this memory: binds it to the domain. Returns
-        what gives it its processors back."""
+        """Bind the calling thread to the domain; called first in each thread that computes with this
+        memory. Returns a function that gives the thread its processors back."""
         return bound(self.domain)
 
     def allocate(self, nbytes: int) -> DomainMemory:
-        """A new zeroed block. Raises MemoryError with the bytes asked for and those free in each of the
-        domain's nodes: before they are used, as a system out of memory in a node ends the process."""
+        """A new zeroed block. If the domain's nodes have too little memory, raises MemoryError with the
+        bytes asked for and those free in each node, before any is used: a system that runs out of memory
+        in a node ends the process."""
         try:
             memory = DomainMemory(nbytes, self.domain, self._parts(nbytes), self.large_pages)
         except (OSError, OverflowError) as error:
@@ -121,8 +123,8 @@ class DomainAllocator:
         return memory
 
     def _parts(self, nbytes: int) -> list[tuple[int, int]]:
-        """Which node gives how much of a block: whole pages, large ones where the block goes on in the
-        next node."""
+        """(bytes, node) for a block: whole pages, and large pages where the block continues in the next
+        node."""
         fast = self.domain.fast if self.first == "hbm" else ()
         parts: list[tuple[int, int]] = []
         needed = -(-nbytes // pages.PAGE) * pages.PAGE
@@ -144,8 +146,8 @@ class DomainAllocator:
         )
 
     def free(self, node: int) -> int | None:
-        """Bytes that a node could give without swapping: unused ones, and those of cached files. None
-        where the system does not tell."""
+        """The bytes that a node could give without swapping: unused ones and those of cached files. None
+        if the system does not tell."""
         path = f"{NODES}/node{node}/meminfo"
         counts = [self._files.size(path, key) for key in ("MemFree", "Inactive(file)", "SReclaimable")]
         if counts[0] is None:
@@ -157,8 +159,8 @@ def allocate_space(
     space: str, options: Mapping[str, Any], machine: Topology | None = None
 ) -> DomainAllocator | None:
     """The allocator of ``numa:N``, or of ``numa``, the domain that the caller runs in; None for other
-    spaces. Raises CompositionError for a domain that is not there, DescriptionError for an option that
-    is none, PlanError where memory cannot be placed."""
+    spaces. Raises CompositionError for a domain that does not exist, DescriptionError for an unknown
+    option, PlanError if memory cannot be placed."""
     kind, _, number = space.partition(":")
     if kind != "numa":
         return None

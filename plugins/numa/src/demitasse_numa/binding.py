@@ -1,4 +1,4 @@
-"""Threads bound to the processors of a domain, and helpers that do something from within one."""
+"""Threads bound to the processors of a domain, and helper threads that do something inside one."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def bind_thread(domain: Domain) -> None:
 
 @dataclass
 class _Bound:
-    """A thread that computes: the processors that it had before, and those that it was given, for so
-    many ``users``."""
+    """A bound thread: the processors that it had before, those that it was given, and how many ``users``
+    need it bound."""
 
     before: Set[int]
     given: Set[int]
@@ -48,9 +48,9 @@ _LOCK = process_lock(reentrant=True)  # a net that is collected meanwhile undoes
 
 
 def bound(domain: Domain) -> Callable[[], None]:
-    """Bind the calling thread as ``bind_thread`` does. What is returned undoes it, from any thread: once
-    the last of those that had it bound is done, it has its processors back, unless somebody else gave
-    it others meanwhile. Raises WorkerError where the system refuses."""
+    """Bind the calling thread as ``bind_thread`` does. Returns a function that undoes it, from any
+    thread: once all users have called theirs, the thread has its processors back, unless someone else
+    gave it others meanwhile. Raises WorkerError if the system refuses."""
     thread, number = threading.current_thread(), threading.get_native_id()
     can = bool(domain.cpus) and hasattr(os, "sched_setaffinity")
     with _LOCK:
@@ -77,8 +77,8 @@ def bound(domain: Domain) -> Callable[[], None]:
 
 
 def from_within(domain: Domain, task: Callable[[], T]) -> T:
-    """What ``task`` returns, done by a helper thread bound to a domain: what it is the first to touch
-    lies there (section 4.2, "first touch"). Raises what the task raises."""
+    """The result of ``task``, done by a helper thread that is bound to a domain, so that memory that it
+    touches first lies there (section 4.2, "first touch"). Raises what the task raises."""
     results: list[T] = []
     errors: list[BaseException] = []
 

@@ -38,8 +38,8 @@ BUCKET_BYTES = 1 << 20
 
 
 class Row(NamedTuple):
-    """One step of a walk: what to do with the part whose root is ``root``, whose hand-over to wait for
-    (None: nobody's), whose memory to read, and whether to tell that it is done."""
+    """One step of a walk over the part whose root is ``root``: what to do (``kind``), whose hand-over to
+    wait for (None: nobody's), whose memory to read, and whether to announce that it is done."""
 
     kind: int
     root: int
@@ -50,8 +50,8 @@ class Row(NamedTuple):
 
 
 class Board:
-    """What the siblings of a team share: a flag for each hand-over of each bucket, the generation (a
-    failed iteration begins a new one), and numbers to add up."""
+    """What the siblings of a team share: a flag for each hand-over of each bucket, the generation of
+    flags (a failed iteration begins a new one), and numbers to add up."""
 
     def __init__(self, team: Team) -> None:
         self.barrier, self.size = team.barrier, team.size
@@ -71,13 +71,13 @@ class Board:
             return self._flags[key]
 
     def totals(self, count: int, call: int) -> Any:
-        """Two boards of ``count`` numbers a sibling, one for even rounds and one for odd."""
+        """Two boards with ``count`` numbers for each sibling: one for even rounds, one for odd."""
         with self._lock:
             empty = np.zeros((2, self.size, count))
             return self._totals.setdefault((call, count), empty)
 
     def fail(self) -> None:
-        """What was handed over until now is of no use any more."""
+        """Begin a new generation, in which nothing that was handed over so far counts, and raise."""
         with self._lock:
             self.generation += 1
         raise threading.BrokenBarrierError
@@ -93,15 +93,14 @@ def _shared(team: Team) -> Board:
 
 
 class DomainTree(GradientSync):
-    """Each domain has parameters and gradients of its own. A parent waits for its children, adds their
-    gradients to its own, and tells its parent; the root updates, and each child copies the parameters
-    from its parent.
+    """Sums gradients along a tree of domains, each of which has parameters and gradients of its own. A
+    parent waits for its children, adds their gradients to its own and tells its parent. The root
+    updates, and each child copies the parameters from its parent.
 
     With ``root = "spread"`` each domain is the root of a part of the parameters, so that all domains
-    add, update and read from others at once; with ``"first"`` domain 0 is the root of all, as in the
-    paper. Sums are made in the same order in every run: the same bits. Raises CompositionError for
-    siblings in other processes, DescriptionError for an option that is none.
-    """
+    add, update and read from others at once. With ``"first"`` domain 0 is the root of all, as in the
+    paper. Sums are made in the same order in every run, to the same bits. Raises CompositionError for
+    siblings in other processes, DescriptionError for an unknown option."""
 
     bucket_bytes = BUCKET_BYTES
 
@@ -138,22 +137,24 @@ class DomainTree(GradientSync):
             walk(none, 0, np.zeros(1, np.int64), 0, 0, memory.gradients)
 
     def owned(self, span: Span) -> Span:
-        """The part of which this domain is the root."""
+        """The part that this domain is the root of."""
         return parts(span, self.size, self.spread)[self.index] if self.size > 1 else span
 
     def reduce(self, bucket: Bucket, span: Span) -> Work | None:
-        """Add the children's gradients to one's own, deepest trees last, and tell the parents."""
+        """Add the children's gradients to this domain's, in the deepest trees last, and tell the
+        parents."""
         self._spans.append(span)
         return self._walk(bucket, span, list(self._sums(span)), "gradients", 0)
 
     def distribute(self, bucket: Bucket, span: Span) -> Work | None:
-        """Copy the parameters of other roots' parts from one's parent, and tell the children. A parent
-        may go on meanwhile: it changes parameters again only after the next reduce, to which all of its
-        children have given."""
+        """Copy the parameters of the other roots' parts from the parent, and tell the children. The
+        parent may go on meanwhile: it changes parameters again only after the next reduce, to which all
+        of its children have contributed by then."""
         return self._walk(bucket, span, list(self._copies(span)), "parameters", 1)
 
     def total(self, mine: Any, total: Any) -> Work | None:
-        """The sum over domains in order of index: each updates a part and needs the whole's size."""
+        """The sum over domains, in order of index, for an update that needs the size of the whole
+        gradient."""
         if self.size == 1:
             return None
         board, index, barrier = self.board, self.index, self.team.barrier
@@ -173,7 +174,7 @@ class DomainTree(GradientSync):
         return add
 
     def quiesce(self) -> None:
-        """Bring to domain 0 the solver's state of the parts that others update."""
+        """Copy to domain 0 the solver's state of the parts that other domains update."""
         if self.index > 0 or self.size == 1:
             return
         for root, part in (each for span in self._spans for each in self._parts(span) if each[0] > 0):
@@ -223,7 +224,7 @@ class DomainTree(GradientSync):
     def _walk(
         self, bucket: Bucket, span: Span, rows: Sequence[Row], memory: str, first: int
     ) -> Work | None:
-        """The rows as a table of addresses and flags, and the work that walks it."""
+        """The work that does the rows, as a table of addresses and flags."""
         if self.size == 1 or not rows:
             return None
         from demitasse_numa.loops import walk

@@ -1,8 +1,8 @@
-"""What domains do to agree, compiled and without the GIL: wait for a sibling, add or copy, tell.
+"""Compiled loops, without the GIL, by which domains wait for a sibling, add or copy, and tell.
 
-A walk is a table of rows (kind, flag to wait for, source, target, elements, flag to set): addresses in
-bytes, flags by their number or -1. It is done in order and can be taken up where it was left.
-"""
+A walk is a table of rows (kind, flag to wait for, source, target, elements, flag to set). Sources and
+targets are addresses in bytes, flags are numbers or -1. Rows are done in order, and a walk can be
+resumed at the row where it stopped."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _address(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
 
 
 def _look_typed(context: Any, flags: Any, index: Any) -> Any:
-    """A flag's value; what its setter wrote before it is seen after it."""
+    """Read a flag; whatever was written before it was set is visible afterwards."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load_atomic(_address(context, builder, signature, arguments), "acquire", 8)
@@ -89,7 +89,7 @@ _pass: Any = intrinsic(_call_typed("sched_yield"))
 
 @compiled_loop
 def wait(flags: Array, flag: int, value: int, patience: int) -> bool:
-    """Whether a flag came to ``value`` within about ``patience`` microseconds."""
+    """Whether a flag reached ``value`` within about ``patience`` microseconds."""
     for _ in range(SPINS):
         if _look(flags, flag * LINE) >= value:
             return True
@@ -106,8 +106,8 @@ def wait(flags: Array, flag: int, value: int, patience: int) -> bool:
 
 @compiled_loop
 def walk(table: Array, row: int, flags: Array, value: int, patience: int, like: Array) -> int:
-    """Do a table's rows from ``row`` on, with numbers of ``like``'s type; the row at which it ran out
-    of patience, or how many there are."""
+    """Do a table's rows from ``row`` on, on numbers of ``like``'s type. Returns the row at which its
+    patience ended, or the number of rows."""
     while row < table.shape[0]:
         kind, before, after = table[row, 0], table[row, 1], table[row, 5]
         source, target, count = table[row, 2], table[row, 3], table[row, 4]

@@ -9,7 +9,7 @@ LIBRARIES = ("auto", "hwloc", "files")
 
 
 def this_machine(library: str = "auto") -> Topology:
-    """Raises DescriptionError for a library that is none, or for ``hwloc`` where it cannot be loaded."""
+    """Raises DescriptionError for an unknown library, or for ``hwloc`` where it cannot be loaded."""
     if library not in LIBRARIES:
         raise DescriptionError(unknown("library", library, LIBRARIES, "options.numa"))
     if library != "files":

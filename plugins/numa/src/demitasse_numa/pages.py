@@ -56,14 +56,14 @@ def why_not() -> str | None:
 
 
 def bind(address: int, size: int, nodes: Iterable[int]) -> None:
-    """Pages of ``size`` bytes from ``address`` (a page's first) are to come from ``nodes``. Raises
+    """Take the pages of ``size`` bytes from ``address`` on, the start of a page, from ``nodes``. Raises
     OSError."""
     mask = _mask(nodes)
     _call("mbind", _long(address), _long(size), _long(BIND), mask, _long(MASK_WORDS * WORD), _long(0))
 
 
 def where(addresses: Iterable[int]) -> list[int]:
-    """The node of the page at each address; negative (an errno) where none is there yet. Raises
+    """The node of the page at each address; negative (an errno) if there is no page yet. Raises
     OSError."""
     asked, found = list(addresses), list[int]()
     for first in range(0, len(asked), AT_ONCE):
@@ -77,7 +77,7 @@ def where(addresses: Iterable[int]) -> list[int]:
 
 
 def nodes_of(array: Any) -> Counter[int]:
-    """How many pages of a NumPy array lie in each node; those that were never touched under -1."""
+    """The number of a NumPy array's pages in each node; pages that were never touched count under -1."""
     if not array.nbytes:
         return Counter()
     first = array.ctypes.data // PAGE * PAGE

@@ -10,12 +10,11 @@ from demitasse_numa.topology import Topology
 
 
 def refined(levels: Iterable[Level], machine: Topology) -> tuple[Level, ...]:
-    """The levels that other probes found, with a worker thread in each of several memory domains; none
-    on a machine with one, or where nothing was found yet.
+    """The levels that other probes found, with a worker thread in each of several memory domains.
+    Returns no levels on a machine with one domain, or if no level was found before.
 
-    A domain has as many cores as the smallest has, and the memory of the smallest. What the process may
-    not use is not counted.
-    """
+    A domain counts as many cores, and as much memory, as the smallest domain has. What the process may
+    not use does not count."""
     given = tuple(levels)
     count = len(machine.domains)
     if not given or count < 2:

@@ -1,4 +1,5 @@
-"""The memory domains that this process may use: their processors, their memory, what is near what."""
+"""The memory domains that this process may use: their processors, their memory, and which are near
+which."""
 
 from __future__ import annotations
 
@@ -24,9 +25,9 @@ table of bandwidths in their firmware (Knights Landing, Knights Mill)."""
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the system: its number, bytes of memory (None: not told), the processors that this
-    process may use in it, ``distances`` to other nodes, and ``bandwidth`` in MB/s from its nearest
-    processors, where firmware tells it."""
+    """A node of the system: its number, bytes of memory (None: unknown), the processors in it that this
+    process may use, ``distances`` to other nodes, and ``bandwidth`` in MB/s from the nearest processors,
+    if firmware tells it."""
 
     number: int
     memory: int | None
@@ -36,7 +37,7 @@ class Node:
     kind: str = ""
 
     def distance(self, other: int) -> int:
-        """To another node, in the firmware's unit (10 is local)."""
+        """The distance to another node, in the firmware's unit (10 is local)."""
         return self.distances.get(other, LOCAL if other == self.number else REMOTE)
 
 
@@ -63,8 +64,8 @@ class Domain:
 
 @dataclass(frozen=True)
 class Topology:
-    """``domains`` with processors; ``others``, nodes of memory only, as domains that follow them; and
-    all ``nodes`` that may be used, by number."""
+    """The ``domains`` with processors, the ``others`` (nodes of memory only, as domains numbered after
+    them), and all ``nodes`` that may be used, by number."""
 
     domains: tuple[Domain, ...]
     others: tuple[Domain, ...]
@@ -72,8 +73,8 @@ class Topology:
     source: str = "the system's files"
 
     def domain(self, index: int) -> Domain:
-        """Number ``index``, memory-only ones included. Raises CompositionError that lists those there
-        are."""
+        """The domain with this index, memory-only ones included. Raises CompositionError that lists the
+        domains."""
         every = (*self.domains, *self.others)
         if not 0 <= index < len(every):
             valid = ", ".join(f"numa:{each.index}" for each in every)
@@ -230,8 +231,8 @@ def _nodes(files: KernelFiles, cpus: frozenset[int]) -> dict[int, Node]:
 
 
 def _fast(node: Node, near: Node, files: KernelFiles) -> bool:
-    """Whether a node without processors is high-bandwidth memory: as hwloc or firmware say (it may be
-    slower memory beyond a bus as well), or as the processor's model does."""
+    """Whether a node without processors is high-bandwidth memory (it may also be slower memory on a
+    bus): as hwloc or the firmware say, or by the model of the processor."""
     if node.kind:
         return node.kind in ("HBM", "MCDRAM")
     if node.bandwidth and near.bandwidth:

@@ -1,4 +1,4 @@
-"""The n-ary tree of domains (section 4.2), and which part of a span each domain is the root of."""
+"""The n-ary tree of domains (section 4.2), and the part of a span that each domain is the root of."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ class Tree:
     root: int = 0
 
     def parent(self, index: int) -> int | None:
-        """Who adds this domain's gradients to its own; None for the root."""
+        """The domain that adds this one's gradients to its own; None for the root."""
         place = (index - self.root) % self.size
         return None if place == 0 else ((place - 1) // self.arity + self.root) % self.size
 
     def children(self, index: int) -> tuple[int, ...]:
-        """Whose gradients this domain adds to its own, in the order in which it does."""
+        """The domains whose gradients this one adds to its own, in that order."""
         first = ((index - self.root) % self.size) * self.arity + 1
         last = min(first + self.arity, self.size)
         return tuple((place + self.root) % self.size for place in range(first, last))
 
     def height(self, index: int) -> int:
-        """Steps down to the furthest domain below."""
+        """The number of steps down to the furthest domain below."""
         return max((1 + self.height(child) for child in self.children(index)), default=0)
 
 
 def parts(span: Span, size: int, spread: bool) -> Sequence[Span]:
-    """The part of a span that each domain owns: nearly equal ones, or all for the first."""
+    """The part of a span that each domain owns: nearly equal parts, or all of it for the first
+    domain."""
     if not spread or len(span) < size * SMALL:
         empty = Span(span.start, span.start)
         return (span, *(empty for _ in range(size - 1)))

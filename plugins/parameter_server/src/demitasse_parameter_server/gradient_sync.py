@@ -24,7 +24,7 @@ from demitasse_parameter_server.placement import bind, processors
 
 
 def server_of(group: Group) -> GradientSync:
-    """A worker's part of the server of its group. Raises DescriptionError for an option that is none,
+    """A worker's part of the server of its group. Raises DescriptionError for an unknown option,
     CompositionError for siblings that it cannot serve."""
     where = sync_place(group)
     options = Options.read(group.options, where)

@@ -81,7 +81,8 @@ class Header:
 
     @classmethod
     def sent_by(cls, source: int, body: Any) -> Header:
-        """The header that a rank has sent. Raises WorkerError that names it for bytes that are none."""
+        """The header that a rank has sent. Raises WorkerError that names the rank for bytes that are no
+        header."""
         try:
             return cls.unpacked(body)
         except (ValueError, TypeError, msgpack.UnpackException) as error:

@@ -41,7 +41,7 @@ def _never(inputs: Any, outputs: Any, workspace: Any) -> Work:
 
 class Described(GradientSync):
     """Siblings that agree as the description's options say, in simulations only: the first one of a
-    process owns what was added up there. Raises DescriptionError for an option that is none."""
+    process owns what was added up there. Raises DescriptionError for an unknown option."""
 
     def __init__(self, group: Group) -> None:
         check_sync_options(group, AMONG_NODES)

@@ -333,7 +333,7 @@ def link(
 ) -> Link:
     """A chain with its costs. ``bandwidth`` is that of the memory in which workers add; a node has
     ``alike`` such memories; where gradients are measured first (``measuring``) nothing overlaps. Raises
-    DescriptionError or CompositionError for what the description lacks, or an option that is none."""
+    DescriptionError or CompositionError for what the description lacks, or an unknown option."""
     made = Link(chain, machine, item, bandwidth)
     inner = made.inner
     if inner is not None:

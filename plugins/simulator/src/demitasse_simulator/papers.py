@@ -19,7 +19,7 @@ def gather(
 ) -> dict[str, Any]:
     """``{"paper", "cells", "notes"}``: the cells of all composed plugins whose hook ``reproductions``
     knows the paper; by default every installed one is asked. Raises ModelError for a paper that nobody
-    knows, PluginError for an answer that is none."""
+    knows, PluginError for an answer of another form."""
     known = {
         m.name: m.roles["reproductions"]
         for m in discover()

@@ -27,7 +27,8 @@ class Source:
     """
 
     def __init__(self, path: Path, spec: DataSpec, query: Mapping[str, str]) -> None:
-        """Raises DataError for what is no set, is damaged, or cannot be read as asked."""
+        """Raises DataError for anything but a set, for one that is damaged, or cannot be read as
+        asked."""
         check_system(str(path))
         index = read_index(path)
         self.options = options = options_of(spec, query, index.decoding or {})

@@ -41,7 +41,7 @@ class Store:
     stripe."""
 
     def __init__(self, path: Path, options: Options, index: Index | None = None) -> None:
-        """Raises DataError for what is no set; a missing stripe is a fault of its samples."""
+        """Raises DataError for anything but a set; a missing stripe is a fault of its samples."""
         self.index = index = index or read_index(path)
         self.folder = path if path.is_dir() else path.parent
         self.name, self.options = str(path), options

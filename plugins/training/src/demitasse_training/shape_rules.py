@@ -26,7 +26,7 @@ def check_operands(operation: str, inputs: Iterable[Any], where: str) -> None:
 
 
 def check_shape(what: str, shape: Any, where: str) -> None:
-    """Raise PluginError for the shape of an input or a parameter that is none."""
+    """Raise PluginError for the shape of an input or a parameter that is not valid."""
     if not _is_shape(shape):
         raise PluginError(f"{where}: {what} of shape {shape!r:.99} (valid: {VALID})")
 

@@ -140,7 +140,7 @@ def installed(name: str, where: object = None, besides: Iterable[str] = ()) -> A
 
 def given(collectives: Mapping[str, Any]) -> Mapping[str, Algorithm]:
     """What plugins give by the hook ``collectives``, each called as it is named there; these where
-    nobody gives any. Raises PluginError for what is no algorithm."""
+    nobody gives any. Raises PluginError for anything but an algorithm."""
     for name, made in collectives.items():
         if not isinstance(made, Algorithm):
             raise PluginError(f"algorithm {name!r} of a collective: {made!r:.99} (valid: an Algorithm)")

@@ -66,7 +66,7 @@ class Options:
     ) -> Options:
         """The options in a table, of algorithms those that are ``known``. Raises CompositionError that
         begins with ``where`` and names the option, its value, what is valid and the nearest name;
-        DescriptionError for what is no size."""
+        DescriptionError for anything but a size."""
         names = [each.name for each in fields(cls) if each.name != "known"]
         for key in given:
             if key not in names:

@@ -22,7 +22,7 @@ def import_as_python_2() -> None:
 
 
 def run_as_python_2(script: Path) -> None:
-    """Run a script as Python would, as ``__main__``. Raises SyntaxError for what is no Python."""
+    """Run a script as Python would, as ``__main__``. Raises SyntaxError for anything but Python."""
     module = ModuleType("__main__")
     module.__file__ = str(script)
     sys.modules["__main__"] = module

@@ -147,7 +147,7 @@ def tree_of(group: Group) -> Tree:
 
 
 def check(given: Mapping[str, Any], where: str) -> None:
-    """Raise DescriptionError for a rate that is none."""
+    """Raise DescriptionError for an option that is not a valid rate."""
     _told(given, where)
     for name in SHARES:
         share = given.get(name, 0.0)

@@ -122,7 +122,7 @@ READERS: Mapping[str, Callable[[Path, Size, Mapping[str, int]], Boxes]] = Mappin
 
 def _boxes(rows: list[tuple[str, int, Any, Any]], size: Size) -> Boxes:
     """Rows of class, number among those of its class, corners as shares of the image, and whether it is
-    difficult. Raises DataError for a box that is none."""
+    difficult. Raises DataError for a box that is not valid."""
     width, height = size
     made, counts = np.zeros((len(rows), BOX)), dict[int, int]()
     for row, (where, label, corners, difficult) in zip(made, rows, strict=True):

@@ -60,7 +60,7 @@ class Resizing:
         return np.asarray(made).reshape(*made.shape[:2], -1)
 
     def check(self) -> None:
-        """Raise ValueError for a size that no image has, and for words that are none of these."""
+        """Raise ValueError for a size that no image has, and for an unknown word."""
         for what, side in (("height", self.height), ("width", self.width)):
             if not 1 <= side <= LARGEST_IMAGE:
                 raise ValueError(f"{what} {side:,} of images; valid are 1 to {LARGEST_IMAGE:,}")

@@ -35,7 +35,7 @@ class Sampler:
     trials: int = 100
 
     def __post_init__(self) -> None:
-        """Raises ValueError for what is no part of an image."""
+        """Raises ValueError for anything but a part of an image."""
         for name, (low, high), limit in (
             ("scale", self.scale, 1.0),
             ("aspect_ratio", self.ratio, np.inf),

@@ -46,7 +46,7 @@ def _logarithms(x: Reals) -> Reals:
 
 
 def _labels(label: Values, classes: int, blank: int) -> list[Values]:
-    """Each sample's label without blanks. Raises DataError for what is no class."""
+    """Each sample's label without blanks. Raises DataError for a label that is no class."""
     rows = label.reshape(len(label), -1)
     wrong = ~((rows >= 0) & (rows < classes) & (rows == np.floor(rows)))
     if wrong.any():
