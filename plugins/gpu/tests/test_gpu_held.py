@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from convolution_requests import bound, device_with, request
 from stand_in_cudnn import StandIn, back_to_data, back_to_weights, convolved
-from test_gpu_convolutions import bound, device_with, request
 
 from demitasse_gpu.array import DeviceArray, empty
 from demitasse_gpu.device import Device
