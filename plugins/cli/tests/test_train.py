@@ -15,8 +15,9 @@ import pytest
 
 from demitasse import PRECISIONS, Event, ModelError, NumericsError
 from demitasse_cli import options
+from demitasse_cli.history import HISTORY, History
 from demitasse_cli.main import main
-from demitasse_cli.train import HISTORY, History, snapshots
+from demitasse_cli.newest import snapshots
 
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 

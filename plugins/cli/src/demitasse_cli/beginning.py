@@ -1,0 +1,72 @@
+"""What a run says of itself before it begins: plugins and why, weights, batch and rate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TextIO
+
+from demitasse_cli import launch, report
+from demitasse_cli.models import tell_notes
+
+if TYPE_CHECKING:
+    from demitasse import Runtime
+
+
+def tell_beginning(
+    runtime: Runtime, trainer: Any, scaling: str, resume: str | None, stream: TextIO
+) -> None:
+    """Print all of it, and how this run's processes differ from what is described."""
+    print(composed(runtime), file=stream)
+    for path, loaded in trainer.loaded.items():
+        print(f"weights {path}: {loaded}", file=stream)
+    tell_notes(trainer.solver, *trainer.loaded.values())
+    print(effective(trainer, scaling, resume), file=stream, flush=True)
+    counted = launch.counted_otherwise(runtime.machine, trainer.processes.size)
+    for told in filter(None, (counted, launch.bound_narrowly())):
+        print(told, file=stream, flush=True)
+
+
+def composed(runtime: Runtime) -> str:
+    """The plugins and why, a line each."""
+    composition = runtime.composition
+    elsewhere = ""
+    if runtime.machine.simulated:
+        elsewhere = " (described elsewhere: threads and memory are not bound)"
+    roles: dict[str, list[str]] = {manifest.name: [] for manifest in composition.plugins}
+    reasons: dict[str, str] = {}
+    for choice in composition.choices:
+        roles.setdefault(choice.plugin, []).append(choice.role)
+        reasons.setdefault(choice.plugin, choice.reason)
+    rows = [
+        (name, reasons.get(name, ""), ", ".join(dict.fromkeys(served))) for name, served in roles.items()
+    ]
+    unused: dict[str, list[str]] = {}
+    for name, reason in composition.rejected:
+        unused.setdefault(reason, []).append(name)
+    return "\n".join(
+        [
+            f"machine  {composition.machine}{elsewhere}",
+            report.table(("plugin", "because", "for"), rows),
+            *(f"not used  {', '.join(names)}: {reason}" for reason, names in unused.items()),
+        ]
+    )
+
+
+def effective(trainer: Any, scaling: str, resume: str | None) -> str:
+    """The batch and learning rate that the workers make together, and where the run begins. Under weak
+    scaling also what the linear rule would make of the rate: that is the user's decision."""
+    workers = report.counted(trainer.workers, "worker")
+    if trainer.processes.size > 1:
+        workers += f" in {trainer.processes.size} processes"
+    begin = f"from iteration {trainer.iteration}"
+    if resume is not None:
+        begin += f" ({resume})"
+    rate, rule = trainer.solver.rate(trainer.iteration), ""
+    if scaling == "weak" and trainer.workers > 1:
+        scaled = rate * trainer.workers
+        rule = f" as the solver says (by the linear rule {scaled:.4g} for {trainer.workers} batches)"
+    batch = f"batch {trainer.batch} on " if trainer.batch else ""  # samples may be a user's layer's
+    return (
+        f"{batch}{workers} ({scaling} scaling)  "
+        f"learning rate {trainer.solver.rate(trainer.iteration):.4g}{rule}  "
+        f"{begin} to {trainer.solver.max_iterations}"
+    )
