@@ -40,8 +40,8 @@ def test_the_keywords_that_editors_know_are_those_of_the_trainer() -> None:
 
 
 def test_the_keywords_that_editors_know_of_a_net_are_its_own() -> None:
-    """The others are for who has the worker, memory, plan or sources of another."""
-    others = {"worker", "slots", "flat", "gradients", "arena", "open_source", "share", "regions"}
+    """The others are what a trainer gives a net of its own: memory, and where it reads samples."""
+    others = {"lent", "open_source"}
     assert set(NetOptions.__annotations__) == set(keywords("net")) - others
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from demitasse import CompositionError, NumericsError, Runtime, Solver, WeightsFiles, Work
 from demitasse_training.crew import one_at_a_time
+from demitasse_training.lent import Lent
 from demitasse_training.net import Net
 from demitasse_training.resume import resume
 from demitasse_training.trainer import Trainer
@@ -155,7 +156,7 @@ class InteractiveTrainer(Trainer):
                 worker.update.bind(span, worker.flat, gradient, scalars, plan, *about, known)
             )
 
-    def _over_parameters(self, definition: Any, **options: Any) -> Net:
+    def _over_parameters(self, definition: Any, gradients: Any = None, **options: Any) -> Net:
         worker = self._workers[0]
         return Net(
             self.runtime,
@@ -163,8 +164,6 @@ class InteractiveTrainer(Trainer):
             phase=definition.phase,
             retain="all",
             seed=self.seed,
-            worker=worker.place,
-            slots=self.plan.slots,
-            flat=worker.flat.parameters,
+            lent=Lent(worker.place, self.plan.slots, worker.flat.parameters, gradients),
             **options,
         )

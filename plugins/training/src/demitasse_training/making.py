@@ -9,6 +9,7 @@ from typing import Any
 from demitasse import PRECISIONS, DataSpec, ModelError, Processes, Runtime, Solver, Weights, arrange
 from demitasse_training.accord import Accord
 from demitasse_training.crew import Crew
+from demitasse_training.lent import Lent
 from demitasse_training.net import Net
 from demitasse_training.samples import opener
 from demitasse_training.scores import Scores
@@ -88,9 +89,11 @@ def make_tests(
                     precision=precision,
                     data=data,
                     seed=seed,
-                    worker=worker.place,
-                    slots=first.plan.slots,
-                    flat=(worker if worker.place.streams else first).flat.parameters,
-                    arena=worker.memory["arena"],
+                    lent=Lent(
+                        worker.place,
+                        first.plan.slots,
+                        (worker if worker.place.streams else first).flat.parameters,
+                        arena=worker.memory["arena"],
+                    ),
                 )
             )

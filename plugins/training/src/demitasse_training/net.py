@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,9 +20,7 @@ from demitasse import (
     NetDefinition,
     Rooted,
     Runtime,
-    Slot,
     WeightsFiles,
-    WorkerPlace,
     arrange,
     blamed_inside,
     unknown,
@@ -39,6 +37,7 @@ from demitasse_training.arguments import (
 )
 from demitasse_training.entrance import Entrance
 from demitasse_training.inputs import given_input
+from demitasse_training.lent import Lent
 from demitasse_training.planned_net import PlannedNet
 from demitasse_training.planner import Planner
 from demitasse_training.profiling import timed
@@ -60,7 +59,8 @@ class Net(PlannedNet, Rooted):
     ``demitasse.NetOptions`` explains the keywords. ``forward`` takes arrays by input name and plans
     again, once for each set of shapes (the latest few are kept). A net with ``retain="all"`` can also be
     walked layer by layer (``walk``), and backward if it is asked for: from the objective, or with
-    gradients of every blob.
+    gradients of every blob. A trainer gives a net of its own where it reads samples (``open_source``)
+    and what it has ``lent`` the net.
     """
 
     elsewhere = "make another there, by runtime.net(path, weights=...)"
@@ -78,28 +78,26 @@ class Net(PlannedNet, Rooted):
         data: Mapping[str, Mapping[str, Any] | DataSpec] | None = None,
         overrides: Mapping[str, Any] | None = None,
         seed: int = 0,
-        worker: WorkerPlace | None = None,
-        slots: Sequence[Slot] = (),
-        flat: Any = None,
-        gradients: Any = None,
         passes: int = 1,
-        arena: Any = None,
         partial: bool = False,
         open_source: Callable[[DataSpec], DataSource] | None = None,
-        share: Share | None = None,
-        regions: Mapping[str, Any] | None = None,
+        lent: Lent | None = None,
     ) -> None:
         self._one_at_a_time = threading.RLock()
         self.loaded: dict[str, parameters.Loaded] = {}
         check_overrides(overrides)
         check_retain(retain)
-        check_backward(backward, retain if gradients is None else "all")
+        has_gradients = lent is not None and lent.gradients is not None
+        check_backward(backward, "all" if has_gradients else retain)
         seed, precision = whole_seed(seed), chosen_precision(runtime, precision)
         if isinstance(path, NetDefinition):
             definition = path
         else:
             definition = runtime.read(path).net(phase, overrides)
-        worker = worker or arrange(runtime.machine, PRECISIONS[precision], runtime.processes)[0]
+        if lent is not None:
+            worker = lent.worker
+        else:
+            worker = arrange(runtime.machine, PRECISIONS[precision], runtime.processes)[0]
         self._enter = Entrance(runtime.allocator(worker.space))
         planner = Planner(
             runtime,
@@ -113,12 +111,12 @@ class Net(PlannedNet, Rooted):
             retain=retain,
             backward=backward,
             passes=passes,
-            slots=tuple(slots),
-            owns_parameters=flat is None,
-            frees=flat is None and backward == "every blob",
-            share=share or Share(),
+            slots=() if lent is None else lent.slots,
+            owns_parameters=lent is None,
+            frees=lent is None and backward == "every blob",
+            share=Share() if lent is None else lent.share,
         )
-        super().__init__(runtime, planner, flat=flat, gradients=gradients, arena=arena, regions=regions)
+        super().__init__(runtime, planner, lent)
         if phase in (data or {}) and not self.graph.feeds:
             raise ModelError(
                 f"{self.definition.location}: data is given for phase {phase!r}, where the net has no "
@@ -130,17 +128,21 @@ class Net(PlannedNet, Rooted):
         self._lent = False
         drawn = self.graph.scalars["iteration"]
         self._draws = any(drawn in node.inputs for node in self.graph.nodes)
-        if flat is None:
+        if lent is None:
             self._own_parameters()
-            parameters.fill(self.graph, self.plan, self._flat, self.seed)
-            for each, record in read_weights(runtime, weights):
-                self.loaded[each] = parameters.load(
-                    *(self.graph, self.plan, self._flat, record.parameters, each),
-                    partial=partial,
-                    notes=record.notes,
-                )
-            level = logging.WARNING if phase == "test" else logging.INFO
-            parameters.tell_missing(level, self.definition.location, self.loaded)
+            self._fill(weights, partial)
+
+    def _fill(self, weights: WeightsFiles | None, partial: bool) -> None:
+        """Fill the net's own parameters: by their fillers, then by the weights that are given."""
+        parameters.fill(self.graph, self.plan, self._flat, self.seed)
+        for each, record in read_weights(self.runtime, weights):
+            self.loaded[each] = parameters.load(
+                *(self.graph, self.plan, self._flat, record.parameters, each),
+                partial=partial,
+                notes=record.notes,
+            )
+        level = logging.WARNING if self.phase == "test" else logging.INFO
+        parameters.tell_missing(level, self.definition.location, self.loaded)
 
     # What a user calls.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -30,6 +30,7 @@ from demitasse_training.finite import multiplied, not_finite
 from demitasse_training.folding import FOLD
 from demitasse_training.graph import NetGraph
 from demitasse_training.inputs import against
+from demitasse_training.lent import Lent
 from demitasse_training.memory_check import check_room
 from demitasse_training.own_shapes import (
     SampleShapes,
@@ -49,27 +50,19 @@ from demitasse_training.views import Views
 
 class PlannedNet:
     """A net's plan for the shapes that inputs and samples have, bound to memory at first use; another
-    where they change. ``flat``, ``gradients``, ``arena`` and ``regions`` are memory that somebody else
-    has for it, else it has its own."""
+    plan when they change. Memory that is not ``lent`` to it is its own."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        planner: Planner,
-        *,
-        flat: Any = None,
-        gradients: Any = None,
-        arena: Any = None,
-        regions: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, runtime: Runtime, planner: Planner, lent: Lent | None = None) -> None:
         self.runtime = runtime
         self.definition: NetDefinition = planner.definition
         self.worker: WorkerPlace = planner.worker
         self.phase, self.precision, self.seed = planner.phase, planner.precision, planner.seed
         self.dtype = PRECISIONS[self.precision]
         self._allocator = runtime.allocator(self.worker.space)
-        self._arena, self._flat, self._gradients = arena, flat, gradients
-        self._regions = dict(regions or {})
+        self._arena: Any = lent.arena if lent is not None else None
+        self._flat: Any = lent.flat if lent is not None else None
+        self._gradients: Any = lent.gradients if lent is not None else None
+        self._regions: dict[str, Any] = dict(lent.regions) if lent is not None else {}
         self._planner = planner
         self._once: Step | None = None
         self._first: int | None = None

@@ -31,6 +31,7 @@ from demitasse_training.clipping import clip_normalisations
 from demitasse_training.entrance import Entrance
 from demitasse_training.graph import NetGraph
 from demitasse_training.guarded import GuardedStep, MakeGuard
+from demitasse_training.lent import Lent
 from demitasse_training.memory_check import check_room
 from demitasse_training.net import Net
 from demitasse_training.norms import Norms
@@ -359,14 +360,16 @@ class Worker:
         return self._make_net(
             phase="train",
             backward="objective",
-            worker=self.place,
-            slots=self._plan.slots,
-            flat=self.flat.parameters,
-            gradients=self.flat.gradients,
             passes=self.solver.passes,
-            arena=self.memory["arena"],
-            share=self.share,
-            regions={"parameters": parameters, "gradients": gradients},
+            lent=Lent(
+                self.place,
+                self._plan.slots,
+                self.flat.parameters,
+                gradients=self.flat.gradients,
+                arena=self.memory["arena"],
+                regions={"parameters": parameters, "gradients": gradients},
+                share=self.share,
+            ),
         )
 
     def _bind(self, outer: Plan | None = None) -> Step:
