@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +45,7 @@ from demitasse_training.making import Data, make_tests, make_workers
 from demitasse_training.own_shapes import varying
 from demitasse_training.pace import Ask, Pace
 from demitasse_training.profiling import timed
+from demitasse_training.result import Result
 from demitasse_training.resume import saved_run, seed_of
 from demitasse_training.saving import check_numbers, check_writable, gathered, keep, paths_of, write
 from demitasse_training.scores import Scores
@@ -58,17 +58,6 @@ from demitasse_training.weak_methods import weakly
 BETWEEN = 0.5
 """Seconds from the beginning of a test to the first event about its batches, and from one to the
 next."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """The outcome of some iterations: the loss of the last one (its mean over ``average_loss``), the
-    seconds they took, and the first worker's seconds by phase (read, forward, backward, synchronise)."""
-
-    iteration: int
-    loss: float
-    seconds: float
-    phases: Mapping[str, float]
 
 
 class Trainer(Rooted):
@@ -123,30 +112,7 @@ class Trainer(Rooted):
         listening = weakly(self._told), weakly(self._kept), weakly(self._keep)
         self._pace = Pace(self._crew, self._accord, self.processes, self.solver, *listening)
         try:
-            agreement.agree(
-                self.processes,
-                agreement.composition(runtime, self.solver, self.precision, scaling, self.seed),
-            )
-            about: dict[str, Any] = {"data": data, "precision": self.precision, "seed": self.seed}
-            self._make(saved, scaling == "weak", about)
-            self.loaded = begun(
-                runtime,
-                self._workers,
-                seed=self.seed,
-                weights=weights,
-                partial=partial,
-                saved=saved,
-                path=path,
-                setting=self._setting,
-            )
-            if saved is not None:
-                restore_levels(self._workers, self.processes, saved, path)
-                self._pace.iteration = self._written = saved.iteration or 0
-            if self.processes.size > 1:
-                mine = in_common(self._workers[0], self.batch, self.iteration)
-                for number, nets in enumerate(self._tests.nets):
-                    mine |= agreement.samples(nets[0].graph, f"test net {number}'s ")
-                agreement.agree(self.processes, mine)
+            self._begin(weights, partial, saved, path, data)
         except BaseException as error:
             self.processes.fail(error)
             self.close()
@@ -488,8 +454,44 @@ class Trainer(Rooted):
 
     # How it comes to be.
 
-    def _make(self, saved: Weights | None, weak: bool, about: Mapping[str, Any]) -> None:
+    def _begin(
+        self,
+        weights: WeightsFiles | None,
+        partial: bool,
+        saved: Weights | None,
+        path: str | Path,
+        data: Data,
+    ) -> None:
+        """Plan workers and test nets, and give them their first parameters or those of a snapshot.
+        Before and after, processes compare what they must have in common."""
+        agreement.agree(
+            self.processes,
+            agreement.composition(self.runtime, self.solver, self.precision, self.scaling, self.seed),
+        )
+        self._make(saved, data)
+        self.loaded = begun(
+            self.runtime,
+            self._workers,
+            seed=self.seed,
+            weights=weights,
+            partial=partial,
+            saved=saved,
+            path=path,
+            setting=self._setting,
+        )
+        if saved is not None:
+            restore_levels(self._workers, self.processes, saved, path)
+            self._pace.iteration = self._written = saved.iteration or 0
+        if self.processes.size > 1:
+            mine = in_common(self._workers[0], self.batch, self.iteration)
+            for number, nets in enumerate(self._tests.nets):
+                mine |= agreement.samples(nets[0].graph, f"test net {number}'s ")
+            agreement.agree(self.processes, mine)
+
+    def _make(self, saved: Weights | None, data: Data) -> None:
         joined, of = (self._crew, self._accord, self.processes), (self.runtime, self.solver)
+        about: dict[str, Any] = {"data": data, "precision": self.precision, "seed": self.seed}
+        weak = self.scaling == "weak"
         make_workers(*joined, *of, saved=saved, weak=weak, retain=self._retain, **about)
         first = self._workers[0]
         self.plan, self.workers = first.plan, first.share.workers

@@ -1,0 +1,17 @@
+"""The outcome of some iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of some iterations: the loss of the last one (its mean over ``average_loss``), the
+    seconds they took, and the first worker's seconds by phase (read, forward, backward, synchronise)."""
+
+    iteration: int
+    loss: float
+    seconds: float
+    phases: Mapping[str, float]
