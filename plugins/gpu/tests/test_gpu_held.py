@@ -132,6 +132,28 @@ def test_what_does_not_is_left_out_and_told(
     assert "8x8x3x3" in message and "gpu:0" in message
 
 
+def test_what_is_left_out_of_one_size_is_of_others_too(spoilt: list[str]) -> None:
+    """Of single images in many sizes some are measured, and what was quickest for them serves others,
+    which is held against nobody any more."""
+    device = device_with(StandIn())
+    random = np.random.default_rng(3)
+    w = random.normal(size=(8, 8, 3, 3)).astype(np.float32)
+
+    def off(rows: int) -> float:
+        x = random.normal(size=(1, 8, rows, 9)).astype(np.float32)
+        work, specs, made = bound(device, request("convolution", [x, w, None], TOLD, "f32"), [x, w, None])
+        work()
+        found = specs[0].layout.unpack(np.asarray(made[0]), specs[0].shape)
+        expected = convolved(x.astype(np.float64), w.astype(np.float64), *GEOMETRY)
+        return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+    sizes = range(9, 9 + convolutions.SIZES)
+    assert max(map(off, sizes)) < NEAR["f32"]
+    assert len(spoilt) == len(sizes), "each was held against cuDNN"
+    assert max(off(rows) for rows in (20, 10, 21)) < NEAR["f32"]
+    assert len(spoilt) == len(sizes)
+
+
 def test_numbers_that_are_all_zero_prove_nothing(spoilt: list[str]) -> None:
     device = device_with(StandIn())
     step = Step(device, "convolution", "f32")

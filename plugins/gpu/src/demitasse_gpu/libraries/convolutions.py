@@ -448,10 +448,11 @@ def _quickest(
             library.proofs[asked] = _proof(library, asked, name, other)
         # What is not proved yet is measured anew by a process that comes after one that broke off.
         library.chosen.keep(asked, name, lasting=other is None)
-    if measured and asked.x[0] == 1:
-        library.sizes.setdefault(_sizeless(asked), {})[prod(asked.y[2:])] = name
     proof = library.proofs.get(asked)
-    if proof is not None and proof.holds is None and name == proof.own:
+    proved = proof is None or proof.holds is not None or name != proof.own
+    if measured and proved:
+        _teach(library, asked, name)
+    if proof is not None and not proved:
         other_way = (found if proof.other in found else dict(ways(proof.other))).get(proof.other)
         if other_way is not None:
             return HeldCall(library.device, found[name], other_way, made, proof, held)
@@ -464,7 +465,7 @@ def _proof(library: cudnn.Cudnn, asked: Convolution, own: str, other: str) -> Pr
     what = f"{library.device.space}: {NAMES[asked.kind]} of {shapes} in {asked.precision}"
 
     def settle(holds: bool) -> None:
-        library.chosen.keep(asked, own if holds else other)
+        _teach(library, asked, library.chosen.keep(asked, own if holds else other))
 
     return Proof(what, own, other, NEAR[asked.precision], settle)
 
@@ -481,6 +482,13 @@ def _of_other_sizes(library: cudnn.Cudnn, asked: Convolution) -> list[str]:
         return []
     name = known[nearest]
     return [re.sub(r"(cuDNN \d+)\.\d+$", r"\1.0", name), name]
+
+
+def _teach(library: cudnn.Cudnn, asked: Convolution, name: str) -> None:
+    """Have what is the quickest for one image serve those of other sizes: there nobody holds it against
+    another, so what is not proved teaches nobody."""
+    if asked.x[0] == 1:
+        library.sizes.setdefault(_sizeless(asked), {})[prod(asked.y[2:])] = name
 
 
 def _sizeless(asked: Convolution) -> Convolution:
