@@ -132,6 +132,33 @@ def test_what_does_not_is_left_out_and_told(
     assert "8x8x3x3" in message and "gpu:0" in message
 
 
+@pytest.mark.parametrize("precision", NEAR)
+@pytest.mark.parametrize("name", KINDS)
+def test_what_leaves_a_part_as_it_was_is_left_out(
+    name: str, precision: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the library has made there a moment before is no result of ours."""
+    honest = implicit_gemm.ways
+
+    def ways(device: Device, asked: Any, given: Any, made: int, *rest: Any) -> Iterator[tuple[str, Any]]:
+        shapes = {cudnn.FORWARD: asked.y, cudnn.BACKWARD_DATA: asked.x}
+        array = DeviceArray(device, made, shapes.get(asked.kind, asked.w), np.float32).reshape(-1)
+        for name, launches in honest(device, asked, given, made, *rest):
+            kept: list[np.ndarray] = []
+            keep: Any = lambda stream, kept=kept: kept.append(np.asarray(array[-64:]))  # noqa: E731
+            put_back: Any = lambda stream, kept=kept: array.__setitem__(  # noqa: E731
+                slice(array.size - 64, None), kept.pop()
+            )
+            yield name, [keep, *launches, put_back]
+
+    monkeypatch.setattr(implicit_gemm, "ways", ways)
+    step = Step(device_with(StandIn()), name, precision)
+    assert step() < NEAR[precision]
+    assert step.way.startswith("cuDNN ")
+    (record,) = caplog.records
+    assert "are not finite, or not made at all, unlike those of cuDNN " in record.getMessage()
+
+
 def test_what_is_left_out_of_one_size_is_of_others_too(spoilt: list[str]) -> None:
     """Of single images in many sizes some are measured, and what was quickest for them serves others,
     which is held against nobody any more."""
@@ -141,7 +168,9 @@ def test_what_is_left_out_of_one_size_is_of_others_too(spoilt: list[str]) -> Non
 
     def off(rows: int) -> float:
         x = random.normal(size=(1, 8, rows, 9)).astype(np.float32)
-        work, specs, made = bound(device, request("convolution", [x, w, None], TOLD, "f32"), [x, w, None])
+        work, specs, made = bound(
+            device, request("convolution", [x, w, None], TOLD, "f32"), [x, w, None]
+        )
         work()
         found = specs[0].layout.unpack(np.asarray(made[0]), specs[0].shape)
         expected = convolved(x.astype(np.float64), w.astype(np.float64), *GEOMETRY)
@@ -229,6 +258,7 @@ def test_only_what_is_proved_is_kept_for_later_processes(
         ([1.0, 2.0], [1.0, np.nan], np.nan),
         ([np.inf, 2.0], [np.inf, 2.0], np.nan),
         ([0.0, 2.0], [0.0, 0.0], np.nan),
+        ([0.0, np.nan], [0.0, 0.0], np.inf),
     ],
 )
 def test_the_distance(found: list[float], expected: list[float], distance: float) -> None:

@@ -88,6 +88,7 @@ class HeldCall(Call):
                 self._call(self._stream)
                 return
             expected = pieces(self._made)
+            self._made[...] = 0xFFFF if self._made.dtype == np.uint16 else np.nan  # else it may stay
             self._call(self._stream)
             distance = apart(pieces(self._made), expected)
             if math.isnan(distance):
@@ -95,10 +96,13 @@ class HeldCall(Call):
             proof.holds = distance <= proof.near
             proof.settle(proof.holds)
             if not proof.holds:
+                far = f"are {distance:.2g} of the largest off those of {proof.other}"
+                if not math.isfinite(distance):
+                    far = f"are not finite, or not made at all, unlike those of {proof.other}"
                 log.warning(
-                    "%s: our kernel %r makes numbers that are %.2g of the largest off those of %s, "
-                    "which takes its place; please report it, with what demitasse doctor says here",
-                    *(proof.what, proof.own, distance, proof.other),
+                    "%s: our kernel %r makes numbers that %s, which takes its place; please report it, "
+                    "with what demitasse doctor says here",
+                    *(proof.what, proof.own, far),
                 )
                 other(self._stream)
         else:
@@ -133,9 +137,11 @@ def apart(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
     """The largest difference, of the largest number that is expected; infinity where what was found is
     no finite number and what is expected is one; no number where what is expected tells nothing."""
     largest = float(np.max([np.abs(each).max(initial=0) for each in expected]))  # NaN, if one is
-    if not math.isfinite(largest) or largest == 0:
+    if not math.isfinite(largest):
         return math.nan
     with np.errstate(invalid="ignore", over="ignore"):
         off = [np.abs(a - b).max(initial=0) for a, b in zip(found, expected, strict=True)]
     worst = float(np.max(off))
-    return worst / largest if math.isfinite(worst) else math.inf
+    if not math.isfinite(worst):
+        return math.inf
+    return worst / largest if largest else math.nan
