@@ -8,13 +8,12 @@ multiples of four of them; other images are plain in float32."""
 
 from __future__ import annotations
 
-import re
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
-from math import log, prod
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from demitasse import PLAIN, Candidate, Layout, PlanError, Request, Work
@@ -25,6 +24,7 @@ from demitasse_gpu.libraries.cudnn import Plan, Tensor, strides_of
 from demitasse_gpu.libraries.epilogue import Table, add_bias, column_sums, widened
 from demitasse_gpu.libraries.held import NEAR, HeldCall, Proof, judge
 from demitasse_gpu.libraries.measuring import quickest
+from demitasse_gpu.libraries.sizes import taught, teach
 
 if TYPE_CHECKING:
     from demitasse_gpu.device import Device
@@ -38,9 +38,6 @@ INNERMOST = (0, 2, 3, 1)
 LEAST = 32 * 2**20
 """The scratch memory that plans may need is twice what a convolution reads and writes, this at least,
 and at most what the plugin's options allow. It lies in the arena while the convolution runs."""
-SIZES, ALIKE = 4, 4
-"""After so many sizes of single images what was the quickest of one serves others, that are at most so
-many times as large or as small."""
 TRIED = 12
 """How many of the heuristics' plans are measured for each convolution, of 8 to 40: for tensor cores the
 quickest are rarely beyond."""
@@ -430,7 +427,7 @@ def _quickest(
     where there is still such a way; or one of another size of images. ``made`` is what they compute."""
     kept = library.chosen.get(asked)
     measured = bool(kept)
-    for name in [kept] if kept else _of_other_sizes(library, asked):
+    for name in [kept] if kept else taught(library.sizes, asked):
         if name in (found := dict(ways(name))):
             if not kept:
                 library.chosen.keep(asked, name)
@@ -451,7 +448,7 @@ def _quickest(
     proof = library.proofs.get(asked)
     proved = proof is None or proof.holds is not None or name != proof.own
     if measured and proved:
-        _teach(library, asked, name)
+        teach(library.sizes, asked, name)
     if proof is not None and not proved:
         other_way = (found if proof.other in found else dict(ways(proof.other))).get(proof.other)
         if other_way is not None:
@@ -465,34 +462,9 @@ def _proof(library: cudnn.Cudnn, asked: Convolution, own: str, other: str) -> Pr
     what = f"{library.device.space}: {NAMES[asked.kind]} of {shapes} in {asked.precision}"
 
     def settle(holds: bool) -> None:
-        _teach(library, asked, library.chosen.keep(asked, own if holds else other))
+        teach(library.sizes, asked, library.chosen.keep(asked, own if holds else other))
 
     return Proof(what, own, other, NEAR[asked.precision], settle)
-
-
-def _of_other_sizes(library: cudnn.Cudnn, asked: Convolution) -> list[str]:
-    """What may be the quickest for one image by what was for others, of which some were measured: where
-    each has a size of its own, to measure takes longer than it saves. Of cuDNN's plans the number says
-    only how the heuristics order them, so their first is preferred."""
-    known, points = library.sizes.get(_sizeless(asked), {}), prod(asked.y[2:])
-    if asked.x[0] != 1 or len(known) < SIZES:
-        return []
-    nearest = min(known, key=lambda size: abs(log(size / points)))
-    if abs(log(nearest / points)) > log(ALIKE):
-        return []
-    name = known[nearest]
-    return [re.sub(r"(cuDNN \d+)\.\d+$", r"\1.0", name), name]
-
-
-def _teach(library: cudnn.Cudnn, asked: Convolution, name: str) -> None:
-    """Have what is the quickest for one image serve those of other sizes: there nobody holds it against
-    another, so what is not proved teaches nobody."""
-    if asked.x[0] == 1:
-        library.sizes.setdefault(_sizeless(asked), {})[prod(asked.y[2:])] = name
-
-
-def _sizeless(asked: Convolution) -> Convolution:
-    return replace(asked, x=asked.x[:2], y=asked.y[:2])
 
 
 def opened(device: Device) -> cudnn.Cudnn:
