@@ -95,6 +95,14 @@ class Convolution:
         return bool(self.order) and whole and stride == (1, 1) and pad == (0, 0)
 
     @property
+    def terms(self) -> int:
+        """How many products a number is the sum of, at most."""
+        if self.kind == cudnn.BACKWARD_WEIGHTS:
+            return prod(self.y) // self.y[1]
+        groups = self.x[1] // self.w[1]
+        return prod(self.w) // (self.w[0] if self.kind == cudnn.FORWARD else groups * self.w[1])
+
+    @property
     def table(self) -> Table:
         """y, with a column for each filter."""
         inner = 1 if self.order else prod(self.y[2:])
@@ -421,10 +429,15 @@ def _in_line(*works: Way | Launch) -> Way:
 
 
 def _quickest(
-    library: cudnn.Cudnn, asked: Convolution, ways: Callable[[str], Ways], made: Any, held: object
+    library: cudnn.Cudnn,
+    asked: Convolution,
+    ways: Callable[[str], Ways],
+    made: Any,
+    held: Sequence[Any],
 ) -> Call:
     """The quickest of the ways. One that was measured before, in this process or another, is made alone,
-    where there is still such a way; or one of another size of images. ``made`` is what they compute."""
+    where there is still such a way; or one of another size of images. ``made`` is what they compute, of
+    the first two of what is ``held``."""
     kept = library.chosen.get(asked)
     measured = bool(kept)
     for name in [kept] if kept else taught(library.sizes, asked):
@@ -464,7 +477,7 @@ def _proof(library: cudnn.Cudnn, asked: Convolution, own: str, other: str) -> Pr
     def settle(holds: bool) -> None:
         teach(library.sizes, asked, library.chosen.keep(asked, own if holds else other))
 
-    return Proof(what, own, other, NEAR[asked.precision], settle)
+    return Proof(what, own, other, NEAR[asked.precision], asked.terms, settle)
 
 
 def opened(device: Device) -> cudnn.Cudnn:
