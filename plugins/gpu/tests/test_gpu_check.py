@@ -130,6 +130,14 @@ def test_a_kernel_that_a_library_took_the_place_of_fails_its_test(script: Any) -
         assert str(raised.value).startswith("".join(said))
 
 
+def test_engines_are_measured_and_held_anew_whatever_was_kept(script: Any) -> None:
+    import ours
+
+    with ours.on_gpu(True) as runtime:
+        assert not runtime.allocator("gpu:0").device.remember
+    assert ours.driver(False) == {"remember": False}
+
+
 def test_parts_that_measure_leave_those_behind_them_what_they_need(
     script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
