@@ -35,12 +35,14 @@ def plugins(*names: str) -> list[Any]:
 
 
 def driver(stand_in: bool) -> dict[str, Any]:
-    """The option that chooses the driver: a GPU's, or the processor's."""
+    """The options that choose the driver, a GPU's or the processor's, and measure engines anew: who
+    measured them before had the device for itself perhaps, and perhaps not, and has held kernels of our
+    own against the libraries' then."""
     if not stand_in:
-        return {}
+        return {"remember": False}
     from threaded_driver import ThreadedDriver
 
-    return {"driver": ThreadedDriver}
+    return {"remember": False, "driver": ThreadedDriver}
 
 
 def is_alive(stand_in: bool) -> bool:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.util
 import json
+import logging
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,6 +76,84 @@ def test_kernels_are_skipped_where_nothing_compares_them(monkeypatch: pytest.Mon
     monkeypatch.setattr(parts.importlib.util, "find_spec", lambda name: None)
     (said,) = parts.kernels(60.0, False, frozenset())
     assert said == {"skipped": ["kernels are compared by pytest, which is not here"]}
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script as a module."""
+    for folder in ("tools", "tools/gpu_check"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))
+    place = ROOT / "tools" / "gpu_check" / "__main__.py"
+    spec = importlib.util.spec_from_file_location("gpu_check_main", place)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_is_warned_of_is_kept_and_no_part_with_it_is_said_to_have_passed(
+    script: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a kernel that a library took the place of: nothing else shows that it is wrong."""
+    import isolated
+    import parts
+
+    def warns(*arguments: Any) -> Any:
+        yield {"passed": 1}
+        logging.getLogger("demitasse.gpu").warning("our kernel %r is wrong", "tiles")
+
+    monkeypatch.setitem(parts.RUN, "engine", warns)
+    monkeypatch.setattr(script.faulthandler, "register", lambda number: None)  # it wants a real stderr
+    monkeypatch.setattr(sys, "argv", ["gpu_check", "--part", "engine"])
+    assert script.main() == 0
+    found: dict[str, Any] = {}
+    for line in capsys.readouterr().out.splitlines():
+        isolated.merge(found, line)
+    assert found == {"passed": 1, "warnings": ["our kernel 'tiles' is wrong"]}
+    assert script.state(found) == "passed, with warnings"
+    assert "our kernel 'tiles' is wrong" in script.summary(found)
+    assert script.state({"warnings": ["one"], "skipped": ["two"]}) == (
+        "passed, with warnings, but for what was skipped"
+    )
+
+
+def test_a_kernel_that_a_library_took_the_place_of_fails_its_test(script: Any) -> None:
+    import on_device
+
+    for said, ends in ((), StopIteration), (("our kernel is wrong",), AssertionError):
+        test = on_device.pytest_runtest_call()
+        next(test)
+        for message in said:
+            logging.getLogger("demitasse.gpu").warning(message)
+        with pytest.raises(ends) as raised:
+            test.send(None)
+        assert str(raised.value).startswith("".join(said))
+
+
+def test_engines_are_measured_and_held_anew_whatever_was_kept(script: Any) -> None:
+    import ours
+
+    with ours.on_gpu(True) as runtime:
+        assert not runtime.allocator("gpu:0").device.remember
+    assert ours.driver(False) == {"remember": False}
+
+
+def test_parts_that_measure_leave_those_behind_them_what_they_need(
+    script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given: dict[str, float] = {}
+
+    def part(command: Any, limit: float, found: Any, *rest: Any, **about: Any) -> None:
+        given[command((), limit)[command((), limit).index("--part") + 1]] = limit
+
+    monkeypatch.setattr(script.isolated, "part", part)
+    for number, parts in enumerate(("speed,small", "speed")):
+        told = ["--parts", parts, "--seconds", "200", "--json", str(tmp_path / "check.json")]
+        monkeypatch.setattr(sys, "argv", ["gpu_check", *told])
+        (tmp_path / str(number)).mkdir()
+        script.Run(script.options(), tmp_path / str(number)).all()
+        assert (given["speed"] < 151) == (parts == "speed,small")
+    assert 185 < given["speed"] < 196 and 80 < given["small"] <= 90
 
 
 def parts_of(run: int) -> list[int]:

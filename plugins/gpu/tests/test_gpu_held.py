@@ -17,7 +17,7 @@ from stand_in_cudnn import StandIn, back_to_data, back_to_weights, convolved
 from demitasse_gpu.array import DeviceArray, empty
 from demitasse_gpu.device import Device
 from demitasse_gpu.launch import captured
-from demitasse_gpu.libraries import convolutions, cudnn, held, implicit_gemm
+from demitasse_gpu.libraries import convolutions, cudnn, held, implicit_gemm, sizes
 from demitasse_gpu.libraries.held import HeldCall, Proof
 from demitasse_gpu.libraries.remembered import Choices
 
@@ -132,6 +132,96 @@ def test_what_does_not_is_left_out_and_told(
     assert "8x8x3x3" in message and "gpu:0" in message
 
 
+@pytest.mark.parametrize("precision", NEAR)
+@pytest.mark.parametrize("name", KINDS)
+def test_what_leaves_a_part_as_it_was_is_left_out(
+    name: str, precision: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the library has made there a moment before is no result of ours."""
+    honest = implicit_gemm.ways
+
+    def ways(device: Device, asked: Any, given: Any, made: int, *rest: Any) -> Iterator[tuple[str, Any]]:
+        shapes = {cudnn.FORWARD: asked.y, cudnn.BACKWARD_DATA: asked.x}
+        array = DeviceArray(device, made, shapes.get(asked.kind, asked.w), np.float32).reshape(-1)
+        for name, launches in honest(device, asked, given, made, *rest):
+            kept: list[np.ndarray] = []
+            keep: Any = lambda stream, kept=kept: kept.append(np.asarray(array[-64:]))  # noqa: E731
+            put_back: Any = lambda stream, kept=kept: array.__setitem__(  # noqa: E731
+                slice(array.size - 64, None), kept.pop()
+            )
+            yield name, [keep, *launches, put_back]
+
+    monkeypatch.setattr(implicit_gemm, "ways", ways)
+    step = Step(device_with(StandIn()), name, precision)
+    assert step() < NEAR[precision]
+    assert step.way.startswith("cuDNN ")
+    (record,) = caplog.records
+    assert "are not finite, or not made at all, unlike those of cuDNN " in record.getMessage()
+
+
+@pytest.mark.parametrize("lost", [0, 3], ids=["right", "of which three points are lost"])
+def test_a_sum_that_is_nearly_nothing_is_held_by_what_it_is_of(
+    lost: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a filter's gradient before a normalisation, whose gradients add up to nothing, where images
+    differ little from their mean: all of it may be rounding, in which two kernels need not agree."""
+    random = np.random.default_rng(4)
+    x = (1 + 1e-3 * random.normal(size=(2, 8, 9, 9))).astype(np.float32)
+    dy = random.normal(size=(2, 8, 9, 9))
+    dy = (dy - dy.mean((0, 2, 3), keepdims=True)).astype(np.float32)
+    told = {"stride": (1, 1), "pad": (0, 0), "dilation": (1, 1), "groups": 1, "shape": (8, 8, 1, 1)}
+    honest = implicit_gemm.ways
+
+    def ways(device: Device, asked: Any, given: Any, made: int, *rest: Any) -> Iterator[tuple[str, Any]]:
+        array = DeviceArray(device, made, asked.w, np.float32)
+        part = np.einsum("now,niw->oi", dy[:, :, 0, :lost], x[:, :, 0, :lost]) if lost else 0
+        for name, launches in honest(device, asked, given, made, *rest):
+
+            def lose(stream: int) -> None:
+                whole = np.asarray(array)
+                array[...] = whole - np.reshape(part, (8, 8, 1, 1)) if lost else whole
+
+            yield name, [*launches, lose]
+
+    monkeypatch.setattr(implicit_gemm, "ways", ways)
+    device = device_with(StandIn())
+    asked = request("convolution_backward_weights", [dy, x], told, "tf32")
+    work, _, (made, *_) = bound(device, asked, [dy, x])
+    work()
+    exact = np.einsum("nohw,nihw->oi", dy.astype(np.float64), x.astype(np.float64)).reshape(made.shape)
+    chosen = str(device.opened["cudnn"].chosen.get(convolutions.described(asked)))
+    if lost:
+        assert chosen.startswith("cuDNN ") and len(caplog.records) == 1
+        return
+    assert chosen.startswith("tiles ") and not caplog.records
+    off = np.abs(np.asarray(made) - exact).max() / np.abs(exact).max()
+    assert off > held.NEAR["tf32"], "or nothing was shown"
+
+
+def test_what_is_left_out_of_one_size_is_of_others_too(spoilt: list[str]) -> None:
+    """Of single images in many sizes some are measured, and what was quickest for them serves others,
+    which is held against nobody any more."""
+    device = device_with(StandIn())
+    random = np.random.default_rng(3)
+    w = random.normal(size=(8, 8, 3, 3)).astype(np.float32)
+
+    def off(rows: int) -> float:
+        x = random.normal(size=(1, 8, rows, 9)).astype(np.float32)
+        work, specs, made = bound(
+            device, request("convolution", [x, w, None], TOLD, "f32"), [x, w, None]
+        )
+        work()
+        found = specs[0].layout.unpack(np.asarray(made[0]), specs[0].shape)
+        expected = convolved(x.astype(np.float64), w.astype(np.float64), *GEOMETRY)
+        return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+    measured = range(9, 9 + sizes.SIZES)
+    assert max(map(off, measured)) < NEAR["f32"]
+    assert len(spoilt) == len(measured), "each was held against cuDNN"
+    assert max(off(rows) for rows in (20, 10, 21)) < NEAR["f32"]
+    assert len(spoilt) == len(measured)
+
+
 def test_numbers_that_are_all_zero_prove_nothing(spoilt: list[str]) -> None:
     device = device_with(StandIn())
     step = Step(device, "convolution", "f32")
@@ -151,10 +241,10 @@ def test_nothing_is_compared_while_a_graph_is_captured(spoilt: list[str]) -> Non
     library = StandIn()
     device = device_with(library)
     calls: list[int] = []
-    proof = Proof("here", "tiles 1", "cuDNN 1", 1e-3, lambda holds: calls.append(int(holds)))
+    proof = Proof("here", "tiles 1", "cuDNN 1", 1e-3, 9, lambda holds: calls.append(int(holds)))
     made = empty(device, (4,), "float32")
     own, other = (lambda stream: calls.append(7)), (lambda stream: calls.append(8))
-    work = HeldCall(device, own, other, made, proof, None)
+    work = HeldCall(device, own, other, made, proof, ())
     graph = captured(device, work)
     device.driver.end_graph(graph)
     assert calls == [7] and proof.holds is None and not device.capturing
@@ -168,9 +258,9 @@ def test_who_fails_judges_nobody(caplog: pytest.LogCaptureFixture) -> None:
         calls.append("other")
         raise MemoryError("there is none left")
 
-    proof = Proof("here", "tiles 1", "cuDNN 1", 1e-3, lambda holds: calls.append("settled"))
+    proof = Proof("here", "tiles 1", "cuDNN 1", 1e-3, 9, lambda holds: calls.append("settled"))
     made = empty(device, (4,), "float32")
-    work = HeldCall(device, lambda stream: calls.append("own"), failing, made, proof, None)
+    work = HeldCall(device, lambda stream: calls.append("own"), failing, made, proof, ())
     work()
     work()
     assert calls == ["other", "own", "own"]
@@ -207,6 +297,7 @@ def test_only_what_is_proved_is_kept_for_later_processes(
         ([1.0, 2.0], [1.0, np.nan], np.nan),
         ([np.inf, 2.0], [np.inf, 2.0], np.nan),
         ([0.0, 2.0], [0.0, 0.0], np.nan),
+        ([0.0, np.nan], [0.0, 0.0], np.inf),
     ],
 )
 def test_the_distance(found: list[float], expected: list[float], distance: float) -> None:

@@ -318,6 +318,27 @@ def test_a_bias_is_summed_of_what_was_made_where_sums_are_written_to_the_pools_g
     assert np.array_equal(alone, together)
 
 
+@pytest.mark.parametrize("order", [(), NHWC.order], ids=["planes", "innermost"])
+def test_a_bias_of_the_last_axis_before_a_pool_is_summed_of_what_was_made(
+    order: tuple[int, ...],
+) -> None:
+    """As an inner product along an axis behind the channels has it: its outputs are no channels."""
+    random, device = np.random.default_rng(12), Device(EmulatedDriver(), graphs=False)
+    windows = {"kernel": (5, 1), "stride": (1, 1), "pad": (0, 0), "shape": SHAPE}
+    dy = random.standard_normal((*SHAPE[:2], 1, SHAPE[3])).astype(np.float32)
+    chosen = (4 * random.integers(0, 5, dy.shape) + np.arange(4)).astype(np.int32)
+    pool = offered("pooling_max_backward", [dy, chosen], windows, ("float32", order))
+    given = [on_device(device, each, pool, i) for i, each in enumerate((dy, chosen))]
+    spec = replace(TensorSpec(SHAPE, "float32"), layout=pool.output_layouts[0])
+    outputs = spec.physical[-1]
+    dx, total = empty(device, spec.physical, "float32"), empty(device, (outputs,), "float32")
+    table = Table(dx.size // outputs, outputs, "float32")
+    sums = column_sums(table, dx, total, empty(device, (table.partial_bytes,), "uint8"))
+    in_order([pool.bind(given, [dx], None), *sums])()
+    expected = np.asarray(dx).astype(np.float64).reshape(-1, outputs).sum(0)
+    np.testing.assert_allclose(np.asarray(total), expected, rtol=1e-5, atol=1e-5)
+
+
 def converted(
     device: Device, arrays: list[tuple[Any, Any]], united: bool, layouts: tuple[Layout, Layout]
 ) -> dict[str, int]:

@@ -121,8 +121,13 @@ def _pool(
             return launched()
         launch, (dy, _), (dx,) = launched(None, source.number(0)), inputs, outputs
         rectified = made_rectified(dx, lambda of, slope: launched(of, source.number(slope)))
-        outer, inner = (prod(y) // channels, 1) if is_innermost(layout) else (y[0], prod(y[2:]))
-        summed = summed_before(launch, dy, dx, outer, inner)
+        of_dy, of_dx = (
+            (prod(shape) // channels, channels, 1)
+            if is_innermost(layout)
+            else (shape[0], channels, prod(shape[2:]))
+            for shape in (y, x)
+        )
+        summed = summed_before(launch, dy, dx, of_dy, of_dx)
         launch.with_next = lambda following: rectified(following) or summed(following)
         return launch
 

@@ -144,18 +144,20 @@ def made_rectified(dx: Any, made: Callable[[Any, float], Launch]) -> Callable[[L
 
 
 def summed_before(
-    launch: Launch, dy: Any, dx: Any, outer: int, inner: int
+    launch: Launch, dy: Any, dx: Any, of_dy: tuple[int, int, int], of_dx: tuple[int, int, int]
 ) -> Callable[[Launch], Sequence[Launch] | None]:
-    """For the launch of a maximum's gradient dx, where each element of dy (``outer`` x channels x
-    ``inner``) comes to one of dx, added to what others bring there: itself, and the sums of dx's
-    channels made of dy, which is smaller. They have other bits than those of dx, and round less."""
+    """For the launch of a maximum's gradient dx, where each element of dy comes to one of dx, added to
+    what others bring there: itself, and the sums of dx's channels made of dy, which is smaller. They
+    have other bits than those of dx, and round less. Both are told as outer x channels x inner; sums
+    over other axes, as an inner product's bias may be of, are made of dx."""
 
     def with_next(following: Launch) -> Sequence[Launch] | None:
         told = following.told
         if not isinstance(told, ChannelSums) or not is_same(told.dy, dx) or dy.size >= dx.size:
             return None
-        if not are_aligned(dy) or meet(told.partial, dy):
+        if told.form[1:4] != of_dx or not are_aligned(dy) or meet(told.partial, dy):
             return None
+        outer, _, inner = of_dy
         form = told.form._replace(outer=outer, inner=inner)
         grid, arguments = (form.across, told.form.slabs), (form.extents, dy, None, told.partial)
         sums = form.source.launch(dx.device, "product_sums", grid, form.block, *arguments)

@@ -8,13 +8,12 @@ multiples of four of them; other images are plain in float32."""
 
 from __future__ import annotations
 
-import re
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
-from math import log, prod
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from demitasse import PLAIN, Candidate, Layout, PlanError, Request, Work
@@ -25,6 +24,7 @@ from demitasse_gpu.libraries.cudnn import Plan, Tensor, strides_of
 from demitasse_gpu.libraries.epilogue import Table, add_bias, column_sums, widened
 from demitasse_gpu.libraries.held import NEAR, HeldCall, Proof, judge
 from demitasse_gpu.libraries.measuring import quickest
+from demitasse_gpu.libraries.sizes import taught, teach
 
 if TYPE_CHECKING:
     from demitasse_gpu.device import Device
@@ -38,9 +38,6 @@ INNERMOST = (0, 2, 3, 1)
 LEAST = 32 * 2**20
 """The scratch memory that plans may need is twice what a convolution reads and writes, this at least,
 and at most what the plugin's options allow. It lies in the arena while the convolution runs."""
-SIZES, ALIKE = 4, 4
-"""After so many sizes of single images what was the quickest of one serves others, that are at most so
-many times as large or as small."""
 TRIED = 12
 """How many of the heuristics' plans are measured for each convolution, of 8 to 40: for tensor cores the
 quickest are rarely beyond."""
@@ -96,6 +93,14 @@ class Convolution:
         stride, pad, _ = self.geometry
         whole = self.w[1:] == (self.x[1], 1, 1)  # and no groups
         return bool(self.order) and whole and stride == (1, 1) and pad == (0, 0)
+
+    @property
+    def terms(self) -> int:
+        """How many products a number is the sum of, at most."""
+        if self.kind == cudnn.BACKWARD_WEIGHTS:
+            return prod(self.y) // self.y[1]
+        groups = self.x[1] // self.w[1]
+        return prod(self.w) // (self.w[0] if self.kind == cudnn.FORWARD else groups * self.w[1])
 
     @property
     def table(self) -> Table:
@@ -424,13 +429,18 @@ def _in_line(*works: Way | Launch) -> Way:
 
 
 def _quickest(
-    library: cudnn.Cudnn, asked: Convolution, ways: Callable[[str], Ways], made: Any, held: object
+    library: cudnn.Cudnn,
+    asked: Convolution,
+    ways: Callable[[str], Ways],
+    made: Any,
+    held: Sequence[Any],
 ) -> Call:
     """The quickest of the ways. One that was measured before, in this process or another, is made alone,
-    where there is still such a way; or one of another size of images. ``made`` is what they compute."""
+    where there is still such a way; or one of another size of images. ``made`` is what they compute, of
+    the first two of what is ``held``."""
     kept = library.chosen.get(asked)
     measured = bool(kept)
-    for name in [kept] if kept else _of_other_sizes(library, asked):
+    for name in [kept] if kept else taught(library.sizes, asked):
         if name in (found := dict(ways(name))):
             if not kept:
                 library.chosen.keep(asked, name)
@@ -448,10 +458,11 @@ def _quickest(
             library.proofs[asked] = _proof(library, asked, name, other)
         # What is not proved yet is measured anew by a process that comes after one that broke off.
         library.chosen.keep(asked, name, lasting=other is None)
-    if measured and asked.x[0] == 1:
-        library.sizes.setdefault(_sizeless(asked), {})[prod(asked.y[2:])] = name
     proof = library.proofs.get(asked)
-    if proof is not None and proof.holds is None and name == proof.own:
+    proved = proof is None or proof.holds is not None or name != proof.own
+    if measured and proved:
+        teach(library.sizes, asked, name)
+    if proof is not None and not proved:
         other_way = (found if proof.other in found else dict(ways(proof.other))).get(proof.other)
         if other_way is not None:
             return HeldCall(library.device, found[name], other_way, made, proof, held)
@@ -464,27 +475,9 @@ def _proof(library: cudnn.Cudnn, asked: Convolution, own: str, other: str) -> Pr
     what = f"{library.device.space}: {NAMES[asked.kind]} of {shapes} in {asked.precision}"
 
     def settle(holds: bool) -> None:
-        library.chosen.keep(asked, own if holds else other)
+        teach(library.sizes, asked, library.chosen.keep(asked, own if holds else other))
 
-    return Proof(what, own, other, NEAR[asked.precision], settle)
-
-
-def _of_other_sizes(library: cudnn.Cudnn, asked: Convolution) -> list[str]:
-    """What may be the quickest for one image by what was for others, of which some were measured: where
-    each has a size of its own, to measure takes longer than it saves. Of cuDNN's plans the number says
-    only how the heuristics order them, so their first is preferred."""
-    known, points = library.sizes.get(_sizeless(asked), {}), prod(asked.y[2:])
-    if asked.x[0] != 1 or len(known) < SIZES:
-        return []
-    nearest = min(known, key=lambda size: abs(log(size / points)))
-    if abs(log(nearest / points)) > log(ALIKE):
-        return []
-    name = known[nearest]
-    return [re.sub(r"(cuDNN \d+)\.\d+$", r"\1.0", name), name]
-
-
-def _sizeless(asked: Convolution) -> Convolution:
-    return replace(asked, x=asked.x[:2], y=asked.y[:2])
+    return Proof(what, own, other, NEAR[asked.precision], asked.terms, settle)
 
 
 def opened(device: Device) -> cudnn.Cudnn:

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,7 +26,9 @@ log = logging.getLogger("demitasse.gpu")
 
 NEAR = {"f32": 1e-3, "tf32": 2e-2, "bf16": 5e-2}
 """How far apart two results may be, of the largest number: some hundred times what rounding and another
-order of sums make, and a tenth of what a part that was left out or counted twice does."""
+order of sums make, and a tenth of what a part that was left out or counted twice does. Of sums whose
+terms cancel each other nearly nothing but rounding may be left, in which kernels need not agree: those
+may be as far apart of what such terms would add up to if they were independent."""
 
 PIECES, PIECE = 4, 2**18
 """What is compared of a large result: so many parts of so many numbers, the first and the last."""
@@ -37,20 +39,21 @@ OWN = re.compile(r"(copy \d+: )?(tiles|winograd) ")
 
 @dataclass
 class Proof:
-    """Whether a way, ``own``, computes what ``other`` does: None while nobody knows. ``settle`` is
-    called once, with the answer. All that compute the same share it."""
+    """Whether a way, ``own``, computes what ``other`` does, sums of so many ``terms``: None while nobody
+    knows. ``settle`` is called once, with the answer. All that compute the same share it."""
 
     what: str
     own: str
     other: str
     near: float
+    terms: int
     settle: Callable[[bool], None]
     holds: bool | None = None
 
 
 class HeldCall(Call):
     """A call, ``own``, that computes ``made``, and is held against ``other`` the first time that this is
-    no capture; from then on it is what holds."""
+    no capture; from then on it is what holds. The first two of what is ``held`` are multiplied."""
 
     def __init__(
         self,
@@ -59,11 +62,11 @@ class HeldCall(Call):
         other: Callable[[int], object],
         made: DeviceArray,
         proof: Proof,
-        held: object,
+        held: Sequence[Any],
     ) -> None:
         super().__init__(device, own, held)
         self._other: Callable[[int], object] | None = other
-        self._made, self._proof = made, proof
+        self._made, self._proof, self._factors = made, proof, held[:2]
 
     def __call__(self) -> None:
         with self.device.turn:
@@ -88,17 +91,25 @@ class HeldCall(Call):
                 self._call(self._stream)
                 return
             expected = pieces(self._made)
+            self._made[...] = 0xFFFF if self._made.dtype == np.uint16 else np.nan  # else it may stay
             self._call(self._stream)
-            distance = apart(pieces(self._made), expected)
+            found = pieces(self._made)
+            distance = apart(found, expected)
             if math.isnan(distance):
                 return  # numbers that are none, or all zero, tell nothing: the next call may
+            if distance > proof.near:
+                lengths = math.prod(root_mean_square(pieces(factor)) for factor in self._factors)
+                distance = apart(found, expected, math.sqrt(proof.terms) * lengths)
             proof.holds = distance <= proof.near
             proof.settle(proof.holds)
             if not proof.holds:
+                far = f"are {distance:.2g} of the largest off those of {proof.other}"
+                if not math.isfinite(distance):
+                    far = f"are not finite, or not made at all, unlike those of {proof.other}"
                 log.warning(
-                    "%s: our kernel %r makes numbers that are %.2g of the largest off those of %s, "
-                    "which takes its place; please report it, with what demitasse doctor says here",
-                    *(proof.what, proof.own, distance, proof.other),
+                    "%s: our kernel %r makes numbers that %s, which takes its place; please report it, "
+                    "with what demitasse doctor says here",
+                    *(proof.what, proof.own, far),
                 )
                 other(self._stream)
         else:
@@ -129,13 +140,22 @@ def pieces(made: DeviceArray) -> list[np.ndarray]:
     ]
 
 
-def apart(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
-    """The largest difference, of the largest number that is expected; infinity where what was found is
-    no finite number and what is expected is one; no number where what is expected tells nothing."""
+def root_mean_square(parts: Sequence[np.ndarray]) -> float:
+    """Of all the parts' numbers."""
+    squares = sum(float(np.square(part, dtype=np.float64).sum()) for part in parts)
+    return math.sqrt(squares / max(1, sum(part.size for part in parts)))
+
+
+def apart(found: Sequence[np.ndarray], expected: Sequence[np.ndarray], least: float = 0.0) -> float:
+    """The largest difference, of the largest number that is expected, or of ``least`` where that is
+    larger; infinity where what was found is no finite number and what is expected is one; no number
+    where what is expected tells nothing."""
     largest = float(np.max([np.abs(each).max(initial=0) for each in expected]))  # NaN, if one is
-    if not math.isfinite(largest) or largest == 0:
+    if not math.isfinite(largest):
         return math.nan
     with np.errstate(invalid="ignore", over="ignore"):
         off = [np.abs(a - b).max(initial=0) for a, b in zip(found, expected, strict=True)]
     worst = float(np.max(off))
-    return worst / largest if math.isfinite(worst) else math.inf
+    if not math.isfinite(worst):
+        return math.inf
+    return worst / max(largest, least) if largest else math.nan
