@@ -10,7 +10,7 @@ import numpy as np
 from cuda_on_cpu.driver import EmulatedDriver
 from stand_in_cudnn import StandIn
 
-from demitasse import Place, Request, TensorSpec, Work
+from demitasse import Candidate, Place, Request, TensorSpec, Work
 from demitasse.operations import VOCABULARY
 from demitasse_gpu.array import empty
 from demitasse_gpu.device import Device
@@ -40,9 +40,11 @@ def request(name: str, inputs: Sequence[Any], told: dict[str, Any], precision: s
     return Request(replace(word, name=name), specs, outputs, attributes, place, precision)
 
 
-def bound(device: Device, asked: Request, inputs: Sequence[Any]) -> tuple[Work, list[Any], list[Any]]:
+def bound(
+    device: Device, asked: Request, inputs: Sequence[Any], candidate: Candidate | None = None
+) -> tuple[Work, list[Any], list[Any]]:
     """The offer's work, of operands packed as it asks for them, and what it gives: specs and arrays."""
-    (candidate,) = convolutions.candidates(asked)
+    candidate = candidate or convolutions.candidates(asked)[0]
     given: list[Any] = []
     for x, layout in zip(inputs, candidate.input_layouts, strict=True):
         packed = None if x is None else layout.pack(x)

@@ -323,3 +323,21 @@ def test_of_what_is_large_the_first_and_the_last_and_parts_between_are_compared(
     halves = empty(device, (3,), "uint16")
     halves[...] = np.array([0x3F80, 0xC000, 0x0000], np.uint16)
     assert [part.tolist() for part in held.pieces(halves)] == [[1.0, -2.0, 0.0]]
+
+
+@pytest.mark.parametrize("precision", NEAR)
+@pytest.mark.parametrize("name", KINDS)
+def test_they_can_be_left_out(name: str, precision: str) -> None:
+    """Then exact float32 lies in planes, as the library's engines want it."""
+    request, given, expected = asked(name, precision)
+    (candidate,) = convolutions.candidates(request, own=False)
+    assert "CUDA" not in candidate.kernel
+    device = device_with(library := StandIn())
+    work, specs, made = bound(device, request, given, candidate)
+    work()
+    assert len(library.executed) == 1
+    described = convolutions.described(request, own=False)
+    assert device.opened["cudnn"].chosen.get(described).startswith("cuDNN ")
+    assert (specs[0].layout.order == ()) == (precision == "f32")
+    found = specs[0].layout.unpack(np.asarray(made[0]), specs[0].shape)
+    assert np.abs(found - expected).max() < NEAR[precision] * np.abs(expected).max()

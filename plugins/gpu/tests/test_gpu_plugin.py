@@ -76,6 +76,7 @@ def test_a_machine_without_a_description_trains_on_its_processors() -> None:
         ({"graph": True}, "options.gpu: unknown option 'graph'; did you mean 'graphs'"),
         ({"graphs": "no"}, "graphs = 'no'"),
         ({"libraries": 1}, "libraries = 1"),
+        ({"own_convolutions": "no"}, "own_convolutions = 'no'"),
         ({"driver": "cupy"}, "driver = 'cupy'"),
         ({"workspace": "much"}, "options.gpu: workspace = .*much"),
         ({"workspace": 2**20}, "workspace = 1048576 .valid: a text like '512 MiB'"),

@@ -11,16 +11,19 @@ from demitasse import CompositionError, DescriptionError, Quantity, option_place
 if TYPE_CHECKING:
     from demitasse_gpu.driver import Driver
 
+SWITCHES = ("graphs", "libraries", "own_convolutions", "remember")
+
 
 @dataclass(frozen=True)
 class Options:
     """Whether works in line become graphs; whether NVIDIA's libraries compute what they can; whether
-    which of their engines are the quickest is kept from process to process; the most scratch memory, in
-    bytes, that one convolution may take; and what makes the driver of a device's number, where that is
-    no GPU's (given from Python alone)."""
+    convolutions of our own are tried beside theirs; whether which of all is the quickest is kept from
+    process to process; the most scratch memory, in bytes, that one convolution may take; and what makes
+    the driver of a device's number, where that is no GPU's (given from Python alone)."""
 
     graphs: bool = True
     libraries: bool = True
+    own_convolutions: bool = True
     remember: bool = True
     workspace: int = 2**30
     driver: Callable[[int], Driver] | None = None
@@ -34,7 +37,7 @@ class Options:
             where = option_place(given, "gpu", name)
             if name not in names:
                 raise CompositionError(unknown("option", name, names, where))
-            if name in ("graphs", "libraries", "remember") and not isinstance(value, bool):
+            if name in SWITCHES and not isinstance(value, bool):
                 raise CompositionError(f"{where}: {name} = {value!r} (valid: true, false)")
             if name == "driver" and not callable(value):
                 told = "valid: what makes one of a device's number, given from Python"

@@ -20,7 +20,7 @@ def library_candidates(request: Request, options: Mapping[str, Any]) -> Iterable
     if request.place.simulated or asked.driver is not None or not asked.libraries:
         return []
     if request.operation.family == "convolution" and library("cudnn") is not None:
-        return convolutions.candidates(request, asked.workspace)
+        return convolutions.candidates(request, asked.workspace, asked.own_convolutions)
     if request.operation.family == "inner product" and library("cublasLt") is not None:
         return products.candidates(request)
     return []

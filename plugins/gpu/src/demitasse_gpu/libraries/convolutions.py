@@ -59,7 +59,8 @@ NAMES = {
 class Convolution:
     """A convolution or one of its gradients: extents of x, w and y, stride, pad and dilation, the
     element type of activations in memory, whether TF32 will do, whether there are a bias (or its
-    gradient) and ReLU, and the most scratch memory that it may take, in bytes."""
+    gradient) and ReLU, the most scratch memory that it may take, in bytes, and whether kernels of our
+    own are tried."""
 
     kind: int
     x: tuple[int, ...]
@@ -71,6 +72,7 @@ class Convolution:
     bias: bool = False
     relu: bool = False
     most: int = 2**30
+    own: bool = True
 
     @property
     def half(self) -> bool:
@@ -133,10 +135,10 @@ class Convolution:
         return x, w, y
 
 
-def candidates(request: Request, most: int = 2**30) -> list[Candidate]:
+def candidates(request: Request, most: int = 2**30, own: bool = True) -> list[Candidate]:
     """An offer for a convolution of images, or one of its gradients, in float32 or bfloat16, that takes
-    at most so many bytes of scratch memory."""
-    found = described(request, most)
+    at most so many bytes of scratch memory; ``own`` kernels of ours are tried, too."""
+    found = described(request, most, own)
     if found is None:
         return []
     if found.order:
@@ -167,7 +169,7 @@ def candidates(request: Request, most: int = 2**30) -> list[Candidate]:
     return [Candidate(f"{name} {found.precision}", bind, inputs, outputs, _room(found))]
 
 
-def described(request: Request, most: int = 2**30) -> Convolution | None:
+def described(request: Request, most: int = 2**30, own: bool = True) -> Convolution | None:
     """What a request asks for; None where it is nothing for cuDNN."""
     specs = [spec for spec in (*request.inputs, *request.outputs) if spec is not None]
     kind = KINDS.get(request.operation.name)
@@ -188,7 +190,8 @@ def described(request: Request, most: int = 2**30) -> Convolution | None:
     half = request.precision == "bf16"
     stored, tf32 = "bfloat16" if half else "float32", request.precision == "tf32"
     relu = request.operation.name.endswith("relu")
-    return Convolution(kind, tuple(x), tuple(w), tuple(y), geometry, stored, tf32, bias, relu, most)
+    shapes = tuple(x), tuple(w), tuple(y)
+    return Convolution(kind, *shapes, geometry, stored, tf32, bias, relu, most, own)
 
 
 def _shape(spec: Any) -> tuple[int, ...]:

@@ -46,7 +46,7 @@ _NAMES = (
 def serves(asked: Convolution) -> bool:
     """Whether a convolution is computed here, of images with channels innermost: of four channels in a
     group, or a multiple, or of few, which become as many."""
-    if asked.stored != "float32":
+    if asked.stored != "float32" or not asked.own:
         return False
     outputs, channels, *kernel = asked.w
     groups = asked.x[1] // channels
