@@ -8,9 +8,10 @@ from pathlib import Path
 from demitasse import DescriptionError, installed, is_there, nearest, nearest_path, unknown
 
 GROUP = "demitasse.machines"
-"""The group of entry points that name packages with descriptions, each in a folder of its name's end."""
+"""The group of entry points whose values name packages that bring descriptions."""
 
 FOLDER = "machines"
+"""The folder of such a package that its descriptions are in, one TOML file a machine."""
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,8 @@ def simulate(
     told = [line for each in walk.links for line in each.describe()]
     told += [MEASURED] if made.measuring and made.workers * count > 1 else []
     player, fed = walk.player, walk.fed
-    roofline = lazily.roofline if isinstance(lazily, _Lazy) else None
+    by = lazily.roofline if isinstance(lazily, _Lazy) else lazily
+    roofline = by if isinstance(by, Roofline) else None
     return Simulation(
         machine=machine.name,
         net=made.solver.train.name,
@@ -285,7 +286,7 @@ class _Lazy:
 
     def __init__(self, machine: Machine, place: Place, sharing: Mapping[str, int]) -> None:
         self._about = machine, place, sharing
-        self._roofline: Roofline | None = None
+        self.roofline: Roofline | None = None
         self._said = 0
 
     def cost(self, plugin: str, candidate: Any, request: Request, flops: float, moved: float) -> Costed:
@@ -293,18 +294,13 @@ class _Lazy:
         if candidate.seconds is not None:
             self._said += 1
             return Costed(candidate.seconds, "kernel")
-        if self._roofline is None:
-            self._roofline = Roofline(*self._about)
-        return self._roofline.cost(plugin, candidate, request, flops, moved)
-
-    @property
-    def roofline(self) -> Roofline | None:
-        """None where no operation asked for it."""
-        return self._roofline
+        if self.roofline is None:
+            self.roofline = Roofline(*self._about)
+        return self.roofline.cost(plugin, candidate, request, flops, moved)
 
     def describe(self) -> list[str]:
         said = [f"{self._said} operations as their kernels say"] if self._said else []
-        return [*said, *(self._roofline.describe() if self._roofline else [])]
+        return [*said, *(self.roofline.describe() if self.roofline else [])]
 
 
 def _measured(runtime: Runtime, made: Draft, tell: Callable[[str], None]) -> Measured:
