@@ -31,8 +31,8 @@ SHARE = 0.1065
 """Of ResNet-50's step that is communication, with 32 images a node (section VI.C, figure 11)."""
 
 SMALL = ("ResNet-50", "GoogleNet")
-"""What the text has to say of one it says of both: "their convolutional layers adopt smaller channel
-settings", so that they "exhibit stronger memory-bounded properties" (section VI.B)."""
+"""Nets for which section VI.B has one reason: their convolutions have few channels, and so are bound by
+memory more than VGG's."""
 
 
 def layer(name: str, strategy: str, miss: Mapping[tuple[str, str], float]) -> float:
