@@ -49,6 +49,44 @@ def test_a_large_product_is_trained_whatever_its_bias(
         np.testing.assert_allclose(after[1], -0.001 * dy.sum(0) * trained, rtol=1e-4, atol=1e-5)
 
 
+CHAIN = """
+layer { name: "d" type: "Data" top: "data" top: "label" data_param { source: "none" batch_size: 3 } }
+layer { name: "low" type: "InnerProduct" bottom: "data" top: "h"
+  inner_product_param { num_output: 1024 bias_term: false
+    weight_filler { type: "gaussian" std: 0.03 } } }
+layer { name: "high" type: "InnerProduct" bottom: "h" top: "y"
+  inner_product_param { num_output: 2048 bias_term: false
+    weight_filler { type: "gaussian" std: 0.03 } } }
+layer { name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weight: 1
+  reduction_param { operation: SUMSQ } }
+"""
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+def test_the_layer_below_gets_its_gradient_by_the_weights_as_they_were(
+    tmp_path: Path, precision: str
+) -> None:
+    """Of two large products in line, beside NumPy in float64, at a rate at which weights that were
+    updated before the layer below had its gradient would make that many times too large."""
+    (tmp_path / "net.prototxt").write_text(CHAIN)
+    (tmp_path / "solver.prototxt").write_text(
+        'net: "net.prototxt" base_lr: 1 lr_policy: "fixed" max_iter: 1'
+    )
+    x = np.random.default_rng(1).normal(size=(3, INPUTS)).astype(np.float32)
+    data = {"train": {"data": x, "label": np.zeros(3, np.float32)}}
+    with demitasse.compose() as runtime:
+        trainer = runtime.trainer(tmp_path / "solver.prototxt", data=data, precision=precision)
+        low, high = (np.float64(trainer.net.params[name][0]) for name in ("low", "high"))
+        trainer.step(1)
+        after = [np.float64(trainer.net.params[name][0]) for name in ("low", "high")]
+    h = np.float64(x) @ low.T
+    dy = 2 * (h @ high.T)
+    right = [(dy @ high).T @ np.float64(x), dy.T @ h]
+    for before, now, gradient in zip((low, high), after, right, strict=True):
+        apart = np.abs(before - now - gradient).max() / np.abs(gradient).max()
+        assert apart < (1e-5 if precision == "f32" else 2e-2)
+
+
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 def test_stretches_are_used_before_the_next_is_made_and_never_all_in_memory(
     tmp_path: Path, precision: str

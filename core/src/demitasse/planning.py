@@ -50,6 +50,8 @@ def make_plan(
     lowered = Lowering(graph, kernels, place, slots, like, everything, precision, fixed_parameters)
     planner = _Planner(lowered, slots, like)
     planner.put_fixed_first(math.inf if fixed_parameters else parameters_first)
+    if brief_gradients:
+        planner.put_stretched_last()
     planner.trace_lifetimes()
     planner.share_in_place()
     return planner.finish(name, bucket_bytes, brief_gradients)
@@ -99,6 +101,19 @@ class _Planner:
         self.chosen = [*first, *later]
         self.once = len(first) if self.lowered.fixed else 0
 
+    def put_stretched_last(self) -> None:
+        """Find gradients that kernels can make in parts and no other entry touches. As each part is used
+        before the next is made, they come behind whatever reads their parameters."""
+        touched = Counter(self.find(t) for c in self.chosen for t in c.tensors if t in self.gradients)
+        for i, (node, _, candidate, _) in reversed([*enumerate(self.chosen)]):
+            made, parts = next(iter(node.outputs), None), candidate.parts
+            alone = all(touched[self.find(t)] == 1 for t in node.outputs if t)
+            if made and parts > 1 and alone and self.spec(made).nbytes % (parts * ALIGNMENT) == 0:
+                last = {self.find(t): k for k, c in enumerate(self.chosen) for t in c.tensors}
+                behind = last.get(self.find(self.gradients[made].tensor), i)
+                self.chosen.insert(max(i, behind), self.chosen.pop(i))
+                self.stretched[self.find(made)] = parts
+
     def trace_lifetimes(self) -> None:
         """When each memory is first written and last used; views count with what they view."""
         for i, choice in enumerate(self.chosen):
@@ -131,12 +146,9 @@ class _Planner:
 
     def finish(self, name: str, bucket_bytes: int, brief_gradients: bool) -> Plan:
         """Lay out parameters and memory, and make the record."""
-        if brief_gradients:
-            self._find_stretched()
         graph, (slots, groups) = self.graph, self._slots(bucket_bytes)
         spans = [Span(group[0].span.start, group[-1].span.stop) for group in groups]
-        uses = self._uses(groups)
-        parts = self._cut(slots, spans)
+        uses, parts = self._uses(groups), self._cut(slots)
         brief = [
             _Brief(span, written, max(entries), parts.get(span.start, 1))
             for span, (entries, written) in zip(spans if brief_gradients else (), uses, strict=False)
@@ -164,15 +176,6 @@ class _Planner:
             unshared_bytes=unshared,
             fixed_bytes=fixed,
         )
-
-    def _find_stretched(self) -> None:
-        """Find gradients that no other entry touches, of kernels that can make them in parts."""
-        touched = Counter(self.find(t) for c in self.chosen for t in c.tensors if t in self.gradients)
-        for node, _, candidate, _ in self.chosen:
-            made = node.outputs[0] if candidate.parts > 1 else None
-            whole = made is not None and self.spec(made).nbytes % (candidate.parts * ALIGNMENT) == 0
-            if made in self.gradients and touched[self.find(made)] == 1 and whole:
-                self.stretched[self.find(made)] = candidate.parts
 
     def _slots(self, bucket_bytes: int) -> tuple[list[Slot], list[list[Slot]]]:
         """All parameters' slots, and those with gradients by bucket."""
@@ -225,16 +228,14 @@ class _Planner:
                     uses[k] = entries, min(written, i) if root in self.gradients else written
         return uses
 
-    def _cut(self, slots: Sequence[Slot], spans: Sequence[Span]) -> dict[int, int]:
+    def _cut(self, slots: Sequence[Slot]) -> dict[int, int]:
         """Cut the buckets of stretched gradients; by a bucket's start, in how many parts."""
-        starts = {slot.owners[0]: slot.span.start for slot in slots}
-        cut = {starts[self.gradients[t].owners[0]]: t for t in self.stretched}
-        for span in spans:
-            if (tensor := cut.get(span.start)) is not None:
-                size = len(span) // self.stretched[tensor]
-                firsts = range(span.start, span.stop, size)
-                self.stretches[tensor] = tuple(Span(start, start + size) for start in firsts)
-        return {start: self.stretched[tensor] for start, tensor in cut.items()}
+        spans = {slot.owners[0]: slot.span for slot in slots}
+        for tensor, parts in self.stretched.items():
+            span = spans[self.gradients[tensor].owners[0]]
+            firsts = range(span.start, span.stop, len(span) // parts)
+            self.stretches[tensor] = tuple(Span(first, first + firsts.step) for first in firsts)
+        return {cut[0].start: len(cut) for cut in self.stretches.values()}
 
     def _offsets(
         self, slots: list[Slot], brief: Sequence[_Brief]
