@@ -8,7 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bench import floors, prototxt, values
-from bench.comparison import Agreement, Start, Task, Timing, apart, as_others_round, tasks, turn
+from bench.comparison import (
+    Agreement,
+    Start,
+    Task,
+    Timing,
+    apart,
+    as_others_round,
+    furthest,
+    tasks,
+    turn,
+)
 from bench.floors import Rates
 from bench.layers import Net
 from bench.nets import NETS
@@ -276,6 +286,25 @@ def test_in_nets_of_files_one_may_be_as_far_as_another_is() -> None:
     far = [("demitasse", 1.1e-3), ("tensorflow", 1.0e-3), ("pytorch", 1.3e-3)]
     found = [Agreement(task, who, "pytorch", apart, 1e-3) for who, apart in far]
     assert [each.holds for each in as_others_round(found)] == [True, True, False]
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+def test_gradients_may_be_twice_as_far_as_the_nearest_others(precision: str) -> None:
+    """Whatever the precision, as what a rounding switches weighs more than the rounding."""
+    task = Task("train", "vgg16", precision, 8)
+    far = [("demitasse", 0.39), ("tensorflow", 0.7), ("pytorch", 0.2)]
+    found = [Agreement(task, who, "pytorch", apart, 1e-2, what="gradients") for who, apart in far]
+    assert [each.holds for each in as_others_round(found)] == [True, False, True]
+
+
+def test_the_furthest_gradient_counts_by_its_size() -> None:
+    wanted = {"a": np.array([3.0, 4.0]), "b": np.array([30.0, 40.0]), "zero": np.zeros(2)}
+    size = np.sqrt(12.5)
+    found = {**wanted, "a": np.array([3.0, 4.5]), "b": np.array([30.5, 40.0])}
+    assert furthest(found, wanted) == pytest.approx(0.5 / np.sqrt(2) / size)
+    assert furthest({**wanted, "zero": np.array([1e-6, 0])}, wanted) < 1e-3
+    assert furthest({**wanted, "b": np.array([30.0, np.nan])}, wanted) == float("inf")
+    assert furthest({"a": wanted["a"], "b": wanted["b"]}, wanted) == float("inf")
 
 
 def test_a_cold_start_is_what_trying_takes_of_a_hundred_steps() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -160,6 +161,15 @@ def test_a_level_that_names_a_plugin_which_is_not_there_is_told_apart() -> None:
     machine = Machine("office", (Level("hand", kernels="abacus"),), fingerprint="any")
     with pytest.raises(PluginError, match="named by level 'hand' of machine 'office': unknown plugin"):
         compose(machine, ["null"])
+
+
+def test_a_description_that_names_no_plugin_is_told_by_its_path(tmp_path: Path) -> None:
+    """Reasons have the machine's name, which is short; errors have the file that is to be mended."""
+    path = tmp_path / "office.toml"
+    path.write_text('schema = 1\nname = "office"\nplugins = ["abacsu"]\n[[level]]\nname = "desk"\n')
+    with pytest.raises(PluginError, match="named by machine 'office': unknown plugin") as caught:
+        compose(path)
+    assert str(caught.value).startswith(f"{path}: ")
 
 
 def test_every_installed_plugin_that_is_not_used_has_a_reason(install: Install) -> None:

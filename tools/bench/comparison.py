@@ -26,6 +26,9 @@ LONG = 3.0  # seconds of a start, of which three pairs are enough
 STEPS = 20  # over which losses are to agree
 # bf16 has 8 bits: a rounding of 0.4% at each layer, which 20 steps of feedback may enlarge.
 TOLERANCE = {"f32": 1e-3, "bf16": 3e-2}
+# A gradient's error by its size. A ReLU or a maximum that a rounding switches moves it by far more than
+# that rounding, and those of normalised nets are small sums of large terms: so twice a peer's is well.
+OF_GRADIENTS, BESIDE = {"f32": 1e-2, "bf16": 0.1}, 2.0
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,8 @@ class Start:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far a contender is from the reference at most, relative; ``note`` when it is not known."""
+    """How far a contender's losses (or probabilities), or the gradients of its first step, are from the
+    reference at most, relative; ``note`` when it is not known."""
 
     task: Task
     contender: str
@@ -107,6 +111,7 @@ class Agreement:
     difference: float | None
     tolerance: float
     note: str = ""
+    what: str = "losses"
 
     @property
     def holds(self) -> bool:
@@ -152,15 +157,45 @@ class Comparison:
 
     def check(self, task: Task) -> list[Agreement]:
         """Each contender in its first setting against the first peer in f32: the loss over some steps
-        without dropout, or the probabilities of the deploy net."""
+        without dropout, or the probabilities of the deploy net. In training also each parameter's first
+        gradient, against PyTorch in f64 if it is there."""
         try:
             name, wanted = self._reference(task)
         except Failure as failure:
             return [Agreement(task, OWN, "no reference", None, TOLERANCE[task.precision], str(failure))]
-        return as_others_round(list(self._against(task, name, wanted)))
+        found = as_others_round(list(self._against(task, name, wanted)))
+        if task.what == "train" and "pytorch" in self.settings:
+            found += as_others_round(list(self._gradients_against(task)))
+        return found
+
+    def _gradients_against(self, task: Task) -> Iterator[Agreement]:
+        tolerance = OF_GRADIENTS[task.precision]
+        try:
+            wanted = self._gradients(task, "pytorch", "f64")
+        except Failure as failure:
+            yield Agreement(task, OWN, "no reference", None, tolerance, str(failure), "gradients")
+            return
+        for contender in self.settings:
+            about = task, contender, "pytorch in f64"
+            self.say(f"check gradients of {task}: {contender}")
+            try:
+                far = furthest(self._gradients(task, contender, task.precision), wanted)
+                yield Agreement(*about, far, tolerance, what="gradients")
+            except Failure as failure:
+                yield Agreement(*about, None, tolerance, str(failure), "gradients")
+
+    def _gradients(self, task: Task, contender: str, precision: str) -> dict[str, np.ndarray]:
+        net, setting = NETS[task.net]().message(), self.settings[contender][0]
+        with self.worker(contender, setting) as worker, tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "gradients.npz"
+            how = {"precision": precision, "setting": setting, "batch": task.batch}
+            worker.ask("gradients", net=net, path=str(path), **how)
+            with np.load(path) as file:
+                return dict(file)
 
     def _against(self, task: Task, name: str, wanted: np.ndarray) -> Iterator[Agreement]:
         tolerance = TOLERANCE[task.precision]
+        what = "losses" if task.what == "train" else "probabilities"
         for contender, settings in self.settings.items():
             if (contender, task.precision) == (name, "f32"):
                 continue
@@ -168,10 +203,10 @@ class Comparison:
             try:
                 found = self._computed(task, contender, settings[0], task.precision)
             except Failure as failure:
-                yield Agreement(task, contender, name, None, tolerance, str(failure))
+                yield Agreement(task, contender, f"{name} in f32", None, tolerance, str(failure), what)
                 continue
             difference = apart(found, wanted, per_value=task.what == "train")
-            yield Agreement(task, contender, name, difference, tolerance)
+            yield Agreement(task, contender, f"{name} in f32", difference, tolerance, what=what)
 
     def _reference(self, task: Task) -> tuple[str, np.ndarray]:
         key = (task.what, task.net, task.batch)
@@ -327,13 +362,14 @@ def turn(seconds: float) -> int:
 
 
 def as_others_round(agreements: list[Agreement]) -> list[Agreement]:
-    """In bf16, and in nets of files, a contender may be as far as the nearest of the others is, and a
-    quarter: some nets enlarge any rounding."""
+    """In bf16, and in nets of files, a contender's losses may be as far as the nearest of the others'
+    are, and a quarter: some nets enlarge any rounding. Gradients may be twice as far."""
     allowed = []
     for each in agreements:
         others = [a.difference for a in agreements if a is not each and a.difference is not None]
         widens = each.task.precision == "bf16" or each.task.net not in OURS
-        limit = 1.25 * min(others, default=0.0) if widens else 0.0
+        factor = BESIDE if each.what == "gradients" else 1.25 if widens else 0.0
+        limit = factor * min(others, default=0.0)
         wider = max(each.tolerance, limit) if np.isfinite(limit) else each.tolerance
         allowed.append(replace(each, tolerance=wider))
     return allowed
@@ -346,6 +382,17 @@ def apart(found: np.ndarray, wanted: np.ndarray, per_value: bool) -> float:
         return float("inf")
     scale = np.abs(wanted) if per_value else np.abs(wanted).max()
     return float(np.max(np.abs(found - wanted) / scale))
+
+
+def furthest(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> float:
+    """The largest error of a parameter's gradient, root mean square, relative to the gradient's, or to a
+    thousandth of the median one's where it vanishes; infinite for one that is missing or no number."""
+    size = {key: float(np.sqrt(np.mean(array**2))) for key, array in wanted.items()}
+    least, far = 1e-3 * float(np.median(list(size.values()))), [0.0]
+    for key, array in wanted.items():
+        error = found[key] - array if key in found and found[key].shape == array.shape else np.inf
+        far.append(float(np.sqrt(np.mean(np.square(error)))) / max(size[key], least))
+    return max(far) if np.isfinite(far).all() else float("inf")
 
 
 def tasks(what: str, net: str, precision: str) -> list[Task]:

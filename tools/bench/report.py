@@ -183,7 +183,7 @@ def agreement_table(agreements: Sequence[Agreement]) -> str:
         difference = each.note or f"{each.difference:.1e} apart"
         verdict = "agrees" if each.holds else "DISAGREES"
         lines.append(
-            f"{each.task!s:34} {each.contender:10} {verdict:9} with {each.reference} in f32: "
-            f"{difference} (at most {each.tolerance:g})"
+            f"{each.task!s:34} {each.contender:10} {verdict:9} with {each.reference}: "
+            f"{each.what} {difference} (at most {each.tolerance:.2g})"
         )
     return "\n".join(lines)

@@ -123,7 +123,7 @@ def _reasons(
     for name in removed - set(known):
         raise PluginError(unknown("plugin", name, known, "asked to leave out"))
     if not exact and machine.plugins is not None:
-        reasons |= {n: f"named by {machine.origin}" for n in machine.plugins if n not in reasons}
+        reasons |= {n: f"named by machine {machine.name!r}" for n in machine.plugins if n not in reasons}
     elif not exact:
         for manifest in sorted(known.values(), key=lambda m: -m.priority):
             if manifest.problem or not manifest.automatic:
@@ -133,7 +133,7 @@ def _reasons(
     for level in machine.levels:
         for plugin in (level.kernels, level.sync.plugin if level.sync else None):
             if plugin:
-                reasons.setdefault(plugin, f"named by level {level.name!r} of {machine.origin}")
+                reasons.setdefault(plugin, f"named by level {level.name!r} of machine {machine.name!r}")
     reasons = {name: reason for name, reason in reasons.items() if name not in removed}
     return reasons, {name: why for name, why in rejected.items() if name not in reasons}
 

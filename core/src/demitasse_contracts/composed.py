@@ -17,10 +17,11 @@ def check_composed(machine: Machine, reasons: Mapping[str, str], known: Mapping[
     that lack or exclude another, or one that a level of the machine needs. ``reasons`` says of each
     chosen plugin why it was chosen, ``known`` has the manifests of all that there are."""
     for name, reason in reasons.items():
+        where = f"{machine.path}: " if machine.path and reason.startswith("named by ") else ""
         if name not in known:
-            raise PluginError(f"{unknown('plugin', name, known, reason)}; {_absent(name)}")
+            raise PluginError(f"{unknown('plugin', name, known, where + reason)}; {_absent(name)}")
         if known[name].problem:
-            raise PluginError(f"plugin {name!r} ({reason}) cannot be used: {known[name].problem}")
+            raise PluginError(f"{where}plugin {name!r} ({reason}) cannot be used: {known[name].problem}")
         for other in set(known[name].requires) - set(reasons):
             if other not in known:
                 raise PluginError(unknown("plugin", other, known, f"plugin {name!r} requires {other!r}"))

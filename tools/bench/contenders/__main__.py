@@ -25,6 +25,7 @@ from bench import values
 from bench.contenders import MODULES
 from bench.layers import Net
 
+RATE = 1e3  # so large that a gradient by parameters which the step has updated already is far off
 PARENT_DIES = 1  # PR_SET_PDEATHSIG: a stopped process does not see its input end
 
 
@@ -83,6 +84,19 @@ class Contestant:
             "values": found,
             "peak": peak(),
         }
+
+    def gradients(
+        self, net: dict[str, Any], precision: str, setting: str, batch: int, path: str
+    ) -> dict[str, Any]:
+        """The gradients of a first step without dropout, as a file: what it changes parameters by."""
+        made = Net.of(net).without("dropout")
+        made.batch, made.rate, made.decay = batch, RATE, 0.0
+        arrays = {**values.weights(Net.of(net)), **values.samples(made, batch)}
+        entrant = self.module.Training(made, precision, setting, arrays)
+        entrant.run(1)
+        changed = entrant.parameters()
+        np.savez(path, **{key: (np.float64(arrays[key]) - changed[key]) / RATE for key in changed})
+        return {}
 
     def output(self, path: str) -> dict[str, Any]:
         """The probabilities of a deploy net, as a file."""

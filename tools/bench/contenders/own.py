@@ -44,7 +44,7 @@ class Training:
     """A trainer of the net's solver."""
 
     def __init__(self, net: Net, precision: str, setting: str, arrays: Arrays) -> None:
-        self.runtime = demitasse.compose()
+        self.net, self.runtime = net, demitasse.compose()
         files = Files(self.runtime, net, arrays)
         samples = {"data": arrays["data"], "label": arrays["label"]}
         self.trainer = self.runtime.trainer(
@@ -55,6 +55,17 @@ class Training:
     def run(self, steps: int) -> list[float]:
         """The loss of the last step; of each where it is asked step by step."""
         return [float(self.trainer.step(steps).loss)]
+
+    def parameters(self) -> Arrays:
+        """All that are learned, in Caffe's order."""
+        found, params = Arrays(), self.trainer.net.params
+        for layer in self.net.layers:
+            name = layer.numbers["scale"] if layer.kind == "batch_norm" else layer.name
+            for number, (_, shape) in enumerate(
+                zip(params.get(name, ()), layer.parameters, strict=False)
+            ):
+                found[f"{layer.name}.{number}"] = np.array(params[name][number]).reshape(shape)
+        return found
 
 
 class Inference:

@@ -107,10 +107,13 @@ def make(net: Net, setting: str, arrays: Arrays) -> tuple[Model, torch.Tensor]:
 
 
 class Training:
-    """SGD with momentum, as one fused pass over the parameters; bf16 by autocast, f32 masters."""
+    """SGD with momentum, as one fused pass over the parameters; bf16 by autocast, f32 masters. In f64,
+    for others to be compared with."""
 
     def __init__(self, net: Net, precision: str, setting: str, arrays: Arrays) -> None:
         self.model, self.data = make(net, setting, arrays)
+        if precision == "f64":
+            self.model, self.data = self.model.double(), self.data.double()
         self.label = torch.from_numpy(arrays["label"]).long()
         self.half = precision == "bf16"
         self.weights = [x.numbers["weight"] for x in net.layers if x.kind == "softmax_loss"]
@@ -125,7 +128,8 @@ class Training:
             mixed = torch.autocast("cpu", dtype=torch.bfloat16)
         with mixed:
             logits = self.model(data)
-        losses = [functional.cross_entropy(each.float(), label) for each in logits]
+        wide = torch.promote_types(data.dtype, torch.float32)
+        losses = [functional.cross_entropy(each.to(wide), label) for each in logits]
         return sum(w * loss for w, loss in zip(self.weights, losses, strict=True))
 
     def run(self, steps: int) -> list[float]:
@@ -138,6 +142,14 @@ class Training:
             self.optimizer.step()
             losses.append(loss.item())
         return losses
+
+    def parameters(self) -> Arrays:
+        """All that are learned, in Caffe's order."""
+        return {
+            f"{layer.name}.{number}": parameter.detach().numpy()
+            for layer, run in zip(self.model.layers, self.model.run, strict=True)
+            for number, parameter in enumerate(run.parameters())
+        }
 
 
 class Inference:

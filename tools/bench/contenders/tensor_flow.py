@@ -47,6 +47,27 @@ class Model:
             array = array.reshape(-1, *bottom).transpose(0, 2, 3, 1).reshape(len(array), -1)
         return array.T
 
+    def parameters(self) -> Arrays:
+        """All that are learned, in Caffe's order."""
+        return {
+            f"{layer.name}.{number}": self._caffes(layer, number).reshape(shape)
+            for layer in self.net.layers
+            for number, shape in enumerate(layer.parameters)
+        }
+
+    def _caffes(self, layer: Layer, number: int) -> np.ndarray:
+        """A parameter from TensorFlow's order to Caffe's."""
+        array = self.variables[f"{layer.name}.{number}"].numpy()
+        if number or layer.kind in ("batch_norm", "prelu"):
+            return array
+        if layer.kind == "convolution":
+            return array.transpose(*((2, 3) if _is_depthwise(layer) else (3, 2)), 0, 1)
+        bottom = self.net.shape(layer.bottoms[0])
+        if len(bottom) == 3:
+            channels, *image = bottom
+            return array.T.reshape(-1, *image, channels).transpose(0, 3, 1, 2)
+        return array.T
+
     def __call__(self, data: tf.Tensor) -> list[tf.Tensor]:
         """The logits of each loss, or the probabilities of a deploy net."""
         blobs, results = {"data": tf.cast(data, self.kind)}, []
@@ -219,6 +240,10 @@ class Training:
     def run(self, steps: int) -> list[float]:
         """The loss of each step."""
         return [float(self.step(self.data, self.label)) for _ in range(steps)]
+
+    def parameters(self) -> Arrays:
+        """All that are learned, in Caffe's order."""
+        return self.model.parameters()
 
 
 class Inference:
