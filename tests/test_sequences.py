@@ -15,6 +15,7 @@ from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from slopes import parameter, step, train
+from small_nets import WORKERS
 
 import demitasse
 from demitasse import DataError, ModelError
@@ -22,22 +23,23 @@ from demitasse import DataError, ModelError
 
 def _labels(v: Any, samples: int, length: int, classes: int) -> Any:
     """Of one type: loops are compiled for each."""
-    return v.random.integers(0, classes, (samples, length, 1)).astype(v.dtype)
+    return v.random.integers(-1, classes, (samples, length, 1)).astype(v.dtype)
 
 
 def _case(v: Any) -> Any:
     steps, samples, classes = v.number(1, 7), v.number(1, 5), v.number(2, 6)
     label = _labels(v, samples, v.number(1, 4), classes)
-    return [v.real(steps, samples, classes), label], {"blank": v.one_of(0, classes - 1)}
+    taken = v.one_of(None, v.random.integers(0, steps + 1, samples).astype(v.dtype))
+    return [v.real(steps, samples, classes), label, taken], {"blank": v.one_of(0, classes - 1)}
 
 
 def _backward(v: Any) -> Any:
-    (x, label), attributes = _case(v)
-    return [v.real(x.shape[1]), x, label], attributes
+    (x, *rest), attributes = _case(v)
+    return [v.real(x.shape[1]), x, *rest], attributes
 
 
 def _decoded(v: Any) -> Any:
-    (x, label), attributes = _case(v)
+    (x, label, _), attributes = _case(v)
     return [np.ascontiguousarray(x.transpose(1, 0, 2)), label], attributes
 
 
@@ -86,14 +88,14 @@ def test_the_loss_is_that_of_all_paths_and_its_gradient_the_slope(
     """Of four steps, in which 1, 1, 1 cannot be said."""
     x = np.random.default_rng(sum(label)).normal(size=(4, 2, 3))
     labels = np.array([label, [blank] * len(label)], np.float64)
-    inputs = [x, labels]
+    inputs: list[Any] = [x, labels, None]
     request = make_request("ctc_loss", inputs, {"blank": blank}, "float64")
     (candidate,) = hook(plugin)(request)
     *_, losses = run(candidate, request, inputs)
     wanted = [written_out(x[:, n], labels[n].astype(int).tolist(), blank) for n in range(2)]
     np.testing.assert_allclose(losses, wanted, rtol=1e-12)
     dlosses = np.array([2.0, -0.5])
-    inputs = [dlosses, x, labels]
+    inputs = [dlosses, x, labels, None]
     request = make_request("ctc_loss_backward", inputs, {"blank": blank}, "float64")
     (candidate,) = hook(plugin)(request)
     *_, dx = run(candidate, request, inputs)
@@ -121,13 +123,13 @@ def test_what_a_net_reads_is_compared_with_the_label(plugin: str) -> None:
 
 
 @pytest.mark.parametrize("plugin", ["reference", "cpu"])
-@pytest.mark.parametrize("wrong", [3, -1, 0.5])
+@pytest.mark.parametrize("wrong", [3, -2, 0.5])
 def test_a_label_that_is_no_class_is_named(plugin: str, wrong: float) -> None:
     x, labels = np.zeros((4, 2, 3)), np.array([[1, 2], [0, wrong]])
-    request = make_request("ctc_loss", [x, labels], {"blank": 0}, "float64")
+    request = make_request("ctc_loss", [x, labels, None], {"blank": 0}, "float64")
     (candidate,) = hook(plugin)(request)
     with pytest.raises(DataError, match=f"label {wrong:g} of sample 1 of the batch is no"):
-        run(candidate, request, [x, labels])
+        run(candidate, request, [x, labels, None])
 
 
 @pytest.fixture
@@ -216,42 +218,77 @@ layer { name: "right" type: "LabelsequenceAccuracy" bottom: "back" bottom: "labe
 
 
 def test_a_net_learns_to_read(runtime: Any, tmp_path: Path) -> None:
-    """Three signs of one to three steps each, with nothing between or behind them, in noise."""
-    random = np.random.default_rng(5)
-
-    def samples(count: int) -> dict[str, np.ndarray]:
-        data = random.normal(0, 0.1, (count, 3, 1, 9)).astype(np.float32)
-        labels = np.full((count, 3), 3)
-        for n in range(count):
-            at = 0
-            for i in range(random.integers(1, 4)):
-                labels[n, i] = sign = random.integers(0, 3)
-                length = random.integers(1, 3)
-                data[n, sign, 0, at : at + length] += 1
-                at += length + 1  # a gap, without which two signs alike would be one
-        return {"data": data, "label": labels}
-
     (tmp_path / "net.prototxt").write_text(NET)
     (tmp_path / "solver.prototxt").write_text(
         'net: "net.prototxt" base_lr: 0.01 type: "Adam" momentum: 0.9 momentum2: 0.999 max_iter: 400 '
         'lr_policy: "fixed" test_iter: 4 test_interval: 1000 snapshot_after_train: false random_seed: 2'
     )
-    data = {"train": samples(320), "test": samples(64)}
+    data = {"train": signs(320), "test": signs(64, 6)}
     with runtime.trainer(tmp_path / "solver.prototxt", data=data) as trainer:
         assert trainer.test()["right"] < 0.3
         trainer.step(400)
         assert trainer.test()["right"] > 0.9
 
 
-def test_workers_do_not_divide_steps(tmp_path: Path) -> None:
-    from small_nets import WORKERS
+def signs(count: int, seed: int = 5) -> dict[str, np.ndarray]:
+    """Three signs of one to three steps each, with nothing between or behind them, in noise."""
+    random = np.random.default_rng(seed)
+    data = random.normal(0, 0.1, (count, 3, 1, 9)).astype(np.float32)
+    labels = np.full((count, 3), 3)
+    for n in range(count):
+        at = 0
+        for i in range(random.integers(1, 4)):
+            labels[n, i] = sign = random.integers(0, 3)
+            length = random.integers(1, 3)
+            data[n, sign, 0, at : at + length] += 1
+            at += length + 1  # a gap, without which two signs alike would be one
+    return {"data": data, "label": labels}
 
-    (tmp_path / "hw.toml").write_text(WORKERS.format(count=2))
-    (tmp_path / "net.prototxt").write_text(NET)
-    (tmp_path / "solver.prototxt").write_text('net: "net.prototxt" base_lr: 1 lr_policy: "fixed"')
-    given = {"data": np.zeros((16, 3, 1, 9)), "label": np.zeros((16, 3))}
+
+def trained(folder: Path, workers: int, net: str, precision: str = "f64", **options: Any) -> Any:
+    """Losses of some steps, scores of a test and a parameter, of so many workers."""
+    (folder / "hw.toml").write_text(WORKERS.format(count=workers))
+    (folder / "net.prototxt").write_text(net)
+    (folder / "solver.prototxt").write_text(
+        'net: "net.prototxt" base_lr: 0.01 momentum: 0.9 lr_policy: "fixed" test_iter: 2 '
+        "test_interval: 99 random_seed: 3 snapshot_after_train: false"
+    )
+    data = {"train": signs(64), "test": signs(32, 6)}
     with (
-        demitasse.compose(hw=tmp_path / "hw.toml") as runtime,
-        pytest.raises(ModelError, match="train it with one worker"),
+        demitasse.compose(hw=folder / "hw.toml", plugins=["-tuning"]) as runtime,
+        runtime.trainer(
+            folder / "solver.prototxt", data=data, precision=precision, **options
+        ) as trainer,
     ):
-        runtime.trainer(tmp_path / "solver.prototxt", data={"train": given})
+        losses = [trainer.step().loss for _ in range(3)]
+        return losses, trainer.test(), np.array(trainer.net.params["lstm"][1])
+
+
+@pytest.mark.parametrize("kind", ["CtcLoss", "WarpCTCLoss", "CTCLoss"])
+def test_workers_divide_samples_wherever_they_lie(tmp_path: Path, kind: str) -> None:
+    """Of 16 samples, two workers have 8 each, three 6, 5 and 5."""
+    net = NET.replace('"CtcLoss"', f'"{kind}"').replace("blank_label: 3 a", "blank_index: 3 a")
+    losses, scores, weights = trained(tmp_path, 1, net)
+    assert losses[2] < losses[0]
+    for workers in (2, 3):
+        found, test, moved = trained(tmp_path, workers, net)
+        np.testing.assert_allclose(found, losses, rtol=1e-12)
+        assert test == pytest.approx(scores, rel=1e-12)
+        np.testing.assert_allclose(moved, weights, rtol=1e-9, atol=1e-13)
+
+
+def test_workers_drop_the_same_numbers_of_a_sample(tmp_path: Path) -> None:
+    """Behind an LSTM samples lie along the second axis."""
+    dropping = 'layer { name: "d" type: "Dropout" bottom: "lstm" top: "lstm" }\nlayer { name: "fc"'
+    net = NET.replace('layer { name: "fc"', dropping)
+    losses, _, weights = trained(tmp_path, 1, net)
+    found, _, moved = trained(tmp_path, 3, net)
+    np.testing.assert_allclose(found, losses, rtol=1e-12)
+    np.testing.assert_allclose(moved, weights, rtol=1e-9, atol=1e-13)
+
+
+def test_workers_do_not_divide_steps(tmp_path: Path) -> None:
+    """Where what is read has steps first, as ChWick's examples."""
+    net = NET.replace('bottom: "steps"', 'bottom: "data"')
+    with pytest.raises(ModelError, match=r"streams lie along axis 1 .* train it with one worker"):
+        trained(tmp_path, 2, net)

@@ -39,9 +39,9 @@ _MEMBERS = {
     "Permute Reduction Reorg Reshape ResizeBilinear ResizeNearestNeighbor Reverse ShuffleChannel "
     "Silence SpaceToBatchND SpaceToDepth Squeeze Tile Transpose Unpooling Upsample UpsampleDarknet",
     "recurrent": "LSTM LSTMUnit Lstm RNN",
-    "loss": "Accuracy BoxAnnotatorOHEM CenterLoss ContrastiveLoss CtcLoss DiceCoefLoss EuclideanLoss "
-    "FocalLoss HingeLoss InfogainLoss L1Loss LabelsequenceAccuracy MultiBoxLoss "
-    "MultinomialLogisticLoss RegionLoss SegAccuracy SigmoidCrossEntropyBalanceLoss "
+    "loss": "Accuracy BoxAnnotatorOHEM CTCGreedyDecoder CTCLoss CenterLoss ContrastiveLoss CtcLoss "
+    "DiceCoefLoss EuclideanLoss FocalLoss HingeLoss InfogainLoss L1Loss LabelsequenceAccuracy "
+    "MultiBoxLoss MultinomialLogisticLoss RegionLoss SegAccuracy SigmoidCrossEntropyBalanceLoss "
     "SigmoidCrossEntropyLoss SmoothL1Loss SmoothL1LossOHEM SoftmaxWithLoss SoftmaxWithLossOHEM "
     "WarpCTCLoss",
 }
@@ -55,6 +55,8 @@ _BORROWED = dict.fromkeys(
     "PriorBoxClustered": "prior_box_param",
     "ROIAlign": "roi_pooling_param",
     "ImageLabelmapData": "image_data_param",
+    "CTCGreedyDecoder": "ctc_decoder_param",
+    "CTCLoss": "ctc_loss_param",
     "WarpCTCLoss": "ctc_loss_param",
     "ImageSegData": "image_data_param",
     "SpatialDropout": "dropout_param",

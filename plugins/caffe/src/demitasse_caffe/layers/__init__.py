@@ -74,6 +74,8 @@ from demitasse_caffe.layers.regions import L1Loss, ROIPooling, SmoothL1Loss, Smo
 from demitasse_caffe.layers.resampling import Interp, Reorg, Unpooling, Upsample
 from demitasse_caffe.layers.sequences import (
     ContinuationIndicator,
+    CTCGreedyDecoder,
+    CTCLoss,
     CtcLoss,
     LabelsequenceAccuracy,
     WarpCTCLoss,
@@ -184,6 +186,8 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     CenterLoss(),
     ContinuationIndicator(),
     CtcLoss(),
+    CTCGreedyDecoder(),
+    CTCLoss(),
     WarpCTCLoss(),
     LabelsequenceAccuracy(),
     DiceCoefLoss(),
