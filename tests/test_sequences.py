@@ -277,6 +277,17 @@ def test_workers_divide_samples_wherever_they_lie(tmp_path: Path, kind: str) -> 
         np.testing.assert_allclose(moved, weights, rtol=1e-9, atol=1e-13)
 
 
+def test_a_test_tells_how_close_and_how_many_are_right(tmp_path: Path) -> None:
+    net = NET + (
+        'layer { name: "acc" type: "CTCGreedyDecoder" bottom: "fc" bottom: "label" top: "acc" '
+        "ctc_decoder_param { blank_index: 3 } include { phase: TEST } }"
+    )
+    _, scores, _ = trained(tmp_path, 3, net)
+    assert scores["acc.line"] == pytest.approx(scores["right"])
+    assert scores["acc.line"] <= scores["acc.edit"] <= 1
+    assert set(scores) == {"acc.edit", "acc.line", "right", "loss"}
+
+
 def test_workers_drop_the_same_numbers_of_a_sample(tmp_path: Path) -> None:
     """Behind an LSTM samples lie along the second axis."""
     dropping = 'layer { name: "d" type: "Dropout" bottom: "lstm" top: "lstm" }\nlayer { name: "fc"'

@@ -28,7 +28,7 @@ _MEMBERS = {
     "data": "AnnotatedData ContinuationIndicator Data DenseImageData DummyData HDF5Data HDF5Output "
     "ImageData ImageLabelmapData ImageSegData Input MemoryData Parameter VideoData WindowData",
     "convolution": "Convolution Convolution3D ConvolutionDepthwise Deconvolution Deconvolution3D "
-    "DepthwiseConvolution Im2col NdConvolution",
+    "DenseBlock DepthwiseConvolution Im2col NdConvolution",
     "inner product": "CosinAddm Embed InnerProduct LabelSpecificAdd MarginInnerProduct",
     "pooling": "NdPooling PSROIPooling Pooling Pooling3D PoolingND Proposal ROIAlign ROIPooling SPP",
     "activation": "AbsVal BNLL Clip Dropout ELU Exp HardSwish Log PReLU Power ReLU ReLU6 Sigmoid "
@@ -56,6 +56,7 @@ _BORROWED = dict.fromkeys(
     "ROIAlign": "roi_pooling_param",
     "ImageLabelmapData": "image_data_param",
     "CTCGreedyDecoder": "ctc_decoder_param",
+    "DenseBlock": "denseblock_param",
     "CTCLoss": "ctc_loss_param",
     "WarpCTCLoss": "ctc_loss_param",
     "ImageSegData": "image_data_param",

@@ -22,6 +22,7 @@ from demitasse_caffe.layers.arrays import DummyData, Input, MemoryData
 from demitasse_caffe.layers.base import CaffeLayer
 from demitasse_caffe.layers.convolution import SPP, Convolution, Deconvolution, Im2col, Pooling
 from demitasse_caffe.layers.data import Data, DenseImageData, ImageData, ImageSegData, WindowData
+from demitasse_caffe.layers.dense import DenseBlock
 from demitasse_caffe.layers.edges import (
     DiceCoefLoss,
     ImageLabelmapData,
@@ -190,6 +191,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     CTCLoss(),
     WarpCTCLoss(),
     LabelsequenceAccuracy(),
+    DenseBlock(),
     DiceCoefLoss(),
     ImageLabelmapData(),
     SigmoidCrossEntropyBalanceLoss(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -191,6 +191,13 @@ class CTCGreedyDecoder(CaffeLayer):
             close, _ = _agreement(y, _rows(rest[1], x, graph), blank, graph)
             tops.append(graph.apply("reshape", close, shape=(1, 1, 1, 1)))
         return tops
+
+    def score(self, layer: Layer, batches: Sequence[np.ndarray]) -> Mapping[str, float]:
+        """Means over batches; of the two numbers beside labels by ``.edit`` and ``.line``."""
+        if len(layer.bottoms) == 2 and all(batch.shape == (2, 1) for batch in batches):
+            edit, line = np.mean(batches, axis=0)[:, 0]
+            return {".edit": float(edit), ".line": float(line)}
+        return {"": float(np.mean([np.mean(batch) for batch in batches]))}
 
 
 class LabelsequenceAccuracy(CaffeLayer):
