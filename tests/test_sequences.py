@@ -288,6 +288,38 @@ def test_a_test_tells_how_close_and_how_many_are_right(tmp_path: Path) -> None:
     assert set(scores) == {"acc.edit", "acc.line", "right", "loss"}
 
 
+BOTH_WAYS = """
+layer { name: "turned" type: "Reverse" bottom: "steps" top: "turned" }
+layer { name: "lstm2" type: "Lstm" bottom: "turned" top: "lstm2"
+  lstm_param { num_output: 5 weight_filler { type: "xavier" } } }
+layer { name: "again" type: "Reverse" bottom: "lstm2" top: "again" }
+layer { name: "both" type: "Concat" bottom: "lstm" bottom: "again" top: "both"
+  concat_param { axis: 2 } }
+layer { name: "sum" type: "Eltwise" bottom: "both" bottom: "both" top: "sum" }
+layer { name: "relu" type: "ReLU" bottom: "sum" top: "sum" }
+layer { name: "fc" type: "InnerProduct" bottom: "sum" """
+PERMUTED = """type: "Permute" bottom: "data" top: "steps"
+  permute_param { order: 3 order: 0 order: 1 order: 2 }"""
+TRANSPOSED = """type: "Transpose" bottom: "data" top: "turn"
+  transpose_param { dim: 3 dim: 2 dim: 0 dim: 1 } }
+layer { name: "flat" type: "Reshape" bottom: "turn" top: "steps"
+  reshape_param { shape { dim: -1 } axis: 1 num_axes: 2 }"""
+
+
+@pytest.mark.parametrize("steps", [PERMUTED, TRANSPOSED])
+def test_workers_divide_what_goes_both_ways(tmp_path: Path, steps: str) -> None:
+    """As DeepDetect's net, and as caffe_ocr's, where a reshape makes the samples' axis the second."""
+    net = NET.replace('layer { name: "fc" type: "InnerProduct" bottom: "lstm" ', BOTH_WAYS)
+    net = net.replace(PERMUTED, steps)
+    assert steps in net
+    assert '"lstm2"' in net
+    losses, scores, weights = trained(tmp_path, 1, net)
+    found, test, moved = trained(tmp_path, 3, net)
+    np.testing.assert_allclose(found, losses, rtol=1e-12)
+    assert test == pytest.approx(scores, rel=1e-12)
+    np.testing.assert_allclose(moved, weights, rtol=1e-9, atol=1e-13)
+
+
 def test_workers_drop_the_same_numbers_of_a_sample(tmp_path: Path) -> None:
     """Behind an LSTM samples lie along the second axis."""
     dropping = 'layer { name: "d" type: "Dropout" bottom: "lstm" top: "lstm" }\nlayer { name: "fc"'
