@@ -108,6 +108,43 @@ def test_the_loss_is_that_of_all_paths_and_its_gradient_the_slope(
         assert dx[t, n, c] == pytest.approx(dlosses[n] * (sides[0] - sides[1]) / 2e-5, abs=1e-8)
 
 
+@pytest.mark.parametrize("blank", [0, 5])
+@pytest.mark.parametrize("trial", range(6))
+def test_pytorch_has_the_same_losses_and_gradients(blank: int, trial: int) -> None:
+    """Of labels that are empty, have repeats, or are too long for a sample's steps, of which PyTorch is
+    asked to count nothing, too."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    random = np.random.default_rng(trial)
+    steps, samples, classes = int(random.integers(2, 30)), 7, 6
+    x, dlosses = random.normal(0, 3, (steps, samples, classes)), random.normal(size=samples)
+    label = random.integers(-1 if trial % 2 else 0, classes, (samples, 9)).astype(np.float64)
+    label[0] = blank
+    taken = random.integers(1, steps + 1, samples)
+    said = [row[: np.argmax(row < 0) if (row < 0).any() else None] for row in label]
+    said = [row[row != blank].astype(int) for row in said]
+    tx = torch.tensor(x, requires_grad=True)
+    theirs = torch.nn.functional.ctc_loss(
+        tx.log_softmax(2),
+        torch.tensor(np.concatenate(said)),
+        torch.tensor(taken),
+        torch.tensor([len(row) for row in said]),
+        blank=blank,
+        reduction="none",
+        zero_infinity=True,
+    )
+    theirs.backward(torch.tensor(dlosses))
+    inputs: list[Any] = [x, label, taken.astype(np.float64)]
+    for plugin in ("reference", "cpu"):
+        for name, operands, wanted in (
+            ("ctc_loss", inputs, theirs.detach()),
+            ("ctc_loss_backward", [dlosses, *inputs], tx.grad),
+        ):
+            request = make_request(name, operands, {"blank": blank}, "float64")
+            (candidate,) = hook(plugin)(request)
+            made = run(candidate, request, operands)[-1]
+            np.testing.assert_allclose(made, wanted.numpy(), rtol=1e-11, atol=1e-11)
+
+
 @pytest.mark.parametrize("plugin", ["reference", "cpu"])
 def test_what_a_net_reads_is_compared_with_the_label(plugin: str) -> None:
     best = np.array([[1, 1, 0, 1, 2], [0, 0, 0, 0, 0], [1, 2, 2, 2, 1], [1, 2, 2, 0, 2]])
