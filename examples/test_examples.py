@@ -49,6 +49,24 @@ def test_lenet_learns_mnist_from_files_where_its_readme_puts_them(tmp_path: Path
     assert report["batch"] == 64
 
 
+def test_strings_of_digits_are_made_and_learned_from(tmp_path: Path) -> None:
+    if not (SHARED / "mnist").is_dir():
+        pytest.skip(f"MNIST's files are not in {SHARED / 'mnist'}")
+    made = [sys.executable, str(EXAMPLES / "strings" / "make_samples.py"), str(SHARED / "mnist")]
+    done = subprocess.run(
+        [*made, "--count", "800"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    report = train(
+        tmp_path,
+        "strings/strings_solver.prototxt",
+        *("--iterations", "60", "--set", "test_iter=1", "--set", "test_initialization=false"),
+        *("--set", "display=20"),
+    )
+    assert report["scores"]["loss"] < 15  # at first 68
+    assert set(report["scores"]) == {"loss", "read.edit", "read.line"}
+
+
 @pytest.mark.parametrize("solver", ["cifar10_quick_solver", "cifar10_quick_solver_lr1"])
 def test_cifar10_quick_starts(solver: str, tmp_path: Path) -> None:
     batch = SHARED / "cifar10" / "test_batch.bin.xz"

@@ -202,7 +202,7 @@ def test_an_old_type_of_a_fork_is_told_as_that(read: Any) -> None:
         ("DetectionLoss", "the forks of MS-CNN and caffe-yolo"),
         ("ROIWarping", "MNC's fork"),
         ("MultiStageMeanfield", "the fork of CRF-RNN"),
-        ("CTCGreedyDecoder", "the forks with CTC"),
+        ("CTCBeamSearchDecoder", "the forks with CTC"),
         ("StridedSlice", "Synopsys's fork"),
         ("Insanity", "caffe-windows"),
         ("BoxData", "the fork of caffe-yolo"),

@@ -98,7 +98,7 @@ def test_a_label_that_is_a_whole_number_may_have_a_point(picture, tmp_path, open
         ("a.png b.png", "DenseImageData and ImageSegData, kind image_pairs"),
         ("a.png a.xml", "demitasse convert_annoset"),
         ("a.png  66.07", "go into an HDF5 file, which an HDF5Data layer reads"),
-        ("a.png 0 1 1", "go into an HDF5 file, which an HDF5Data layer reads"),
+        ("a.png 0.5 1 1", "go into an HDF5 file, which an HDF5Data layer reads"),
         ("a.png,1", "it has ',' for the blank"),
         ("train.h5", "for the layer HDF5Data"),
         ("a.png\na.png 1", "others have a label"),

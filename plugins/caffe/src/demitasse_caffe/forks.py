@@ -484,7 +484,7 @@ FORKS = (
     ),
     Fork(
         "the forks with CTC",
-        types="CTCGreedyDecoder CTCLoss",
+        types="CTCBeamSearchDecoder CTCDecoder ReverseTime",
     ),
     Fork(
         "MS-CNN's fork",

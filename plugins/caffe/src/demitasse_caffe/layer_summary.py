@@ -28,7 +28,7 @@ _MEMBERS = {
     "data": "AnnotatedData ContinuationIndicator Data DenseImageData DummyData HDF5Data HDF5Output "
     "ImageData ImageLabelmapData ImageSegData Input MemoryData Parameter VideoData WindowData",
     "convolution": "Convolution Convolution3D ConvolutionDepthwise Deconvolution Deconvolution3D "
-    "DepthwiseConvolution Im2col NdConvolution",
+    "DenseBlock DepthwiseConvolution Im2col NdConvolution",
     "inner product": "CosinAddm Embed InnerProduct LabelSpecificAdd MarginInnerProduct",
     "pooling": "NdPooling PSROIPooling Pooling Pooling3D PoolingND Proposal ROIAlign ROIPooling SPP",
     "activation": "AbsVal BNLL Clip Dropout ELU Exp HardSwish Log PReLU Power ReLU ReLU6 Sigmoid "
@@ -39,9 +39,9 @@ _MEMBERS = {
     "Permute Reduction Reorg Reshape ResizeBilinear ResizeNearestNeighbor Reverse ShuffleChannel "
     "Silence SpaceToBatchND SpaceToDepth Squeeze Tile Transpose Unpooling Upsample UpsampleDarknet",
     "recurrent": "LSTM LSTMUnit Lstm RNN",
-    "loss": "Accuracy BoxAnnotatorOHEM CenterLoss ContrastiveLoss CtcLoss DiceCoefLoss EuclideanLoss "
-    "FocalLoss HingeLoss InfogainLoss L1Loss LabelsequenceAccuracy MultiBoxLoss "
-    "MultinomialLogisticLoss RegionLoss SegAccuracy SigmoidCrossEntropyBalanceLoss "
+    "loss": "Accuracy BoxAnnotatorOHEM CTCGreedyDecoder CTCLoss CenterLoss ContrastiveLoss CtcLoss "
+    "DiceCoefLoss EuclideanLoss FocalLoss HingeLoss InfogainLoss L1Loss LabelsequenceAccuracy "
+    "MultiBoxLoss MultinomialLogisticLoss RegionLoss SegAccuracy SigmoidCrossEntropyBalanceLoss "
     "SigmoidCrossEntropyLoss SmoothL1Loss SmoothL1LossOHEM SoftmaxWithLoss SoftmaxWithLossOHEM "
     "WarpCTCLoss",
 }
@@ -55,6 +55,9 @@ _BORROWED = dict.fromkeys(
     "PriorBoxClustered": "prior_box_param",
     "ROIAlign": "roi_pooling_param",
     "ImageLabelmapData": "image_data_param",
+    "CTCGreedyDecoder": "ctc_decoder_param",
+    "DenseBlock": "denseblock_param",
+    "CTCLoss": "ctc_loss_param",
     "WarpCTCLoss": "ctc_loss_param",
     "ImageSegData": "image_data_param",
     "SpatialDropout": "dropout_param",

@@ -106,7 +106,7 @@ def convert_samples(
     """Write the LMDB database ``target`` (a folder, whole or not at all) and return how many records it
     has, as Caffe's convert_imageset does.
 
-    ``source`` is an image list (a path and a label a line, after ``root``), a folder of images (its
+    ``source`` is an image list (a path and its labels a line, after ``root``), a folder of images (its
     sub-folders, by name, are the classes), or whatever a composed plugin reads samples from (CIFAR,
     IDX). ``encoded`` keeps image files as they are, or writes a format such as ``png``; otherwise
     records hold pixels, blue first. With ``check_size`` images must all be as large as the first.
@@ -187,6 +187,7 @@ def from_files(
             try:
                 with naming(f"{where}:{some[i].line}: {root}{some[i].path}"):
                     record = _file_record(root + some[i].path, where, some[i].label, form)
+                    record.more = some[i].more
                     made[i] = finish(some[i], record)
             except DataError as error:
                 if skip:

@@ -55,7 +55,8 @@ def open_database(path: Path, kind: str) -> Reader:
 
 
 class DatumSamples:
-    """The records of a database in the order of their keys: ``data`` and ``label``.
+    """The records of a database in the order of their keys: ``data`` and ``label``, or as many labels
+    as the first record has.
 
     The first record says the shape and the element type; every other must have them, but in runs of one.
     With a ``crop``, images may differ in size: a square is cut from each. ``mode`` says how images are
@@ -75,8 +76,9 @@ class DatumSamples:
             self._apart = record.encoded and not quick  # decoded by threads
         self.fields: Mapping[str, Field] = {
             "data": Field(shape, pixels.dtype.name),
-            "label": Field((), "int32"),
+            "label": Field(np.shape(record.labels), "int32"),
         }
+        self._labels = 1 + len(record.more)
 
     def gather(self, numbers: np.ndarray, out: Mapping[str, np.ndarray], first: int) -> None:
         drawn = self._crop.draws(first, len(numbers))
@@ -87,7 +89,7 @@ class DatumSamples:
                 record = parse(get(number))
                 pixels = self._crop.cut(self._pixels(record), drawn[i], first + i)
                 fit(pixels, out["data"][i])
-            out["label"][i] = record.label
+                out["label"][i] = self._labels_of(record)
 
         def alone(i: int) -> None:
             with self._reader.session() as get:
@@ -105,10 +107,19 @@ class DatumSamples:
             record = parse(get(number))
             drawn = self._crop.draws(place, 1)[0]
             pixels = np.array(self._crop.cut(self._pixels(record), drawn, place))
-        return {"data": pixels, "label": np.array(record.label, np.int32)}
+            labels = np.array(self._labels_of(record), np.int32)
+        return {"data": pixels, "label": labels}
 
     def where(self, number: int) -> str:
         return f"{self.name}: {self._key(number)}"
+
+    def _labels_of(self, record: Datum) -> int | tuple[int, ...]:
+        if 1 + len(record.more) != self._labels:
+            raise DataError(
+                f"its Datum has {1 + len(record.more)} labels, the first record's {self._labels}; rows "
+                f"are filled up, with the net's blank, say"
+            )
+        return record.labels
 
     def _key(self, number: int) -> str:
         return f"key {shown(self._reader.key(number))}"

@@ -1,8 +1,8 @@
 """Datum, the record of Caffe's databases, in protobuf's wire format: read without trust, and written.
 
-Fields by number: channels 1, height 2, width 3, data 4 (uint8, or a whole image file), label 5,
-float_data 6 (a number a time, or packed), encoded 7. Nothing is allocated for what a length claims:
-every array is a view of the bytes that are there, or made from as many.
+Fields by number: channels 1, height 2, width 3, data 4 (uint8, or a whole image file), label 5 (several
+in the forks with CTC), float_data 6 (a number a time, or packed), encoded 7. Nothing is allocated for
+what a length claims: every array is a view of the bytes that are there, or made from as many.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from demitasse import DataError
 
 LONGEST_VARINT = 10
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_NUMBERS = {1: "channels", 2: "height", 3: "width", 5: "label", 7: "encoded"}
-_DATA, _FLOATS, _WRAPPED = 4, 6, 1
+_NUMBERS = {1: "channels", 2: "height", 3: "width", 7: "encoded"}
+_DATA, _LABEL, _FLOATS, _WRAPPED = 4, 5, 6, 1
 
 
 @dataclass(slots=True)
@@ -33,6 +33,13 @@ class Datum:
     encoded: bool = False
     wraps: bool = False
     """Whether there are bytes where a Datum has its channels, as AnnotatedDatum has a Datum."""
+    more: tuple[int, ...] = ()
+    """Labels behind the first."""
+
+    @property
+    def labels(self) -> int | tuple[int, ...]:
+        """All labels, or the only one."""
+        return (self.label, *self.more) if self.more else self.label
 
     def pixels(self) -> np.ndarray:
         """The array (channels, height, width) of a record that is not encoded: uint8, or float32 where
@@ -58,6 +65,7 @@ def parse(record: memoryview | bytes) -> Datum:
     view = memoryview(record)
     datum = Datum()
     floats: list[np.ndarray] = []
+    labels: list[int] = []
     at, end = 0, len(view)
     while at < end:
         start = at
@@ -65,10 +73,10 @@ def parse(record: memoryview | bytes) -> Datum:
         number, kind = tag >> 3, tag & 7
         if kind == _VARINT:
             value, at = varint(view, at)
-            if number in _NUMBERS:
-                # int32 in Caffe's schema: negative ones stand as 64 bits in two's complement.
-                signed = (value & 0xFFFFFFFF) - ((value & 0x80000000) << 1)
-                setattr(datum, _NUMBERS[number], bool(value) if number == 7 else signed)
+            if number == _LABEL:
+                labels.append(_signed(value))
+            elif number in _NUMBERS:
+                setattr(datum, _NUMBERS[number], bool(value) if number == 7 else _signed(value))
         elif kind == _BYTES:
             length, at = varint(view, at)
             if length > end - at:
@@ -80,6 +88,8 @@ def parse(record: memoryview | bytes) -> Datum:
                 datum.data = view[at : at + length]
             elif number == _WRAPPED:
                 datum.wraps = True
+            elif number == _LABEL:
+                labels += _packed(view[at : at + length])
             elif number == _FLOATS:
                 if length % 4:
                     raise DataError(
@@ -97,9 +107,23 @@ def parse(record: memoryview | bytes) -> Datum:
             raise DataError(f"it is no Datum: byte {start} begins a field of wire type {kind}")
         if at > end:
             raise DataError(f"its Datum is cut short within field {number} at byte {start}")
+    if labels:
+        datum.label, datum.more = labels[0], tuple(labels[1:])
     if floats:
         datum.floats = floats[0] if len(floats) == 1 else np.concatenate(floats)
     return datum
+
+
+def _signed(value: int) -> int:
+    """An int32 of Caffe's schema: negative ones stand as 64 bits in two's complement."""
+    return (value & 0xFFFFFFFF) - ((value & 0x80000000) << 1)
+
+
+def _packed(view: memoryview) -> Iterator[int]:
+    at = 0
+    while at < len(view):
+        value, at = varint(view, at)
+        yield _signed(value)
 
 
 def _run_of_floats(view: memoryview, start: int) -> np.ndarray:
@@ -138,7 +162,8 @@ def _pieces(datum: Datum) -> Iterator[bytes]:
     if len(datum.data):
         yield tag(_DATA, _BYTES) + as_varint(len(datum.data))
         yield bytes(datum.data)
-    yield tag(5, _VARINT) + as_varint(datum.label)
+    for label in (datum.label, *datum.more):
+        yield tag(_LABEL, _VARINT) + as_varint(label)
     if datum.floats is not None and not len(datum.data):
         rows = np.empty((datum.floats.size, 5), np.uint8)
         rows[:, 0] = _FLOATS << 3 | _FIXED32

@@ -31,11 +31,17 @@ _HDF5 = (".h5", ".hdf5")
 
 
 class Listed(NamedTuple):
-    """A line of a list: its number (from 1), the image's path and its label."""
+    """A line of a list: its number (from 1), the image's path, its label, and those behind the first."""
 
     line: int
     path: str
     label: int
+    more: tuple[int, ...] = ()
+
+    @property
+    def labels(self) -> int | tuple[int, ...]:
+        """All labels, or the only one."""
+        return (self.label, *self.more) if self.more else self.label
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -49,17 +55,24 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_list(path: Path, labels: bool = True) -> list[Listed]:
-    """An image list: a path, which may have blanks in it, a blank, a label. Where no line has one, all
-    are 0, as in Caffe, which is told if ``labels`` are needed. Raises DataError with the line."""
+    """An image list: a path, which may have blanks in it, a blank, a label, or several labels with
+    blanks between, as many in each line, as the forks with CTC have them. Where no line has one, all are
+    0, as in Caffe, which is told if ``labels`` are needed. Raises DataError with the line."""
     listed, bare = list[Listed](), list[Listed]()
     for number, line in lines(path):
         name, _, label = (line.replace("\t", " ") if "\t" in line else line).rpartition(" ")
         name, found = line[: len(name)].rstrip(), _LABEL.fullmatch(label)
-        if name and found and not (name[-1:].isdecimal() and _NUMBERS.search(name)):
-            value = int(found[1])
-            if not -(1 << 31) <= value < 1 << 31:
-                raise DataError(f"{path}:{number}: the label {label} does not fit 32 bits")
-            listed.append(Listed(number, name, value))
+        before = _NUMBERS.search(name) if name[-1:].isdecimal() or name[-1:] == "." else None
+        words = [*before[1].split(), label] if before else [label]
+        if name and found and all(map(_LABEL.fullmatch, words)):
+            name = name[: before.start(1)] if before else name
+            value, *more = (_label(word, path, number) for word in words)
+            listed.append(Listed(number, name, value, tuple(more)))
+            if len(more) != len(listed[0].more):
+                raise DataError(
+                    f"{path}:{number}: {line[:200]!r} has {len(words)} labels, the first line "
+                    f"{1 + len(listed[0].more)}; fill rows up, with the net's blank, say"
+                )
         elif [ending.end() for ending in _ENDING.finditer(line)] == [len(line)]:
             bare.append(Listed(number, line, 0))
         else:
@@ -73,6 +86,13 @@ def read_list(path: Path, labels: bool = True) -> list[Listed]:
     return listed or bare
 
 
+def _label(word: str, path: Path, number: int) -> int:
+    value = int(word.partition(".")[0])
+    if not -(1 << 31) <= value < 1 << 31:
+        raise DataError(f"{path}:{number}: the label {word} does not fit 32 bits")
+    return value
+
+
 def _unlike(path: Path, number: int, line: str, why: str = "") -> DataError:
     """The error for a line that is none of a list's. Raises DataError for what is no text at all, as an
     image or a database."""
@@ -84,7 +104,7 @@ def _unlike(path: Path, number: int, line: str, why: str = "") -> DataError:
     elif _ABOUT.search(line):
         why = "images with a file about each are for demitasse convert_annoset"
     elif _NUMBERS.search(line):
-        why = "other labels, and several, go into an HDF5 file, which an HDF5Data layer reads"
+        why = "labels that are no whole numbers go into an HDF5 file, which an HDF5Data layer reads"
     elif sign := _OTHER_SIGN.search(line):
         why = f"it has {sign[1]!r} for the blank"
     elif line.endswith(_HDF5):
@@ -178,7 +198,7 @@ class ImageSamples:
         )
         self.fields: Mapping[str, Field] = {"data": Field(shape, "uint8")}
         if labels:
-            self.fields = {**self.fields, "label": Field((), "int32")}
+            self.fields = {**self.fields, "label": Field(np.shape(self._listed[0].labels), "int32")}
 
     def gather(self, numbers: np.ndarray, out: Mapping[str, np.ndarray], first: int) -> None:
         drawn = self._crop.draws(first, len(numbers))
@@ -188,14 +208,14 @@ class ImageSamples:
             with naming(self.where(number)):
                 fit(self._crop.cut(self._pixels(number), drawn[i], first + i), out["data"][i])
             if "label" in out:
-                out["label"][i] = self._listed[number].label
+                out["label"][i] = self._listed[number].labels
 
         for_each(self._pool, len(numbers), one, quick=self._quick)
 
     def sample(self, number: int, place: int) -> dict[str, np.ndarray]:
         with naming(self.where(number)):
             pixels = self._crop.cut(self._pixels(number), self._crop.draws(place, 1)[0], place)
-        made = {"data": pixels, "label": np.array(self._listed[number].label, np.int32)}
+        made = {"data": pixels, "label": np.array(self._listed[number].labels, np.int32)}
         return {name: made[name] for name in self.fields}
 
     def where(self, number: int) -> str:

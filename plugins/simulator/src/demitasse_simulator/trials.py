@@ -36,9 +36,9 @@ PATIENCE = 1.0
 COLD = 3
 """A step's own operands come round again after so many times what is read between calls."""
 
-WHOLE = ("label", "index", "place", "regions")
-"""What operands of classes (and objects), of rows, of places and of regions of images are called, in
-every vocabulary here."""
+WHOLE = ("label", "index", "place", "regions", "steps", "lengths")
+"""What operands of classes (and objects), of rows, of places, of regions of images and of how many steps
+or places there are, are called, in every vocabulary here."""
 
 THREADS = Path("/proc/self/task")
 Parts = tuple[float, ...]

@@ -117,8 +117,9 @@ def wanted(request: Request, candidate: Candidate) -> list[TensorSpec | None]:
     ]
 
 
-_WHOLE = ("label", "index", "place", "regions")
-"""What operands of classes (and objects), of rows, of places and of regions of images are called."""
+_WHOLE = ("label", "index", "place", "regions", "steps", "lengths")
+"""What operands of classes (and objects), of rows, of places, of regions of images and of how many steps
+or places there are, are called."""
 
 
 def operand(request: Request, i: int) -> Operand:

@@ -22,6 +22,7 @@ from demitasse_caffe.layers.arrays import DummyData, Input, MemoryData
 from demitasse_caffe.layers.base import CaffeLayer
 from demitasse_caffe.layers.convolution import SPP, Convolution, Deconvolution, Im2col, Pooling
 from demitasse_caffe.layers.data import Data, DenseImageData, ImageData, ImageSegData, WindowData
+from demitasse_caffe.layers.dense import DenseBlock
 from demitasse_caffe.layers.edges import (
     DiceCoefLoss,
     ImageLabelmapData,
@@ -74,6 +75,8 @@ from demitasse_caffe.layers.regions import L1Loss, ROIPooling, SmoothL1Loss, Smo
 from demitasse_caffe.layers.resampling import Interp, Reorg, Unpooling, Upsample
 from demitasse_caffe.layers.sequences import (
     ContinuationIndicator,
+    CTCGreedyDecoder,
+    CTCLoss,
     CtcLoss,
     LabelsequenceAccuracy,
     WarpCTCLoss,
@@ -184,8 +187,11 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     CenterLoss(),
     ContinuationIndicator(),
     CtcLoss(),
+    CTCGreedyDecoder(),
+    CTCLoss(),
     WarpCTCLoss(),
     LabelsequenceAccuracy(),
+    DenseBlock(),
     DiceCoefLoss(),
     ImageLabelmapData(),
     SigmoidCrossEntropyBalanceLoss(),

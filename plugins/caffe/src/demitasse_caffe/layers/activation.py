@@ -8,6 +8,7 @@ from typing import Any
 
 from demitasse import GraphBuilder, Layer, Tensor
 from demitasse_caffe.layers.base import CaffeLayer, canonical, in_training, learned, rearranged
+from demitasse_caffe.layers.sample_axes import sample_axis
 from demitasse_caffe.schema import number
 
 
@@ -196,8 +197,20 @@ class Dropout(CaffeLayer):
         if scaled and not drops:
             return [x]
         ratio = number(message.dropout_param.dropout_ratio)
-        x = dropped(x, ratio, graph) if drops else x
+        x = _dropped_by_sample(x, ratio, graph) if drops else x
         return [x if scaled or not ratio else graph.apply("power", x, scale=1 - ratio)]
+
+
+def _dropped_by_sample(x: Tensor, ratio: float, graph: GraphBuilder) -> Tensor:
+    """``dropped``, for samples that lie along another axis than the first, too: random numbers are of
+    rows, and rows are to be samples, however many workers divide them."""
+    axis = sample_axis(x, graph)
+    if not axis:
+        return dropped(x, ratio, graph)
+    rest = [each for each in range(len(x.shape)) if each != axis]
+    rows = rearranged(graph, "permute", x, order=(axis, *rest))
+    back = tuple([axis, *rest].index(each) for each in range(len(x.shape)))
+    return rearranged(graph, "permute", dropped(rows, ratio, graph), order=back)
 
 
 def drops_now(message: Any, graph: GraphBuilder) -> bool:

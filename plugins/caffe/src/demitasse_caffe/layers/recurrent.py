@@ -12,6 +12,7 @@ import numpy as np
 
 from demitasse import GraphBuilder, Layer, Tensor
 from demitasse_caffe.layers.base import CaffeLayer, Shape, learned
+from demitasse_caffe.layers.sample_axes import check_samples
 from demitasse_caffe.schema import number
 
 
@@ -38,7 +39,7 @@ class Recurrent(CaffeLayer):
     ) -> Sequence[Tensor]:
         given, exposed = message.recurrent_param, message.recurrent_param.expose_hidden
         units, (x, cont, *rest) = given.num_output, bottoms
-        _check_workers(graph)
+        check_samples(x, 1, "streams", graph)
         states = len(self.states) if exposed else 0
         if not 0 <= len(rest) - states <= 1 or len(layer.tops) != 1 + states:
             also = f", {', '.join(self.states)}" if exposed else ""
@@ -120,12 +121,17 @@ class Lstm(CaffeLayer):
     ) -> Sequence[Tensor]:
         given, x = message.lstm_param, bottoms[0]
         units, bound = given.num_output, number(given.clipping_threshold)
-        _check_workers(graph)
         if units < 1:
             raise ValueError("lstm_param needs a num_output of 1 or more")
         if not 0 <= bound < math.inf:
             raise ValueError(f"clipping_threshold {bound:g} is not a number from 0 on; 0 is none")
         lined = given.HasField("batch_size") or len(x.shape) < 3
+        if lined and graph.workers > 1:
+            raise ValueError(
+                f"a batch is divided among {graph.workers} workers along its first axis, which for this "
+                f"layer is time; train it with one worker"
+            )
+        check_samples(x, 1, "streams", graph)
         streams = given.batch_size if lined else x.shape[1]
         if lined and (streams < 1 or x.shape[0] % streams):
             raise ValueError(f"x {x!r} does not have a multiple of batch_size {streams} rows")
@@ -190,14 +196,6 @@ class _Weights:
         b = self.next((outputs,), "bias_filler") if biased else None
         made: Tensor = self._graph.apply("inner_product", x, w, b, axis=axis)
         return made
-
-
-def _check_workers(graph: GraphBuilder) -> None:
-    if graph.workers > 1:
-        raise ValueError(
-            f"a batch is divided among {graph.workers} workers along its first axis, which for this "
-            f"layer is time; train it with one worker"
-        )
 
 
 def _kept(name: str, shape: Shape, graph: GraphBuilder) -> Tensor:

@@ -1,6 +1,7 @@
 """Sequences whose labels are shorter than they (Graves et al. 2006): x is (steps, samples, classes), a
-label has ``length`` numbers, of which blanks are none. A label's states are a blank before, between and
-behind its classes. Labels are looked at before (``indexing.first_wrong``).
+label has ``length`` numbers, of which blanks are none, up to a -1. A label's states are a blank before,
+between and behind its classes. A sample has all steps, or as many as ``taken`` has for it where that is
+not empty. Labels and steps are looked at before (``first_wrong``, ``indexing.first_wrong``).
 
 Chances are logarithms in float64; of what cannot be they are ``_NEVER``, far below any, and stay so when
 others are added: loops over states need no case of it, and run as vectors. A row of chances has two of
@@ -11,10 +12,35 @@ its classes, and rows of states, two more than steps.
 
 from __future__ import annotations
 
+import math
+
 from demitasse_cpu.loops.compiled import Array, compiled
 from demitasse_cpu.loops.exponentials import exponential, logarithm
+from demitasse_cpu.native import WrongError
 
 _NEVER = -1e30
+
+
+@compiled()
+def first_wrong(label: Array, length: int, classes: int, wrong: Array) -> None:
+    """Raise WrongError, and the place in ``wrong``, for a label that is no class, nor ends one, unless
+    it stands behind an end."""
+    for begin in range(0, label.size, length):
+        for i in range(begin, begin + length):
+            if not (label[i] >= -1 and label[i] < classes and math.floor(label[i]) == label[i]):
+                wrong[0] = i
+                raise WrongError
+            if label[i] < 0:
+                break
+
+
+@compiled()
+def _ends(label: Array) -> int:
+    """How many numbers stand before the first negative one."""
+    for i in range(label.size):
+        if label[i] < 0:
+            return i
+    return int(label.size)
 
 
 @compiled()
@@ -32,7 +58,7 @@ def _kept(label: Array, blank: int, kept: Array, skips: Array) -> int:
     """The label's classes, and how many there are; and for each state 0 where a path may come to it
     from the class before, the blank between left out, else never."""
     count = 0
-    for i in range(label.size):
+    for i in range(_ends(label)):
         if label[i] != blank:
             kept[count] = label[i]
             count += 1
@@ -118,13 +144,25 @@ def _forward(
 
 @compiled()
 def ctc_loss(
-    x: Array, label: Array, losses: Array, scratch: Array, length: int, blank: int, begin: int, end: int
+    x: Array,
+    label: Array,
+    taken: Array,
+    losses: Array,
+    scratch: Array,
+    length: int,
+    blank: int,
+    begin: int,
+    end: int,
 ) -> None:
     sums, kept, skips, logs, powers, rows = _parts(scratch, x, length)
     for n in range(begin, end):
-        count = _kept(label[n * length : (n + 1) * length], blank, kept, skips)
-        chance = _forward(x[:, n], kept, count, blank, sums, skips, logs, powers, rows)
-        losses[n] = -chance if chance > _NEVER / 2 else 0.0
+        steps = int(taken[n]) if taken.size else x.shape[0]
+        losses[n] = 0
+        if steps > 0:
+            count = _kept(label[n * length : (n + 1) * length], blank, kept, skips)
+            chance = _forward(x[:steps, n], kept, count, blank, sums, skips, logs, powers, rows)
+            if chance > _NEVER / 2:
+                losses[n] = -chance
 
 
 @compiled()
@@ -132,6 +170,7 @@ def ctc_loss_backward(
     dlosses: Array,
     x: Array,
     label: Array,
+    taken: Array,
     dx: Array,
     scratch: Array,
     length: int,
@@ -139,17 +178,22 @@ def ctc_loss_backward(
     begin: int,
     end: int,
 ) -> None:
-    steps, classes = x.shape[0], x.shape[2]
+    classes = x.shape[2]
     sums, kept, skips, logs, powers, rows = _parts(scratch, x, length)
     for n in range(begin, end):
-        count = _kept(label[n * length : (n + 1) * length], blank, kept, skips)
-        chance = _forward(x[:, n], kept, count, blank, sums, skips, logs, powers, rows)
+        steps, count, chance = int(taken[n]) if taken.size else x.shape[0], 0, _NEVER
+        if steps > 0:
+            count = _kept(label[n * length : (n + 1) * length], blank, kept, skips)
+            chance = _forward(x[:steps, n], kept, count, blank, sums, skips, logs, powers, rows)
         if chance <= _NEVER / 2:
-            for t in range(steps):
-                dx[t, n, :] = 0
+            steps = 0
+        for t in range(steps, x.shape[0]):
+            dx[t, n, :] = 0
+        if steps == 0:
             continue
         states, factor = 2 * count + 1, float(dlosses[n])
-        later, now = rows[steps], rows[steps + 1, :states]  # of the step behind, with its own, and here
+        # Of the step behind, with its own, and here.
+        later, now = rows[x.shape[0]], rows[x.shape[0] + 1, :states]
         later[states : states + 2] = _NEVER
         for t in range(steps - 1, -1, -1):
             if t == steps - 1:
@@ -178,7 +222,7 @@ def sequences_right(
     _, steps, classes = x.shape
     for n in range(begin, end):
         at, before, same = n * length, -1, True
-        stop = at + length
+        stop = at + _ends(label[at : at + length])
         for t in range(steps):
             best = 0
             for c in range(1, classes):
@@ -195,3 +239,75 @@ def sequences_right(
         while at < stop and label[at] == blank:
             at += 1
         right[n] = 1 if same and at == stop else 0
+
+
+@compiled()
+def ctc_greedy_decode(
+    x: Array, taken: Array, y: Array, scores: Array, blank: int, merge: bool, begin: int, end: int
+) -> None:
+    for n in range(begin, end):
+        steps = int(taken[n]) if taken.size else x.shape[0]
+        count, before, total = 0, -1, 0.0
+        for t in range(steps):
+            row, best = x[t, n], 0
+            for c in range(1, row.size):
+                if row[c] > row[best]:
+                    best = c
+            total -= row[best]
+            if best != blank and not (merge and best == before):
+                y[n, count] = best
+                count += 1
+            before = best
+        y[n, count:] = -1
+        if scores.size:
+            scores[n] = total
+
+
+@compiled()
+def edit_distances(
+    y: Array,
+    label: Array,
+    distances: Array,
+    right: Array,
+    scratch: Array,
+    length: int,
+    blank: int,
+    begin: int,
+    end: int,
+) -> None:
+    wanted, row = scratch[:length], scratch[length:]
+    for n in range(begin, end):
+        given, count = label[n * length : (n + 1) * length], 0
+        for i in range(_ends(given)):
+            if given[i] != blank:
+                wanted[count] = given[i]
+                count += 1
+        said = y[n, : _ends(y[n])]
+        for j in range(count + 1):
+            row[j] = j
+        for i in range(said.size):
+            corner, row[0] = row[0], i + 1
+            for j in range(count):
+                changed = corner if said[i] == wanted[j] else corner + 1
+                corner = row[j + 1]
+                row[j + 1] = min(changed, min(corner, row[j]) + 1)
+        longer = max(count, said.size)
+        distances[n] = row[count] / longer if longer else 0
+        right[n] = 1 if row[count] == 0 else 0
+
+
+@compiled()
+def labels_of_samples(label: Array, lengths: Array, y: Array, shift: int, begin: int, end: int) -> None:
+    for n in range(begin, end):
+        count = int(lengths[n]) if lengths.size else label.shape[0]
+        for i in range(label.shape[0]):
+            y[n, i] = label[i, n] + shift if i < count and label[i, n] >= 0 else -1
+
+
+@compiled()
+def sequence_lengths(cont: Array, label: Array, steps: Array, length: int, begin: int, end: int) -> None:
+    for n in range(begin, end):
+        count = 1
+        while count < cont.shape[0] and cont[count, n] >= 0.5:
+            count += 1
+        steps[n] = 0 if count == 1 and label.size and label[n * length] < 0 else count
