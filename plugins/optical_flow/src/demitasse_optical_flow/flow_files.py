@@ -14,10 +14,34 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, Work, is_file, is_there, replacing
+from demitasse import DataError, Work, is_file, is_there, looks_like, replacing
 
 TAG = b"PIEH"
 """The number 202021.25 in 32 bits, by which readers know the form and the order of bytes."""
+
+
+LARGEST = 1e9
+"""A flow is not known where a number is larger."""
+
+
+def read_flow(path: Path) -> np.ndarray:
+    """The flow of a file, 2 x rows x columns, float32, NaN where it is not known. Raises DataError for a
+    file that cannot be read, is of another kind, or is cut off."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if data[:4] != TAG:
+        raise DataError(f"{path}: is no .flo file, which begins with PIEH; it {looks_like(data[:4096])}")
+    width, height = struct.unpack("<ii", data[4:12]) if len(data) >= 12 else (0, 0)
+    if min(width, height) < 1 or len(data) != 12 + 8 * width * height:
+        raise DataError(
+            f"{path}: has {len(data):,} bytes, where {width} x {height} pixels have "
+            f"{12 + 8 * width * height:,}: it is damaged or cut off"
+        )
+    flow = np.moveaxis(np.frombuffer(data, "<f4", offset=12).reshape(height, width, 2), 2, 0)
+    known = np.abs(flow) <= LARGEST
+    return np.where(known, flow, np.float32(np.nan))
 
 
 def write_flow(path: Path, flow: Any) -> None:

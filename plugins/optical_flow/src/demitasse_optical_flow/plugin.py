@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from demitasse import Candidate, LayerType, Request, hookimpl
+from demitasse import Candidate, DataError, DataSource, DataSpec, LayerType, Request, hookimpl
 from demitasse.operations import Operation
 
 
@@ -30,3 +30,18 @@ def kernels(request: Request) -> Iterable[Candidate]:
     from demitasse_optical_flow.kernels import candidates
 
     return candidates(request)
+
+
+@hookimpl
+def data_source(spec: DataSpec) -> DataSource | None:
+    """Image pairs and their flows that a text file lists; None for what is another plugin's. Raises
+    DataError, with the specification's location in front, for files that are not as they should be."""
+    from demitasse_optical_flow.pairs import Pairs, lists_flows
+
+    if spec.kind not in (None, "flows", "lmdb", "leveldb") or not lists_flows(spec.source):
+        return None
+    try:
+        return Pairs(spec)
+    except DataError as error:
+        where = f"{spec.location}: " * (spec.location is not None)
+        raise DataError(f"{where}{error}") from error
