@@ -25,8 +25,11 @@ def lists_flows(source: Any) -> bool:
     """Whether a source is a text file whose first line names three files, a flow's last."""
     if not isinstance(source, str) or not is_file(Path(source)):
         return False
-    with Path(source).open("rb") as file:
-        first = file.read(_BEGINNING).partition(b"\n")[0].split()
+    try:
+        with Path(source).open("rb") as file:
+            first = file.read(_BEGINNING).partition(b"\n")[0].split()
+    except OSError:  # a file that may not be read, of which the plugin tells whose kind it is
+        return False
     return len(first) == 3 and first[2].endswith(ENDING.encode())
 
 
