@@ -69,6 +69,31 @@ def test_cost_volumes(dtype: str, data: st.DataObject) -> None:
         check("cost_volume_backward", dy, a, b, absent=absent, **about)
 
 
+PUBLISHED = {
+    "FlowNet's": (20, 2, 1, True),
+    "PWC-Net's": (4, 1, 1, True),
+    "DispNet's": (40, 1, 1, False),
+    "of patches": (7, 1, 3, True),
+}
+"""By whose they are: how far displacements reach, their stride, the kernel, whether rows have some."""
+
+
+@pytest.mark.parametrize("dtype", sorted(WITHIN))
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_volumes_of_published_nets(dtype: str, name: str) -> None:
+    """More displacements than a tile has sums, and more channels."""
+    reach, stride, kernel, both = PUBLISHED[name]
+    random = np.random.default_rng(0)
+    a, b = random.normal(size=(2, 2, 14, 9, 19)).astype(dtype)
+    steps = tuple(range(-reach, reach + 1, stride))
+    size = (9 - kernel + 1, 19 - kernel + 1)
+    about = {"kernel": kernel, "size": size, "down": steps if both else (0,), "across": steps}
+    (y,) = check("cost_volume", a, b, **about)
+    dy = random.normal(size=y.shape).astype(dtype)
+    for absent in ((), (0,), (1,)):
+        check("cost_volume_backward", dy, a, b, absent=absent, **about)
+
+
 @pytest.mark.parametrize("dtype", sorted(WITHIN))
 @pytest.mark.parametrize("to_corners", [False, True])
 @given(st.integers(0, 999))
