@@ -14,6 +14,7 @@ from demitasse.operations import VOCABULARY
 from demitasse_caffe.operations import OPERATIONS as CAFFE_WORDS
 from demitasse_cpu.kernels import FACTORIES
 from demitasse_onnx.operations import OPERATIONS as ONNX_WORDS
+from demitasse_optical_flow.operations import OPERATIONS as FLOW_WORDS
 from demitasse_reference.kernels import KERNELS as REFERENCE_KERNELS
 from demitasse_training.clipping import OPERATIONS as CLIPPED
 from demitasse_training.folding import FOLD
@@ -32,6 +33,7 @@ def test_every_word_that_a_plugin_adds_is_computed_by_the_reference_and_by_the_c
     added = {word.name for word in words if not word.view} - {"write_arrays"}
     assert added <= set(REFERENCE_KERNELS), "in the reference"
     assert added <= set(FACTORIES), "on the cpu"
+    added |= {word.name for word in FLOW_WORDS}  # whose own kernels test_flow_words.py compares
     fused = {f"{word.name}_{name}" for word in VOCABULARY.values() for name in word.fuses}
     assert set(FACTORIES) <= {*VOCABULARY, *added, *fused}, "what nobody asks for"
 

@@ -63,8 +63,9 @@ def foreign() -> Iterator[tuple[Path, str]]:
     """Nets with a layer of a type that Caffe does not have, and all such types."""
     from demitasse_caffe.layers import LAYER_TYPES
     from demitasse_detection.layers import LAYER_TYPES as DETECTION_TYPES
+    from demitasse_optical_flow.layers import LAYER_TYPES as FLOW_TYPES
 
-    known = {kind.name for kind in (*LAYER_TYPES, *DETECTION_TYPES)} | {"Python"}
+    known = {kind.name for kind in (*LAYER_TYPES, *DETECTION_TYPES, *FLOW_TYPES)} | {"Python"}
     for path in sorted(FILES.rglob("*.prototxt")):
         text = re.sub("#.*", "", path.read_text(encoding="latin-1"))
         if re.search(r"cls3x|\blayers\s*\{", text):

@@ -104,6 +104,21 @@ class Bilinear:
         return np.broadcast_to(np.outer(line, line), shape).copy()
 
 
+@dataclass(frozen=True)
+class Diagonal:
+    """Output n is made of input n alone, times ``values[n]`` (1 behind the last), the mean over the
+    kernel. Of FlowNet's fork."""
+
+    values: tuple[float, ...] = ()
+
+    def __call__(self, shape: Shape, stream: RandomStream) -> np.ndarray:
+        filled = np.zeros(shape)
+        area = math.prod(shape[2:])
+        for n in range(min(shape[:2]) if len(shape) > 1 else 0):
+            filled[n, n] = (self.values[n] if n < len(self.values) else 1.0) / area
+        return filled
+
+
 def outputs(shape: Shape) -> int:
     """The extent of the first axis; of a single number, which has no axes, 1."""
     return shape[0] if shape else 1
@@ -143,6 +158,7 @@ def _array(values: Any) -> np.ndarray:
 _MAKERS: dict[str, Callable[[Any], Callable[[Shape, RandomStream], np.ndarray]]] = {
     "bilinear": lambda message: Bilinear(),
     "constant": lambda message: Constant(number(message.value)),
+    "diagonal": lambda message: Diagonal(tuple(map(number, message.diag_val))),
     "gaussian": lambda message: Gaussian(number(message.mean), number(message.std), message.sparse),
     "msra": lambda message: Msra(_norm(message)),
     "positive_unitball": lambda message: PositiveUnitball(),

@@ -10,7 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from demitasse_caffe.forks import FORKS
+from demitasse_caffe.flow_forks import FLOWNET
+from demitasse_caffe.forks import FORKS as OTHERS
+
+FORKS = (*OTHERS, FLOWNET)
 
 TYPES = {name: fork.name for fork in FORKS for name in fork.types.split()}
 """Whose a layer type is that Caffe does not have."""

@@ -318,33 +318,6 @@ FORKS = (
         engines="INTEL_SPATIAL LIBDNN SPATIAL",
     ),
     Fork(
-        "FlowNet's fork",
-        fields=(
-            Fields("LayerParameter", "reshape_every_iter"),
-            Fields(
-                "DataParameter",
-                "block_size disk_reader_threads rand_permute_order rand_permute_seed verbose",
-            ),
-            Fields("DataParameter", "permute_every_iter", "samples change places", idle="0"),
-            Fields("DataParameter", "preselection_file", "it leaves out samples"),
-            Fields(
-                "DataParameter",
-                "rand_permute",
-                "samples change places; shuffle: true does that here",
-                idle="false",
-            ),
-            Fields("DataParameter", "range_end", "it leaves out samples", idle="-1"),
-            Fields("DataParameter", "range_start", "it leaves out samples; rand_skip is near", idle="0"),
-            Fields("DataParameter", "slice_point", "a sample is cut into several tops"),
-            Fields(
-                "DataParameter",
-                "subtract",
-                "it is taken from the samples; give mean_value in transform_param",
-            ),
-        ),
-        types="Correlation CustomData DataAugmentation Downsample FlowWarp Resample",
-    ),
-    Fork(
         "C3D",
         fields=(
             Fields("DataParameter", "show_data"),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _HOLE = re.compile(
     r"""\$\#.*?\#\$ | \{\{.*?\}\} | \{%.*?%\}           # of tools for texts
-    | \$\{.*?\} | \$\w+                               # of shells, and Python's string.Template
+    | \$\{.*?\} | \$\w+\$?                            # of shells, Python's string.Template, FlowNet
     | \{[\w.\[\]]*(?:![ars])?(?::[^\s{}]*)?\}           # of Python's str.format
     | %(?:\(\w+\))?[-+.\d]*[a-zA-Z]                     # of printf, and Python's %""",
     re.VERBOSE,

@@ -56,6 +56,10 @@ def read_caffemodel(path: Path) -> Weights:
         ]
         if arrays:
             weights.parameters[name] = arrays
+        if kind == "DataAugmentation" and len(arrays) == 3:
+            # The mean of each pixel, of images as large as those in training, is that of channels here.
+            arrays[1] = arrays[2]
+            continue
         if any(_has_gradient(blob) for blob in blobs):
             weights.gradients[name] = _gradients(blobs, arrays, path, name)
     return weights

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from demitasse import Graph, ModelError, NetDefinition, ShapeError, host_array, unknown
-from demitasse_training.finite import not_finite
+from demitasse_training.finite import Finite
 
 
 def given_input(
@@ -16,7 +16,7 @@ def given_input(
     graph: Graph,
     declared: Mapping[str, tuple[int, ...]],
     dtype: np.dtype[Any],
-    finite: Collection[Any],
+    finite: Finite,
     name: str,
     value: Any,
 ) -> np.ndarray:
@@ -38,11 +38,11 @@ def given_input(
         raise ShapeError(f"{where}: {against(name, array.shape, declared[name])}: the ranks must agree")
     if not array.size:
         raise ShapeError(f"{where}: {against(name, array.shape, declared[name])}: it is empty")
-    if told := not_finite(array, name not in finite):
+    if told := finite.problem(name, array):
         raise ModelError(f"{where}: input {name!r}: {told}")
     if array.dtype.kind != "f" or array.dtype.itemsize <= dtype.itemsize:
         return array
-    if name not in finite:
+    if name not in finite.multiplied:
         with np.errstate(over="ignore"):
             return array.astype(dtype)
     try:

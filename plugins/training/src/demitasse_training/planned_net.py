@@ -26,7 +26,7 @@ from demitasse import (
 )
 from demitasse_training import parameters
 from demitasse_training.arguments import check_backward
-from demitasse_training.finite import multiplied, not_finite
+from demitasse_training.finite import Finite
 from demitasse_training.folding import FOLD
 from demitasse_training.graph import NetGraph
 from demitasse_training.inputs import against
@@ -74,7 +74,7 @@ class PlannedNet:
         self._declared = self._made.shapes
         self._follows, self._usual = bool(varying(self.graph)), made(self.graph)
         self._within = any(part.bottoms for _, part in users(self.graph))
-        self._finite = multiplied(self.graph)
+        self._finite = Finite(self.graph)
 
     # What it is now.
 
@@ -224,8 +224,9 @@ class PlannedNet:
         those that went to a device are not looked at."""
         for feed, out in zip(self.graph.feeds, self._made.outs, strict=True):
             for field, array in out.arrays.items():
-                infinite = (feed.layer, field) not in self._finite
-                if isinstance(array, np.ndarray) and (told := not_finite(array, infinite)):
+                if not isinstance(array, np.ndarray):
+                    continue
+                if told := self._finite.problem((feed.layer, field), array):
                     raise DataError(f"layer {feed.layer!r}: {field}: {told}")
 
     def _check_open(self) -> None:

@@ -29,6 +29,7 @@ from demitasse_caffe.layers.edges import (
     SigmoidCrossEntropyBalanceLoss,
 )
 from demitasse_caffe.layers.elementwise import Concat, Eltwise, Mul
+from demitasse_caffe.layers.flow_loss import L1Loss
 from demitasse_caffe.layers.forks import (
     BN,
     Axpy,
@@ -71,7 +72,7 @@ from demitasse_caffe.layers.margins import CosinAddm, LabelSpecificAdd
 from demitasse_caffe.layers.normalization import LRN, MVN, BatchNorm, Bias, GroupNorm, Scale
 from demitasse_caffe.layers.recurrent import LSTM, RNN, Lstm, LSTMUnit
 from demitasse_caffe.layers.reduction import ArgMax, Reduction
-from demitasse_caffe.layers.regions import L1Loss, ROIPooling, SmoothL1Loss, SmoothL1LossOHEM
+from demitasse_caffe.layers.regions import ROIPooling, SmoothL1Loss, SmoothL1LossOHEM
 from demitasse_caffe.layers.resampling import Interp, Reorg, Unpooling, Upsample
 from demitasse_caffe.layers.sequences import (
     ContinuationIndicator,

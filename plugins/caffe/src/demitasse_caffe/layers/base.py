@@ -130,12 +130,14 @@ def in_training(message: Any, graph: GraphBuilder) -> bool:
     return bool(message.phase == 0) if message.HasField("phase") else graph.phase == "train"
 
 
-def rearranged(graph: GraphBuilder, word: str, *inputs: Tensor, **attributes: Any) -> Tensor:
-    """Emit a word that the plugin onnx brings. Raises ValueError where it is not composed."""
+def rearranged(graph: GraphBuilder, word: str, *inputs: Tensor | None, **attributes: Any) -> Tensor:
+    """Emit a word that the plugin onnx brings, or another one. Raises ValueError where that is not
+    composed."""
     known = getattr(graph, "vocabulary", None)
     if known is not None and word not in known:
+        plugin = "optical_flow" if word == "lpq_loss" else "onnx"
         raise ValueError(
-            f"needs the operation {word!r}, which no composed plugin defines; 'onnx' brings it"
+            f"needs the operation {word!r}, which no composed plugin defines; {plugin!r} brings it"
         )
     made: Tensor = graph.apply(word, *inputs, **attributes)
     return made

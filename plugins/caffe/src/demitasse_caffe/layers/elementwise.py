@@ -58,10 +58,11 @@ class Mul(CaffeLayer):
 
 
 class Eltwise(CaffeLayer):
-    """The sum of the bottoms, each times its coefficient, their product, or the largest of them."""
+    """The sum of the bottoms, each times its coefficient, their product, or the largest of them; as in
+    FlowNet's fork, one bottom times its coefficient, too."""
 
     name = "Eltwise"
-    bottoms = (2, None)
+    bottoms = (1, None)
 
     def expand(
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
@@ -71,6 +72,8 @@ class Eltwise(CaffeLayer):
         coefficients = tuple(number(value) for value in eltwise.coeff)
         if coefficients and len(coefficients) != len(bottoms):
             raise ValueError(f"has {len(coefficients)} coeff for {len(bottoms)} bottoms")
+        if len(bottoms) == 1 and not (operation == "SUM" and coefficients):
+            raise ValueError(f"has 1 bottoms ({layer.bottoms[0]}), not 2 or more (1 with its coeff)")
         if operation == "PROD":
             if coefficients:
                 raise ValueError("coeff is for sums, not for operation PROD")

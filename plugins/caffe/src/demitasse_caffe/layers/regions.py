@@ -101,21 +101,6 @@ class SmoothL1LossOHEM(Loss):
         return [loss, graph.apply("reshape", each, shape=shape)]
 
 
-class L1Loss(Loss):
-    """The sum of |a - b|, over samples the mean, of NVIDIA's fork (its DetectNet)."""
-
-    name = "L1Loss"
-    no_gradient = MappingProxyType({})
-
-    def expand(
-        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
-    ) -> Sequence[Tensor]:
-        x = bottoms[0]
-        d = graph.apply("sum", x, alike(bottoms[1], x, graph), coefficients=(1.0, -1.0))
-        mean = {"coefficient": 1 / x.shape[0], "normalization": "full"}
-        return [graph.apply("total", graph.apply("absolute", d), axis=0, **mean)]
-
-
 def _smooth(bottoms: Sequence[Tensor], bound: float, graph: GraphBuilder) -> Tensor:
     """d^2 / 2 where |d| is below the bound, else bound * (|d| - bound / 2): d is the difference of the
     first two bottoms, times the third where there is one; a fourth multiplies what is made."""

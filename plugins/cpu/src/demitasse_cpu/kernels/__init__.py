@@ -42,6 +42,8 @@ from demitasse_cpu.kernels import (
     unit_gradient,
     unit_products,
     update,
+    volumes,
+    warping,
     wide_weights,
     windows,
     winograd,
@@ -70,6 +72,8 @@ FACTORIES: Family = MappingProxyType(
     | sequences.FACTORIES
     | spatial.FACTORIES
     | update.FACTORIES
+    | volumes.FACTORIES
+    | warping.FACTORIES
 )
 
 LIGHTER = (wide_weights.FACTORIES, pixel_products.FACTORIES, strided.FACTORIES)

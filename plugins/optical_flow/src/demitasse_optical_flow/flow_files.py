@@ -1,0 +1,85 @@
+"""Flows in files of Middlebury's form: the letters PIEH, the width and the height as 32-bit whole
+numbers, then for each pixel, row by row, how far it moves across and down as 32-bit real numbers, all
+little-endian.
+
+Baker et al. 2011, *A Database and Evaluation Methodology for Optical Flow*; its website has the form.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demitasse import DataError, Work, is_file, is_there, looks_like, replacing
+
+TAG = b"PIEH"
+"""The number 202021.25 in 32 bits, by which readers know the form and the order of bytes."""
+
+
+LARGEST = 1e9
+"""A flow is not known where a number is larger."""
+
+
+def read_flow(path: Path) -> np.ndarray:
+    """The flow of a file, 2 x rows x columns, float32, NaN where it is not known. Raises DataError for a
+    file that cannot be read, is of another kind, or is cut off."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if data[:4] != TAG:
+        raise DataError(f"{path}: is no .flo file, which begins with PIEH; it {looks_like(data[:4096])}")
+    width, height = struct.unpack("<ii", data[4:12]) if len(data) >= 12 else (0, 0)
+    if min(width, height) < 1 or len(data) != 12 + 8 * width * height:
+        raise DataError(
+            f"{path}: has {len(data):,} bytes, where {width} x {height} pixels have "
+            f"{12 + 8 * width * height:,}: it is damaged or cut off"
+        )
+    flow = np.moveaxis(np.frombuffer(data, "<f4", offset=12).reshape(height, width, 2), 2, 0)
+    known = np.abs(flow) <= LARGEST
+    return np.where(known, flow, np.float32(np.nan))
+
+
+def write_flow(path: Path, flow: Any) -> None:
+    """Write a flow, 2 x rows x columns, whole. Raises DataError with the system's reason, and for a file
+    of another kind: a stranger's net is not to overwrite it."""
+    try:
+        if is_there(path) and not (is_file(path) and path.read_bytes()[:4] in (b"", TAG)):
+            raise DataError(f"{path}: is there and is no .flo file, whose place alone FLOWriter takes")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary, Path(temporary).open("wb") as file:
+            file.write(TAG + struct.pack("<ii", flow.shape[2], flow.shape[1]))
+            file.write(np.ascontiguousarray(np.moveaxis(np.asarray(flow), 0, 2), "<f4").tobytes())
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def writing(about: Mapping[str, Any]) -> Callable[[Sequence[Any]], Work]:
+    """The kernel of write_flows: binds it to its inputs."""
+
+    def bind(inputs: Sequence[Any]) -> Work:
+        flows, sample = inputs
+
+        def work() -> None:
+            given = np.asarray(flows)
+            first = int(np.asarray(sample)[0])
+            for n, flow in enumerate(given):
+                write_flow(Path(named(about, first, n, len(given))), flow)
+
+        return work
+
+    return bind
+
+
+def named(about: Mapping[str, Any], first: int, n: int, count: int) -> str:
+    """The file of flow ``n`` of ``count``, the first of which is that of sample ``first``."""
+    if about["file"]:
+        return str(about["file"])
+    pass_number, within = divmod(first + n, about["batch"])
+    which = f"({within:03d})" if about["batch"] > 1 else ""
+    name = f"{about['prefix']}{pass_number:07d}{which}{about['suffix']}.flo"
+    return f"{about['folder']}/{name}" if about["folder"] else name
