@@ -123,10 +123,10 @@ class _Memory:
 
     def _begin_with_what_is_given(self) -> None:
         """Samples, constants, parameters."""
-        for entry in self.plan.entries:
-            for buffer in _buffers(entry):
-                if buffer.region in ("fixed", "parameters"):
-                    self._fill(buffer, (self._name(buffer), 0))
+        read = (buffer for entry in self.plan.entries for buffer in _buffers(entry))
+        for buffer in (*self.plan.buffers.values(), *self.plan.outputs.values(), *read):
+            if buffer.region in ("fixed", "parameters"):
+                self._fill(buffer, (self._name(buffer), 0))
 
     def _begin_iteration(self) -> None:
         """What comes from outside comes anew; what operations have updated is as it is now."""

@@ -190,7 +190,7 @@ def nets(draw: st.DrawFn, toy: ModuleType, *, phase: str = "train") -> NetDefini
             layers.append(toy.layer(f"{name} scores", "InnerProduct", blob, f"{name}s", outputs=3))
             layers.append(toy.layer(name, "SoftmaxLoss", f"{name}s label", name))
         elif kind == "BatchNorm":
-            add(kind, blob, shape, inference=not training or draw(st.booleans()))
+            add(kind, blob, shape, inference=draw(st.booleans()))
         else:
             add(kind, blob, shape)
     last = [*shapes][-1]
