@@ -28,6 +28,10 @@ from demitasse import (
     compose,
 )
 from demitasse_caffe.operations.update import OPERATIONS
+from demitasse_training.reading import Reading
+
+FAR = 1e30
+"""What a parameter never is. It is finite, as trainers look whether parameters are."""
 
 
 class Board:
@@ -43,9 +47,13 @@ BOARDS: WeakKeyDictionary[Team, Board] = WeakKeyDictionary()
 
 
 class Strict(GradientSync):
-    """Threads whose parameters are NaN from the moment when a bucket's gradients are final until they
+    """Threads whose parameters are FAR from the moment when a bucket's gradients are final until they
     are first read, and whose gradients are NaN but for the time from their first write to then. The
     first of them owns everything, and updates parameters that are nobody's."""
+
+    joined = False
+    meanwhile: Callable[[Bucket], None] | None = None
+    """Reads the next samples as soon as it may."""
 
     def __init__(self, group: Group) -> None:
         assert group.team is not None
@@ -95,6 +103,8 @@ class Strict(GradientSync):
         part, team, board = slice(span.start, span.stop), self.team, self.board
 
         def add() -> None:
+            if self.meanwhile is not None:
+                self.meanwhile(bucket)
             team.barrier.wait()
             if self.index == 0:
                 board.sums[part] = np.sum([each.gradients[part] for each in team.memory], axis=0)
@@ -112,8 +122,8 @@ class Strict(GradientSync):
 
     def _spoil(self, span: Span) -> None:
         part = slice(span.start, span.stop)
-        for array in (self.memory.parameters, self.memory.gradients):
-            array[part][self.real[part]] = np.nan
+        self.memory.parameters[part][self.real[part]] = FAR
+        self.memory.gradients[part][self.real[part]] = np.nan
 
 
 def strict(toy: ModuleType) -> Any:
@@ -159,11 +169,11 @@ def trained(toy: ModuleType, sync: str, **solver: Any) -> tuple[list[float], dic
     """Losses of some steps with a test in between, the parameters then, and the scores."""
     plugins = [strict(toy), sizes(toy), "reference", "training", toy.toy()]
     with compose(toy.machine(2, sync=[sync]), plugins) as runtime:
-        record = toy.solver(branching(toy), branching(toy, phase="test"), rate=0.3, **solver)
+        record = toy.solver(branching(toy), branching(toy, phase="test"), rate=0.05, **solver)
         trainer: Any = runtime.trainer(record, precision="f64")
         losses = [trainer.step(1).loss for _ in range(3)]
         scores = trainer.test()
-        losses += [trainer.step(1).loss for _ in range(2)]
+        losses += [trainer.step(2).loss, trainer.step(3).loss]
         scores = [scores, trainer.test()]
         parameters = {
             f"{name} {i}": np.array(array)
@@ -173,7 +183,7 @@ def trained(toy: ModuleType, sync: str, **solver: Any) -> tuple[list[float], dic
     return losses, parameters, scores
 
 
-SOLVERS = ({}, {"passes": 2}, {"clip": 0.2}, {"passes": 2, "clip": 0.2})
+SOLVERS = ({}, {"passes": 2}, {"clip": 0.05}, {"passes": 2, "clip": 0.05})
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=["plain", "two passes", "clipped", "both"])
@@ -245,11 +255,22 @@ def test_nobody_does_with_the_kernels_that_users_have(
         Path("hw.toml").write_text(WORKERS.format(count=2).replace("reference", sync))
         with compose("hw.toml", plugins) as runtime:
             trainer: Any = runtime.trainer("solver.prototxt", **options)
-            found.append([trainer.step(1).loss for _ in range(6)])
+            found.append([trainer.step(count).loss for count in (1, 1, 2, 3)])
     assert found[0] == pytest.approx(found[1], rel=1e-4)
 
 
-# Plans that are wrong.
+# Plans that are wrong, and steps.
+
+
+def test_samples_that_are_read_too_early_are_found_out(
+    toy: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over those that a gradient of weights is still to be made of."""
+    expected, *_ = trained(toy, "reference")
+    monkeypatch.setattr(Reading, "_last_look", -1)
+    losses, *_ = trained(toy, "strict")
+    assert losses[:3] == pytest.approx(expected[:3], rel=1e-12), "a step at a time"
+    assert losses[3:] != pytest.approx(expected[3:], rel=1e-6)
 
 
 def early(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -273,8 +294,8 @@ def test_a_plan_that_gives_away_too_early_or_waits_too_late_is_found_out(
     toy: ModuleType, monkeypatch: pytest.MonkeyPatch, wrong: Any
 ) -> None:
     planner: Any = demitasse.planning._Planner
-    monkeypatch.setattr(planner, "_uses", wrong(planner._uses))
     expected = trained(toy, "reference")
+    monkeypatch.setattr(planner, "_uses", wrong(planner._uses))
     try:
         losses, parameters, _ = trained(toy, "strict")
     except NumericsError:
