@@ -157,3 +157,23 @@ def test_training_and_its_tests_leave_nothing_to_each_other(
     assert spoilt[0] == plain[0]
     assert all(np.array_equal(a, b) for a, b in zip(spoilt[1], plain[1], strict=True))
     assert np.isfinite(plain[0][0])
+
+
+FACTORS = """
+layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 dim: 4 dim: 4 } } }
+layer { name: "learned" type: "Parameter" top: "learned" parameter_param { shape { dim: 3 } } }
+layer { name: "twice" type: "Power" bottom: "learned" top: "twice" power_param { scale: 2 shift: 1 } }
+layer { name: "y" type: "Scale" bottom: "data" bottom: "twice" top: "y" }
+"""
+
+
+def test_what_is_made_of_a_parameter_once_is_made_anew_when_it_may_have_been_written_to(
+    runtime: demitasse.Runtime, tmp_path: Path
+) -> None:
+    (tmp_path / "net.prototxt").write_text(FACTORS)
+    net, x = runtime.net(tmp_path / "net.prototxt"), np.ones((2, 3, 4, 4), "f4")
+    net.forward(data=x)
+    assert [entry.layer for entry in net.plan.entries if entry.once] == ["twice"]
+    for factors in ([1, 2, 3], [-4, 0, 0.5]):
+        net.params["learned"][0][...] = factors
+        assert net.forward(data=x)["y"][1, :, 3, 3].tolist() == [2 * each + 1 for each in factors]
