@@ -146,7 +146,7 @@ class Lowering:
                 made.inputs[i] = self._in_layout(tensor, layout, node)
         self.chosen.append(Chosen(made, plugin, candidate, reason))
         for operand, tensor, twin in zip(node.operation.inputs, node.inputs, made.inputs, strict=False):
-            if operand.updated and tensor and twin and twin is not tensor:
+            if operand.updated and tensor and twin and self.find(twin) is not self.find(tensor):
                 self._transform(twin, tensor, node)
         for i, tensor in enumerate(node.outputs):
             if tensor is not None:

@@ -206,12 +206,12 @@ class _Planner:
     def _in_flat_order(self) -> Iterator[tuple[Parameter, bool]]:
         """Parameters with whether they are trained: in the order in which backward finishes their
         gradients, so that a bucket is one span; those without a gradient come last."""
-        last_use = {t: i for i, c in enumerate(self.chosen) for t in c.tensors if t in self.gradients}
-        trained = dict.fromkeys(self.gradients[t] for t in sorted(last_use, key=last_use.__getitem__))
+        last = {self.find(t): i for i, c in enumerate(self.chosen) for t in c.tensors}
+        made = sorted((t for t in last if t in self.gradients), key=last.__getitem__)
+        trained = dict.fromkeys(self.gradients[t] for t in made)
         yield from ((parameter, True) for parameter in trained)
-        yield from (
-            (parameter, False) for parameter in self.graph.parameters if parameter not in trained
-        )
+        rest = (parameter for parameter in self.graph.parameters if parameter not in trained)
+        yield from ((parameter, False) for parameter in rest)
 
     def _uses(self, groups: list[list[Slot]]) -> list[tuple[list[int], int]]:
         """By bucket, the entries that read or write its parameters or gradients, and the first of them
