@@ -162,7 +162,10 @@ def test_an_array_too_long_for_one_byte_string_stands_in_several(tmp_path, monke
     """msgpack has byte strings of less than 4 GiB; a layer of a thousand million weights has more."""
     monkeypatch.setattr(writing, "LONGEST", longest)
     path = tmp_path / "a.demitasse"
-    layers = {"long": [np.arange(16.0, dtype=">f4").reshape(2, 8)], "short": [np.zeros(0), np.ones(1, "?")]}
+    layers = {
+        "long": [np.arange(16.0, dtype=">f4").reshape(2, 8)],
+        "short": [np.zeros(0), np.ones(1, "?")],
+    }
     write(path, Weights(layers, state={"history": layers}))
     content = path.read_bytes()[24:-32]
     pieces = msgpack.unpackb(content)["parameters"]["long"][0]["data"]
