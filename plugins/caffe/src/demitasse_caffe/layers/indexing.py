@@ -113,8 +113,8 @@ class Embed(CaffeLayer):
         rows, outputs = embed.input_dim, embed.num_output
         if rows < 1 or outputs < 1:
             raise ValueError("embed_param needs an input_dim and a num_output of 1 or more")
-        check_whole("input_dim", rows, x)
         w = learned(graph, message, 0, (rows, outputs), embed.weight_filler)
+        check_whole("input_dim", rows, x)
         b = learned(graph, message, 1, (outputs,), embed.bias_filler) if embed.bias_term else None
         y = graph.apply("gather", w, x, source=place_of(layer))
         return [y if b is None else biased(layer, y, b, len(x.shape), graph)]
