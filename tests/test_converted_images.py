@@ -75,6 +75,30 @@ def test_a_database_grows_as_it_must(
     np.testing.assert_array_equal(found["label"], np.arange(600) % 10)
 
 
+@pytest.mark.parametrize("form", ["array", "list"])
+def test_more_records_than_their_keys_have_digits_for_stay_in_order(
+    runtime: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """Eight digits are for a hundred million; here one is for ten."""
+    monkeypatch.setattr(convert, "DIGITS", 1)
+    values = np.arange(12, dtype=np.uint8)[:, None, None, None] * np.ones((1, 1, 4, 4), np.uint8)
+    if form == "array":
+        source = tmp_path / "train-images-idx3-ubyte"
+        source.write_bytes(b"\0\0\x08\x03" + np.array([12, 4, 4], ">u4").tobytes() + values.tobytes())
+    else:
+        source = tmp_path / "list.txt"
+        source.write_text("".join(f"{n}.png {n}\n" for n in range(12)))
+        for n in range(12):
+            cv2.imwrite(str(tmp_path / f"{n}.png"), values[n, 0])
+    assert runtime.program("convert_samples", source, tmp_path / "db") == 12
+    opened = runtime.open_source(demitasse.DataSpec(tmp_path / "db"))
+    found = {key: np.empty((12, *f.shape), f.dtype) for key, f in opened.fields.items()}
+    stream = opened.stream(0, 12, 12)
+    stream.read(found)
+    stream.close()
+    np.testing.assert_array_equal(found["data"][:, 0, 0, 0], np.arange(12))
+
+
 def test_a_folder_of_folders_becomes_classes(runtime: Any, tmp_path: Path) -> None:
     for number, name in enumerate(("cat", "dog", "empty")):
         (tmp_path / "pets" / name).mkdir(parents=True)

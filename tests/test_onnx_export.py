@@ -234,6 +234,19 @@ def test_an_exported_net_keeps_the_names_of_its_layers(runtime: Runtime, tmp_pat
         np.testing.assert_array_equal(mine, other)
 
 
+def test_a_model_of_more_bytes_than_protobuf_has_room_for_is_refused(
+    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = small(tmp_path, f'layer {{ name: "fc" bottom: "x" top: "y" {LAYERS["inner product"]} }}')
+    size = runtime.program("export_onnx", net, tmp_path / "a.onnx").stat().st_size
+    monkeypatch.setattr("demitasse_onnx.export.LARGEST_FILE", size)
+    runtime.program("export_onnx", net, tmp_path / "b.onnx")
+    monkeypatch.setattr("demitasse_onnx.export.LARGEST_FILE", size - 1)
+    with pytest.raises(ModelError, match=f"too large for one file: {size:,} bytes of {size - 1:,}"):
+        runtime.program("export_onnx", net, tmp_path / "c.onnx")
+    assert not (tmp_path / "c.onnx").exists()
+
+
 def test_what_onnx_has_no_words_for_is_not_exported(runtime: Runtime, tmp_path: Path) -> None:
     net = small(
         tmp_path,

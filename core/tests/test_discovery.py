@@ -97,6 +97,10 @@ def test_a_plugin_that_cannot_be_imported_is_named_with_the_reason(
             {"more": "[roles.allocator]\nsuffixes = ['.x']"},
             r"role allocator: unknown fact 'suffixes' \(valid: kinds, priority, spaces\)",
         ),
+        (
+            {"more": "[roles.model_writer]\nlargest = {'.x' = '2 GiB'}"},
+            r"role model_writer: largest: \.x = '2 GiB' \(valid: a whole number of bytes\)",
+        ),
         ({"role": "kernel"}, r"plugin\.toml.*unknown role 'kernel'; did you mean 'kernels'"),
         ({"api": ">=7"}, rf"demitasse '>=7', this is {demitasse.__version__}; install versions"),
         ({"api": ""}, r"does not say for which versions of demitasse it is \(api = "),
@@ -111,6 +115,7 @@ def test_a_plugin_that_cannot_be_imported_is_named_with_the_reason(
         "key",
         "fact",
         "another role's fact",
+        "no number",
         "role",
         "range",
         "no range",

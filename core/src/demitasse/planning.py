@@ -1,6 +1,7 @@
 """Planning: kernels in order, memory that tensors share, parameters in buckets; the result is a Plan."""
 
 import math
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -210,8 +211,7 @@ class _Planner:
         made = sorted((t for t in last if t in self.gradients), key=last.__getitem__)
         trained = dict.fromkeys(self.gradients[t] for t in made)
         yield from ((parameter, True) for parameter in trained)
-        rest = (parameter for parameter in self.graph.parameters if parameter not in trained)
-        yield from ((parameter, False) for parameter in rest)
+        yield from ((each, False) for each in self.graph.parameters if each not in trained)
 
     def _uses(self, groups: list[list[Slot]]) -> list[tuple[list[int], int]]:
         """By bucket, the entries that read or write its parameters or gradients, and the first of them
@@ -261,11 +261,11 @@ class _Planner:
         offsets, arena = place_lifetimes(everything)
         where |= {t: ("arena", offset) for t, offset in zip(lives, offsets, strict=False)}
         blocks = tuple(offsets[len(lives) + len(scratch) :])
-        for (span, *_), block in zip(brief, blocks, strict=True):
-            for t, p in self.gradients.items():
-                start = starts[p.owners[0]]
-                if span.start * self.item <= start < span.stop * self.item:
-                    where[t] = ("arena", block + start - span.start * self.item)
+        begins = [each.span.start * self.item for each in brief]
+        for t, p in self.gradients.items() if brief else ():
+            k = bisect(begins, start := starts[p.owners[0]]) - 1
+            if start < brief[k].span.stop * self.item:
+                where[t] = ("arena", blocks[k] + start - begins[k])
         tensors = {*where, *self.lowered.root, *graph.blobs.values()}
         tensors = tensors.union(*(choice.tensors for choice in self.chosen))
         lying = {t: where[self.find(t)] for t in tensors if self.find(t) in where}

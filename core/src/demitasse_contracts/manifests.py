@@ -35,6 +35,7 @@ FACTS: Mapping[str, tuple[type, tuple[str, ...]]] = {
     "spaces": (tuple, ("allocator", "kernels", "stream_engine", "tuner")),
     "otherwise": (str, ("kernels",)),
     "suffixes": (tuple, ("model_reader", "model_writer")),
+    "largest": (dict, ("model_writer",)),
     "instead": (dict, ("data_source",)),
     "types": (tuple, ("layer_types",)),
     "programs": (tuple, ("programs",)),
@@ -147,6 +148,9 @@ def _malformed(manifest: Manifest, where: str) -> str:
             continue
         known = {fact: kind for fact, (kind, roles) in FACTS.items() if role in roles}
         problem = problem or _wrong(facts, known, "fact", at)
+        for suffix, limit in facts.get("largest", {}).items() if not problem else ():
+            if type(limit) is not int:
+                problem = f"{at}: largest: {suffix} = {limit!r} (valid: a whole number of bytes)"
     return problem
 
 

@@ -139,6 +139,16 @@ def test_large_ones_agree_with_reference(device: Device, name: str, order: tuple
     check(device, name, inputs, attributes, "float32", order, within=1e-4)
 
 
+@pytest.mark.parametrize("name", [each for each in sorted(LARGE) if "product" in each or "conv" in each])
+def test_products_of_more_columns_than_a_grid_has_blocks_for_agree_too(
+    device: Device, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four million, as of an inner product over a whole photograph; here 64."""
+    monkeypatch.setattr("demitasse_gpu.kernels.products._MOST_BLOCKS", 1)
+    inputs, attributes = LARGE[name]
+    check(device, name, inputs, attributes, "float32", within=1e-4)
+
+
 def test_sums_are_the_same_bits_on_devices_of_any_size() -> None:
     """Not the number of multiprocessors but the shapes decide in which order numbers are added."""
     devices = [Device(EmulatedDriver(multiprocessors=count)) for count in (1, 132)]

@@ -157,6 +157,26 @@ def test_an_array_of_the_largest_rank_is_read(tmp_path):
     assert found.shape == array.shape and np.array_equal(found, array)
 
 
+@pytest.mark.parametrize("longest", [1, 7, 40, 63])
+def test_an_array_too_long_for_one_byte_string_stands_in_several(tmp_path, monkeypatch, longest):
+    """msgpack has byte strings of less than 4 GiB; a layer of a thousand million weights has more."""
+    monkeypatch.setattr(writing, "LONGEST", longest)
+    path = tmp_path / "a.demitasse"
+    layers = {
+        "long": [np.arange(16.0, dtype=">f4").reshape(2, 8)],
+        "short": [np.zeros(0), np.ones(1, "?")],
+    }
+    write(path, Weights(layers, state={"history": layers}))
+    content = path.read_bytes()[24:-32]
+    pieces = msgpack.unpackb(content)["parameters"]["long"][0]["data"]
+    assert [len(piece) for piece in pieces] == [min(longest, 64 - at) for at in range(0, 64, longest)]
+    assert bits(vars(read(path))) == bits(vars(Weights(layers, state={"history": layers})))
+    damaged = bytearray(path.read_bytes())
+    damaged[24 + content.index(bytes([0xC4, len(pieces[-1])]) + pieces[-1]) + 2] ^= 1
+    path.write_bytes(damaged)
+    assert "parameter 0 of layer 'long' does not match" in failure(path)
+
+
 def test_numpy_scalars_in_the_record_become_plain_numbers(tmp_path):
     write(tmp_path / "a.demitasse", Weights({}, np.int64(7), {}, {"loss": np.float32(0.5)}))
     back = read(tmp_path / "a.demitasse")

@@ -29,7 +29,7 @@ def running(
 ) -> Callable[..., tuple[Any, list[Event]]]:
     """``running(...)``: a trainer of eleven iterations, and a list of the events it tells."""
 
-    def make(**fields: Any) -> tuple[Any, list[Event]]:
+    def make(plugins: Any = (), **fields: Any) -> tuple[Any, list[Event]]:
         events: list[Event] = []
         listener = toy.plugin("listener", observe=lambda: events.append)
         solver = toy.solver(
@@ -37,7 +37,7 @@ def running(
             toy.classifier(20, "test"),
             **{"max_iterations": 11, "snapshot_prefix": str(tmp_path / "toy"), **fields},
         )
-        return runtime(plugins=[listener]).trainer(solver, precision="f64"), events
+        return runtime(plugins=[listener, *plugins]).trainer(solver, precision="f64"), events
 
     return make
 
@@ -330,6 +330,29 @@ def test_a_folder_that_cannot_be_made_is_found_before_the_first_step(
     assert (trainer.iteration, events) == (0, [])
     unsaved, _ = running(snapshot_prefix=str(tmp_path / "file" / "x" / "toy"), snapshot_last=False)
     unsaved.check_snapshots()
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_snapshots_that_their_format_has_no_room_for_are_found_before_the_first_step(
+    running: Any, toy: ModuleType, gradients: bool
+) -> None:
+    def holding(largest: int) -> tuple[Any, list[Event]]:
+        facts = {"suffixes": [".small"], "largest": {".small": largest}}
+        writer = toy.plugin("small", roles={"model_writer": facts}, model_writer=lambda path: None)
+        fields = {"snapshot_suffixes": (".demitasse", ".small"), "snapshot_gradients": gradients}
+        return running(plugins=[writer], **fields)
+
+    trainer, _ = holding(1 << 40)
+    trainer.check_snapshots()
+    nbytes = sum(array.nbytes for arrays in trainer.net.params.values() for array in arrays)
+    nbytes *= 1 + gradients
+    holding(nbytes)[0].check_snapshots()
+    trainer, events = holding(nbytes - 1)
+    told = rf"a \.small snapshot .* {nbytes:,} bytes; such a file holds {nbytes - 1:,}; set snapshot_"
+    for ask in (trainer.check_snapshots, trainer.run):
+        with pytest.raises(SnapshotError, match=told):
+            ask()
+    assert (trainer.iteration, events) == (0, [])
 
 
 def test_checking_leaves_the_folder_empty(running: Any, tmp_path: Path) -> None:

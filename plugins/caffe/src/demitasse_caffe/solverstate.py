@@ -10,6 +10,7 @@ is not trained).
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from demitasse_caffe.rates import STEP
 from demitasse_caffe.schema import wire_classes
 from demitasse_caffe.weights import (
     array_of,
+    check_fits,
     fill_blob,
     parse_message,
     read_caffemodel,
@@ -104,6 +106,8 @@ def write_solverstate(path: Path, weights: Weights) -> None:
     step = weights.record.get(STEP, 0)
     state = _State(weights.iteration, str(learned), step if isinstance(step, int) else 0, history)
     hdf5 = path.suffix == ".h5"
+    if not hdf5:
+        check_fits(path, history)  # before the weights are written
     _write_weights(learned, weights, hdf5)
     (_write_hdf5 if hdf5 else _write_protobuf)(path, state)
 
@@ -236,7 +240,7 @@ def _repeated(parameters: dict[str, list[np.ndarray]], owners: Sequence[Owner]) 
     seen = set()
     for layer, number in owners:
         array = parameters[layer][number]
-        key = (array.shape, array.tobytes())
+        key = array.shape, hashlib.sha256(np.ascontiguousarray(array).data).digest()
         if key in seen:
             yield layer, number
         seen.add(key)

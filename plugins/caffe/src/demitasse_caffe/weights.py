@@ -7,7 +7,7 @@ ever allocated for what a damaged file claims to hold.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,10 @@ Shape = tuple[int, ...]
 
 _RAW = ("<f8", "<f4", "<f2", "<i4", "<u4")
 """The element types of BlobProto.RawType, by number."""
+
+LARGEST_FILE = 2**31 - 1
+"""Bytes of a message of protobuf. Python's library writes longer ones, if no blob is as long, which
+neither Caffe nor anything else in C++ reads."""
 
 KEPT = {"<f8": "f8"}
 """What numbers become in memory; all others f4."""
@@ -73,7 +77,10 @@ def read_blob(path: Path) -> np.ndarray:
 
 def write_caffemodel(path: Path, weights: Weights) -> None:
     """Write the parameters in the present form, float32 as ``data``, float64 as ``double_data``, and
-    gradients likewise. The file appears whole or not at all. Raises ModelError when it cannot."""
+    gradients likewise. The file appears whole or not at all. Raises ModelError when it cannot, as for
+    numbers of 2 GiB, which need HDF5."""
+    layers = (*weights.parameters.values(), *weights.gradients.values())
+    check_fits(path, (array for arrays in layers for array in arrays))
     net = wire_classes()["NetParameter"]()
     for name, arrays in weights.parameters.items():
         layer = net.layer.add(name=name)
@@ -99,9 +106,26 @@ def fill_blob(blob: Any, array: np.ndarray) -> None:
 def serialized(message: Any, path: Path) -> bytes:
     """A message's bytes. Raises ModelError for what no protobuf file can hold: 2 GiB, odd names."""
     try:
-        return bytes(message.SerializeToString())
+        data = bytes(message.SerializeToString())
     except (EncodeError, ValueError) as error:
         raise ModelError(f"{path}: the weights do not fit a file of Caffe's: {error}") from error
+    if len(data) > LARGEST_FILE:
+        raise _too_large(path, len(data))
+    return data
+
+
+def check_fits(path: Path, arrays: Iterable[np.ndarray]) -> None:
+    """Raise ModelError where a protobuf file has no room for the numbers, before they are copied."""
+    needed = sum(array.size * (8 if array.dtype == np.float64 else 4) for array in arrays)
+    if needed > LARGEST_FILE:
+        raise _too_large(path, needed)
+
+
+def _too_large(path: Path, needed: int) -> ModelError:
+    return ModelError(
+        f"{path}: {needed:,} bytes do not fit a file of protobuf, which has at most {LARGEST_FILE:,}; "
+        f"write {path.name}.h5 (in a solver, snapshot_format: HDF5)"
+    )
 
 
 def parse_message(path: Path, name: str) -> Any:

@@ -36,6 +36,8 @@ ALSO = {".jpeg": ".jpg", ".jpg": ".jpeg", ".tif": ".tiff", ".tiff": ".tif"}
 """Other endings of the same formats."""
 TOGETHER = 256
 """Records that are made, and written in one transaction."""
+DIGITS = 8
+"""Of the number that a record's key begins with, as Caffe's; of more records it has more."""
 FIRST_MAP = 1 << 28
 NOTHING_LEFT = 1 << 20
 """Free bytes below which a disk is called full."""
@@ -172,7 +174,7 @@ def from_files(
     """Keys (a number and the path, as Caffe's) and records of image files; ``finish`` makes these of a
     line's Datum. What cannot be read is left out with a warning if one is to ``skip`` it."""
     order = permutation(seed, 0, len(listed)) if shuffle else range(len(listed))
-    pool, first = decoders(), dict[str, Any]()
+    pool, first, digits = decoders(), dict[str, Any](), _digits(len(listed))
     for start in range(0, len(listed), TOGETHER):
         some = [listed[int(i)] for i in order[start : start + TOGETHER]]
         made: list[bytes] = [b""] * len(some)
@@ -206,7 +208,12 @@ def from_files(
                     f"{where}:{each.line}: {root}{each.path}: {_extents(size)}, the first one is "
                     f"{_extents(first['size'])}; give a height and a width to resize them to"
                 )
-            yield f"{number:08d}_{each.path}".encode(errors="surrogateescape"), record
+            yield f"{number:0{digits}d}_{each.path}".encode(errors="surrogateescape"), record
+
+
+def _digits(count: int) -> int:
+    """Of the numbers in the keys of so many records, whose order is that of texts."""
+    return max(DIGITS, len(str(count - 1)))
 
 
 def _extents(size: tuple[int, ...]) -> str:
@@ -248,7 +255,7 @@ def from_source(source: Any, name: str, form: Form) -> Iterator[tuple[bytes, byt
     fields = {key: source.fields[key] for key in ("data", "label") if key in source.fields}
     if "label" in fields and fields["label"].shape not in ((), (1,)):
         raise DataError(f"{name}: a Datum has one label, these samples {fields['label'].shape}")
-    stream = None
+    stream, digits = None, _digits(source.size)
     try:
         for start in range(0, source.size, TOGETHER):
             count = min(TOGETHER, source.size - start)
@@ -262,7 +269,7 @@ def from_source(source: Any, name: str, form: Form) -> Iterator[tuple[bytes, byt
             labels = out.get("label", np.zeros(count, np.int32)).reshape(count)
             for i in range(count):
                 record = form.record(planes[i].transpose(1, 2, 0), int(labels[i]))
-                yield f"{start + i:08d}".encode(), serialize(record)
+                yield f"{start + i:0{digits}d}".encode(), serialize(record)
     finally:
         if stream is not None:
             stream.close()

@@ -26,6 +26,9 @@ from demitasse import (
 from demitasse_onnx.batches import batch_axes
 from demitasse_onnx.call import Call
 
+LARGEST_FILE = 2**31 - 1
+"""Bytes of a message of protobuf; Python's library writes longer ones, which no other reads."""
+
 OPSETS = (13, 22)
 """The oldest and the newest version of ONNX's operators that is written."""
 
@@ -288,6 +291,11 @@ def _write_whole(path: Path, model: onnx.ModelProto) -> None:
         data = model.SerializeToString()
     except (EncodeError, ValueError) as error:
         raise ModelError(f"{path}: the model is too large for one file: {error}") from error
+    if len(data) > LARGEST_FILE:
+        raise ModelError(
+            f"{path}: the model is too large for one file: {len(data):,} bytes of {LARGEST_FILE:,}, "
+            f"beyond which ONNX keeps numbers beside it, in a form that is read here but not written"
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as partial:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -59,10 +60,18 @@ class Body:
             self._refuse(f"{where}.dtype", dtype, "a number's type")
         if not _is_shape(shape):
             self._refuse(f"{where}.shape", shape, f"at most {LARGEST_RANK} lengths of an array")
-        if type(data) is not bytes or len(data) != math.prod(shape) * np.dtype(dtype).itemsize:
+        pieces = data if type(data) is list else [data]
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+        if any(type(each) is not bytes for each in pieces) or sum(map(len, pieces)) != nbytes:
             valid = f"the bytes of a {dtype} array of shape {tuple(shape)}"
             self._refuse(f"{where}.data", data, valid)
-        return np.frombuffer(data, dtype).reshape(shape).copy()
+        array, at = np.empty(shape, dtype), 0
+        whole = array.reshape(-1).view(np.uint8)
+        while pieces:  # none stays in memory once it is copied
+            piece = pieces.pop(0)
+            whole[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+            at += len(piece)
+        return array
 
     def _record(self, value: Any) -> dict[str, Any]:
         record = self._mapping(value, "record")
@@ -101,6 +110,14 @@ def _is_shape(value: Any) -> bool:
         return False
     largest: int = math.prod(max(length, 1) for length in value)
     return largest < 1 << 59  # of what is empty, too, NumPy has a limit
+
+
+def checksum(data: Any) -> int:
+    """The CRC-32 of an array's bytes, in one piece or several. Raises TypeError for what is neither."""
+    result = 0
+    for piece in data if type(data) is list else [data]:
+        result = zlib.crc32(piece, result)
+    return result
 
 
 def entries(tree: Any) -> Iterator[tuple[str, Any]]:

@@ -8,8 +8,9 @@
     sha256   32 bytes   of all bytes before
 
 An array is {"dtype", "shape", "crc32", "data"}: a NumPy type string with its byte order, the lengths,
-and the elements in C order with their CRC-32, which tells the damaged array of a damaged file. The
-body has no extension types.
+and the elements in C order with their CRC-32, which tells the damaged array of a damaged file. Of more
+than 2 GiB, "data" is a list of byte strings, which belong one behind the other. The body has no
+extension types.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ ARRAY = ("dtype", "shape", "crc32", "data")
 WIDE = ("i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")
 TYPES = frozenset(["|b1", "|i1", "|u1", *(order + kind for order in "<>" for kind in WIDE)])
 LARGEST_RANK = 32
-LARGEST_ARRAY = (1 << 32) - 1
-"""Bytes, by msgpack's longest header."""
+LONGEST = 1 << 31
+"""Bytes that stand together; msgpack's longest header is of 4 GiB less one."""
 
 DEEPEST = 64
 """How deep lists and mappings of the record may nest."""

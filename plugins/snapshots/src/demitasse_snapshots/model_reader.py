@@ -12,7 +12,7 @@ from typing import Any
 import msgpack
 
 from demitasse import ModelError, NetDefinition, SnapshotError, Solver, Weights, looks_like
-from demitasse_snapshots.body import Body, entries
+from demitasse_snapshots.body import Body, checksum, entries
 from demitasse_snapshots.layout import DIGEST, HEADER, MAGIC, VERSION, Header
 
 COPIED = b"\x89DMT"
@@ -123,7 +123,7 @@ def _damaged_part(body: memoryview) -> str:
     try:
         tree = _unpacked(body)
         for where, entry in entries(tree):
-            if zlib.crc32(entry["data"]) != entry["crc32"]:
+            if checksum(entry["data"]) != entry["crc32"]:
                 return where
     except (ValueError, TypeError, KeyError, AttributeError):
         # What is damaged is the structure itself, and may unpack to anything.

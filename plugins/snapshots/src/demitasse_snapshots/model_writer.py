@@ -19,8 +19,8 @@ from demitasse_snapshots.layout import (
     DEEPEST,
     DIGEST,
     GRADIENTS,
-    LARGEST_ARRAY,
     LARGEST_RANK,
+    LONGEST,
     PARTS,
     TYPES,
     VERSION,
@@ -117,11 +117,6 @@ class _Body:
             )
         if array.ndim > LARGEST_RANK:
             raise SnapshotError(f"{self.path}: {where} has rank {array.ndim} of {LARGEST_RANK}")
-        if array.nbytes > LARGEST_ARRAY:
-            raise SnapshotError(
-                f"{self.path}: {where} has {array.nbytes:,} bytes; an array in a snapshot has at "
-                f"most {LARGEST_ARRAY:,}"
-            )
         data = array.reshape(-1).view(np.uint8).data
         values = (array.dtype.str, list(array.shape), zlib.crc32(data))
         self.map(len(ARRAY))
@@ -129,8 +124,12 @@ class _Body:
             self.value(key)
             self.value(value)
         self.value(ARRAY[-1])
-        self.pieces.append(_binary_header(len(data)))
-        self.pieces.append(data)
+        if len(data) > LONGEST:
+            self.pieces.append(self.packer.pack_array_header(-(-len(data) // LONGEST)))
+        for start in range(0, max(len(data), 1), LONGEST):
+            piece = data[start : start + LONGEST]
+            self.pieces.append(_binary_header(len(piece)))
+            self.pieces.append(piece)
 
     def name(self, name: object, where: str) -> None:
         if type(name) is not str:

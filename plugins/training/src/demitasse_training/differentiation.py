@@ -45,10 +45,11 @@ class Differentiation:
         for tensor in self._fed:
             if len(self.arriving.get(tensor, ())) > 1:
                 self._total(tensor, self._forward[0])
+        made = {t: node for node in self._graph.nodes for t in node.outputs if t is not None}
         for parameter in self._graph.parameters:
             if parameter.trainable and (parts := self.arriving.get(parameter.tensor)):
                 adding = self._passes > 1 or len(parts) > 1 or self._graph.retains_all
-                self._collect(parameter, parts, in_place=adding)
+                self._collect(parameter, parts, adding, made)
         return {tensor: parts[0] for tensor, parts in self.arriving.items()}
 
     def _activate(self) -> None:
@@ -173,27 +174,33 @@ class Differentiation:
         self._graph.nodes.append(node)
         return [tensor for tensor in node.outputs if tensor is not None]
 
-    def _collect(self, parameter: Parameter, parts: list[Tensor], in_place: bool) -> None:
-        """Have a parameter's gradient made where it is to lie, or added up there."""
+    def _behind(self, node: Node | None) -> int:
+        """Where in the graph stands what follows a node; of none, its end."""
+        nodes = self._graph.nodes
+        return len(nodes) if node is None else 1 + next(i for i, n in enumerate(nodes) if n is node)
+
+    def _collect(
+        self, parameter: Parameter, parts: list[Tensor], in_place: bool, made: dict[Tensor, Node]
+    ) -> None:
+        """Have a parameter's gradient ``made`` where it is to lie, or added up there."""
         graph = self._graph
         slot = Tensor(f"d{parameter.tensor.name}", parameter.tensor.shape, graph.dtype, "gradient")
         slot.kind = "parameter_gradient"
         parameter.gradient = slot
         for part in parts:
-            made = (i for i, n in enumerate(graph.nodes) if part in n.outputs)
-            position = next(made, -1)
-            if position < 0 or graph.nodes[position].operation.view:  # its memory is another's
+            node = made.get(part)
+            if node is None or node.operation.view:  # its memory is another's
                 copy = graph.node("sum", [part], {}, "backward")
                 copy.layer, (part,) = parameter.owners[0][0], filter(None, copy.outputs)
-                position = position + 1 if position >= 0 else len(graph.nodes)
-                graph.nodes.insert(position, copy)
-            node = graph.nodes[position]
+                graph.nodes.insert(self._behind(node), copy)
+                node = copy
             if in_place:
                 total = graph.node("accumulate", [slot, part], {}, "backward")
                 total.layer = node.layer
-                graph.nodes.insert(position + 1, total)
+                graph.nodes.insert(self._behind(node), total)
             else:
                 node.outputs[node.outputs.index(part)] = slot
+                made.pop(part, None)
 
 
 def check_learning(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import math
 import re
 import tempfile
 from collections.abc import Callable, Mapping
@@ -30,9 +31,10 @@ from demitasse_training.worker import Worker
 SNAPSHOT = ".demitasse"
 
 
-def check_writable(runtime: Runtime, solver: Solver) -> None:
+def check_writable(runtime: Runtime, solver: Solver, worker: Worker) -> None:
     """Raise CompositionError when no plugin writes a snapshot that the solver asks for, SnapshotError
-    when its folder cannot be made (it is) or written, or no file can have its name."""
+    when its format has no room for the worker's parameters, its folder cannot be made (it is) or
+    written, or no file can have its name."""
     if not (solver.snapshot_interval or solver.snapshot_last):
         return
     plugins = runtime.composition.plugins
@@ -45,6 +47,8 @@ def check_writable(runtime: Runtime, solver: Solver) -> None:
                 f"no composed plugin writes {suffix} snapshots, which the solver asks for; add the "
                 f"plugin {plugin!r}, {otherwise}"
             )
+    if told := _too_large(runtime, solver, worker):
+        raise SnapshotError(f"{told}, {otherwise}")
     prefix = prefix_of(solver)
     folder = Path(f"{prefix}_iter").parent
     try:
@@ -131,6 +135,25 @@ def gathered(worker: Worker, iteration: int, facts: Mapping[str, Any]) -> Weight
         "cursors": {f.layer: iteration * solver.passes * f.batch for f in worker.graph.feeds},
     }
     return result
+
+
+def _too_large(runtime: Runtime, solver: Solver, worker: Worker) -> str:
+    """Which of a solver's formats, as the plugins that write them say, holds less than it would be given
+    at once: the parameters of every layer, with gradients if those are kept, or the state of all."""
+    plan, item = worker.plan, np.dtype(worker.dtype).itemsize
+    sizes = [(math.prod(slot.spec.shape) * len(slot.owners), slot.trainable) for slot in plan.slots]
+    numbers = sum(size for size, _ in sizes)
+    gradients = sum(size for size, trained in sizes if trained) if solver.snapshot_gradients else 0
+    needed = item * max(numbers + gradients, plan.parameters * max(1, len(worker.update.state)))
+    for plugin in runtime.composition.plugins:
+        largest = plugin.roles.get("model_writer", {}).get("largest", {})
+        for suffix in _suffixes(solver):
+            if needed > largest.get(suffix, needed):
+                return (
+                    f"a {suffix} snapshot of the {plan.parameters:,} parameters needs up to {needed:,} "
+                    f"bytes; such a file holds {largest[suffix]:,}; set snapshot_format: HDF5"
+                )
+    return ""
 
 
 def _suffixes(solver: Solver) -> tuple[str, ...]:

@@ -242,9 +242,9 @@ class Trainer(Rooted):
 
     def check_snapshots(self) -> None:
         """Raise now, not after hours of training, if a snapshot that the solver asks for cannot be
-        written: CompositionError if no plugin writes that format, SnapshotError if its folder cannot be
-        written. The folder is made if it is not there."""
-        check_writable(self.runtime, self.solver)
+        written: CompositionError if no plugin writes that format, SnapshotError if it has no room for
+        the net's parameters or its folder cannot be written. The folder is made if it is not there."""
+        check_writable(self.runtime, self.solver, self._workers[0])
 
     @one_at_a_time
     def run(

@@ -15,6 +15,8 @@ from demitasse_caffe.schema import LARGEST_BLOB, MOST_AXES, is_repeated, number
 
 _FLOATS = (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE)
 _BOUNDED = ("clip_param", "threshold_param")
+_WHOLE = {"float32": (1 << 24) + 1, "float64": (1 << 53) + 1}
+"""From 0 on, how many whole numbers follow each other in an element type."""
 
 Shape = tuple[int, ...]
 Counts = tuple[int, int | None]
@@ -108,6 +110,17 @@ def check_size(what: str, shape: Shape) -> None:
     if count > LARGEST_BLOB:
         extents = " x ".join(map(str, shape))
         raise ValueError(f"{what} would have {extents} = {count:,} elements; at most {LARGEST_BLOB:,}")
+
+
+def check_whole(what: str, count: int, numbers: Tensor) -> None:
+    """Raise ValueError where a blob of real numbers cannot tell ``count`` things apart: from some number
+    on it has no odd ones, and each would be taken for its neighbour."""
+    most = _WHOLE.get(numbers.dtype, count)
+    if count > most:
+        raise ValueError(
+            f"{what} is {count:,}, and blobs of {numbers.dtype} tell {most:,} whole numbers apart; plan "
+            f"the net with precision f64"
+        )
 
 
 def check_numbers(message: Any, within: str = "") -> None:

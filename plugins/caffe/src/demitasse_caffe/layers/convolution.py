@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from demitasse import GraphBuilder, Layer, Tensor
-from demitasse_caffe.layers.base import CaffeLayer, Shape, canonical, in_training, learned
+from demitasse_caffe.layers.base import CaffeLayer, Shape, canonical, check_whole, in_training, learned
 from demitasse_caffe.layers.sides import Sides, pooled, sides, surrounded
 from demitasse_caffe.layers.transformation import as_numbers
 
@@ -211,6 +211,8 @@ class Pooling(CaffeLayer):
         if spatial != 2:
             return [_in_turn(x, method, windows, rounding, graph)]
         attributes: dict[str, Any] = {**windows, "rounding": rounding}
+        if len(layer.tops) > 1:
+            check_whole("the size of an image, in which maxima have places,", math.prod(x.shape[2:]), x)
         y, *places = _pooled(x, method, attributes, in_training(message, graph), graph)
         return [y] if len(layer.tops) == 1 else [y, as_numbers(places[0], graph)]
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from demitasse import GraphBuilder, Layer, Tensor
-from demitasse_caffe.layers.base import CaffeLayer, canonical, learned
+from demitasse_caffe.layers.base import CaffeLayer, canonical, check_whole, learned
 from demitasse_caffe.layers.convolution import biased
 from demitasse_caffe.layers.transformation import as_numbers
 
@@ -114,6 +114,7 @@ class Embed(CaffeLayer):
         if rows < 1 or outputs < 1:
             raise ValueError("embed_param needs an input_dim and a num_output of 1 or more")
         w = learned(graph, message, 0, (rows, outputs), embed.weight_filler)
+        check_whole("input_dim", rows, x)
         b = learned(graph, message, 1, (outputs,), embed.bias_filler) if embed.bias_term else None
         y = graph.apply("gather", w, x, source=place_of(layer))
         return [y if b is None else biased(layer, y, b, len(x.shape), graph)]

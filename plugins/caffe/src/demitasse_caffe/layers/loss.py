@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from demitasse import GraphBuilder, Layer, Tensor
-from demitasse_caffe.layers.base import CaffeLayer, canonical, learned
+from demitasse_caffe.layers.base import CaffeLayer, canonical, check_whole, learned
 from demitasse_caffe.layers.indexing import place_of
 from demitasse_caffe.paths import find, find_file
 from demitasse_caffe.schema import number
@@ -38,6 +38,7 @@ class SoftmaxWithLoss(Loss):
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
         axis = canonical(message.softmax_param.axis, bottoms[0])
+        check_whole("the number of classes", bottoms[0].shape[axis], bottoms[1])
         weights = list(map(number, message.loss_param.class_weighting))
         weighted = message.loss_param.weight_by_label_freqs
         if weighted and len(weights) != bottoms[0].shape[axis]:
@@ -217,10 +218,12 @@ class Accuracy(CaffeLayer):
         if any(layer.loss_weights) and graph.phase == "train":
             raise ValueError("an accuracy has no gradient, so a loss_weight cannot be trained with")
         accuracy = message.accuracy_param
+        axis = canonical(accuracy.axis, bottoms[0])
+        check_whole("the number of classes", bottoms[0].shape[axis], bottoms[1])
         shares = graph.apply(
             "accuracy",
             *bottoms,
-            axis=canonical(accuracy.axis, bottoms[0]),
+            axis=axis,
             ignore_label=_ignored(accuracy),
             top_k=accuracy.top_k,
         )

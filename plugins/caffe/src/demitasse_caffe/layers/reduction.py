@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from demitasse import GraphBuilder, Layer, Tensor
-from demitasse_caffe.layers.base import CaffeLayer, canonical
+from demitasse_caffe.layers.base import CaffeLayer, canonical, check_whole
 from demitasse_caffe.schema import number
 
 _TOTALS = {"SUM": "total", "ASUM": "absolute_total", "SUMSQ": "square_total", "MEAN": "total"}
@@ -47,9 +47,12 @@ class ArgMax(CaffeLayer):
             raise ValueError("top_k is 0, not positive")
         if argmax.HasField("axis"):
             axis, give = canonical(argmax.axis, x), "values" if values else "places"
+            if not values:
+                check_whole(f"the extent of axis {axis}", x.shape[axis], x)
             return [graph.apply("largest", x, axis=axis, count=count, give=give)]
         if not x.shape:
             raise ValueError(f"looks for the largest of each sample, and its bottom {x!r} has none")
+        check_whole("the size of a sample", math.prod(x.shape[1:]), x)
         samples = graph.apply("reshape", x, shape=(x.shape[0], math.prod(x.shape[1:])))
         found = graph.apply("largest", samples, axis=1, count=count, give="both" if values else "places")
         # Samples, places and values, then the largest; of more axes the others have an extent of 1.

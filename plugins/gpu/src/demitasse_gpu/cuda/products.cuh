@@ -5,15 +5,16 @@
 
 constexpr int kTile = 64, kDepth = 16, kPerThread = 4;  // blocks of 16 x 16 threads, in a row
 
-// store(m, n, the sum over k from `begin` up to `end` of left(m, k) * right(k, n)) for this block's tile.
+// store(m, n, the sum over k from `begin` up to `end` of left(m, k) * right(k, n)) for this block's tile
+// of the columns from `side` on.
 // left and right are asked inside their bounds only. `left_along` and `right_along` say that neighbours
 // along k, and not along m or n, are neighbours in memory.
 template <class Left, class Right, class Store>
-__device__ inline void product(
-    Offset rows, Offset columns, Offset begin, Offset end, bool left_along, bool right_along, Left left,
-    Right right, Store store) {
+__device__ inline void product_at(
+    Offset side, Offset rows, Offset columns, Offset begin, Offset end, bool left_along, bool right_along,
+    Left left, Right right, Store store) {
     __shared__ real a[kDepth][kTile + 1], b[kDepth][kTile + 1];
-    const Offset top = (Offset)blockIdx.x * kTile, side = (Offset)blockIdx.y * kTile;
+    const Offset top = (Offset)blockIdx.x * kTile;
     const int row = threadIdx.x / 16, column = threadIdx.x % 16;
     real total[kPerThread][kPerThread];
 #pragma unroll
@@ -47,4 +48,13 @@ __device__ inline void product(
             const Offset m = top + row + 16 * i, n = side + column + 16 * j;
             if (m < rows && n < columns) store(m, n, total[i][j]);
         }
+}
+
+// The same for all tiles that are this block's: of more columns than a grid has blocks for, several.
+template <class Left, class Right, class Store>
+__device__ inline void product(
+    Offset rows, Offset columns, Offset begin, Offset end, bool left_along, bool right_along, Left left,
+    Right right, Store store) {
+    for (Offset side = (Offset)blockIdx.y * kTile; side < columns; side += (Offset)gridDim.y * kTile)
+        product_at(side, rows, columns, begin, end, left_along, right_along, left, right, store);
 }

@@ -23,6 +23,7 @@ from demitasse_gpu.kernels.layouts import PLAIN_BF16, by_channels, is_innermost
 
 KERNEL = "CUDA, tiles in shared memory"
 _TILE = 64
+_MOST_BLOCKS = 65535  # of a grid, but along its first axis: of 4,194,240 columns
 _MOST = 2**31  # points and taps are counted in 32 bits
 _MATRICES = (
     *("rows", "columns", "depth"),
@@ -31,7 +32,8 @@ _MATRICES = (
 
 
 def _tiles(rows: int, columns: int) -> tuple[int, int]:
-    return -(-rows // _TILE), -(-columns // _TILE)
+    """Blocks along both sides; where not each tile of columns may have one, each takes several."""
+    return -(-rows // _TILE), min(-(-columns // _TILE), _MOST_BLOCKS)
 
 
 def _flat_layout(request: Request, real: str) -> Layout:
