@@ -62,14 +62,17 @@ def unread(composition: Composition, spec: DataSpec) -> str:
     if spec.kind is not None and spec.kind not in kinds:
         nobody += f": {unknown('kind', spec.kind, kinds)}"
     others = [
-        manifest.name
+        manifest
         for manifest in discover()
         if manifest.serves("data_source")
         and manifest.automatic
         and not manifest.problem
         and manifest.name not in asked
     ]
-    more = f"; not asked: {', '.join(others)} (--plugins +{others[0]})" if others else ""
+    theirs = [each for each in others if spec.kind in each.roles["data_source"].get("kinds", ())]
+    names, more = [each.name for each in theirs or others], ""
+    if names:
+        more = f"; not asked: {', '.join(names)} (--plugins {','.join(f'+{name}' for name in names)})"
     if spec.kind is None and isinstance(spec.source, str) and is_there(spec.source):
         told = "" if is_special(spec.source) else looks_like_at(Path(spec.source))
         instead = {what: remedy for facts in roles for what, remedy in facts.get("instead", {}).items()}

@@ -69,15 +69,21 @@ def test_a_set_without_its_index_is_told_as_a_set(made: Any) -> None:
                 data_source(spec=DataSpec(str(name)))
 
 
-def test_a_composition_without_the_plugin_names_it(made: Any) -> None:
-    told = (
-        r"no composed plugin reads samples from '.*' \(asked: datasets\); not asked: striped_io \(--plu"
-    )
+@pytest.mark.parametrize(
+    ("kind", "others"),
+    [
+        (None, r".*\bstriped_io\b.* \(--plugins .*\+striped_io\b.*\)"),
+        ("striped", r"striped_io \(--plugins \+striped_io\)"),
+    ],
+)
+def test_a_composition_without_the_plugin_names_it(made: Any, kind: str | None, others: str) -> None:
+    """Beside other plugins that could be asked; alone where the kind of samples is its own."""
+    told = rf"no composed plugin reads samples from .*\(asked: datasets\); not asked: {others}"
     with (
         demitasse.compose(plugins=["datasets"]) as runtime,
         pytest.raises(DataError, match=told),
     ):
-        runtime.open_source(DataSpec(str(made.path)))
+        runtime.open_source(DataSpec(str(made.path), kind=kind))
 
 
 def test_every_description_that_is_shipped_reads_sets() -> None:
