@@ -21,6 +21,7 @@ from demitasse import (
     MemorySpace,
     Quantity,
     Rate,
+    RatedOperation,
     SyncSpec,
     arrange,
     load_machine,
@@ -91,11 +92,25 @@ tables = st.dictionaries(texts.filter(lambda key: key != "plugin"), plain, max_s
 strings = st.lists(texts, max_size=3).map(tuple)
 
 
-rates: st.SearchStrategy[Any] = quantity("FLOP/s") | st.builds(
-    lambda rate, others: rate and Rate(rate.value, rate.unit, rate.source, others),
-    quantity("FLOP/s"),
-    st.dictionaries(st.sampled_from(["tf32", "bf16", "f64"]), quantity("FLOP/s").filter(bool)),
+def by_precision(operations: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Rates in float32, or in several precisions, and of such operations besides."""
+    return quantity("FLOP/s") | st.builds(
+        lambda rate, *more: rate and Rate(rate.value, rate.unit, rate.source, *more),
+        quantity("FLOP/s"),
+        st.dictionaries(st.sampled_from(["tf32", "bf16", "f64"]), quantity("FLOP/s").filter(bool)),
+        operations,
+    )
+
+
+rated = st.builds(
+    lambda name, window, channels: str(RatedOperation(name, tuple(window), channels)),
+    st.from_regex(r"[a-z][a-z0-9_]{0,9}", fullmatch=True),
+    st.lists(st.integers(1, 99), max_size=3),
+    st.none() | st.integers(1, 4096),
 )
+none: st.SearchStrategy[Any] = st.just({})
+rates = by_precision(none)
+of_layers = by_precision(st.dictionaries(rated, by_precision(none).filter(bool), max_size=3))
 
 
 def above(sustained: Quantity | None, peak: Quantity | None) -> bool:
@@ -113,7 +128,7 @@ def machines(draw: st.DrawFn) -> Machine:
     levels: list[Level] = []
     for name in draw(st.lists(names, min_size=1, max_size=4, unique=True)):
         mesh = tuple(draw(st.lists(st.integers(1, 9), max_size=3)))
-        sustained, peak = draw(rates), draw(rates)
+        sustained, peak = draw(of_layers), draw(rates)
         if above(sustained, peak):
             sustained = None
         level = Level(

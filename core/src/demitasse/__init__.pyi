@@ -168,6 +168,7 @@ from demitasse_descriptions import (
     PluginOptions as PluginOptions,
     Quantity as Quantity,
     Rate as Rate,
+    RatedOperation as RatedOperation,
     check_host_memory as check_host_memory,
     check_sync_options as check_sync_options,
     describe as describe,

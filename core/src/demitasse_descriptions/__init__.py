@@ -6,6 +6,7 @@ import json
 import math
 import re
 import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from numbers import Integral
 from pathlib import Path
@@ -32,6 +33,7 @@ from demitasse_descriptions.options import gathered_options as gathered_options
 from demitasse_descriptions.options import option_place as option_place
 from demitasse_descriptions.quantity import Quantity as Quantity
 from demitasse_descriptions.quantity import Rate as Rate
+from demitasse_descriptions.quantity import RatedOperation as RatedOperation
 from demitasse_descriptions.sync import check_host_memory as check_host_memory
 from demitasse_descriptions.sync import check_sync_options as check_sync_options
 from demitasse_descriptions.sync import sync_place as sync_place
@@ -53,9 +55,20 @@ def describe(machine: Machine) -> str:
     # JSON with another separator is what TOML calls an inline table.
     write = json.JSONEncoder(ensure_ascii=False, separators=(", ", " = "), default=_given).encode
     tables = [{"schema": 1} | _given(machine), *map(_given, machine.levels)]
-    texts = ["\n".join(f"{key} = {write(v)}" for key, v in table.items()) for table in tables]
+    texts = ["\n".join(_lines(table, write)) for table in tables]
     whole = "\n\n[[level]]\n".join(texts).replace("\x7f", "\\u007f") + "\n"
     return re.sub(r'(?a)(?<!\\)"([\w-]+)" = ', r"\1 = ", whole)
+
+
+def _lines(table: Mapping[str, Any], write: Callable[[Any], str]) -> Iterator[str]:
+    """The keys of a table, one a line; rates of operations in tables of their own, which come last."""
+    known = {key: v for key, v in table.items() if isinstance(v, Rate) and v.operations}
+    yield from (f"{key} = {write(v)}" for key, v in table.items() if key not in known)
+    for key, rate in known.items():
+        yield f"\n[level.{key}]"
+        yield from (f"{name} = {write(v)}" for name, v in _given(rate).items())
+        yield f"\n[level.{key}.operations]"
+        yield from (f"{write(name)} = {write(v)}" for name, v in rate.operations.items())
 
 
 def _given(record: Any) -> Any:
@@ -117,15 +130,24 @@ def _elsewhere(kind: Any, key: str) -> str:
     return ""
 
 
+def _without_text(match: re.Match[str]) -> str:
+    """The lines of a string or a comment, without what they say; a key in quotes stays."""
+    behind = match.string[match.end() :].lstrip(" \t")[:1]
+    text = match[0][1:-1]
+    if behind == "=" and match[0][0] in "\"'" and not set(text) & {'"', "\n", "\\"}:
+        return f'"{text}"'
+    return "\n" * match[0].count("\n")
+
+
 class _Reader:
     """Tables to records, by the annotations of their fields; ``line`` is how far it has come."""
 
     def __init__(self, path: Path, text: str) -> None:
         self.path, self.line, self.lines = str(path), 1, dict[str, list[int]]()
-        bare = re.sub(_STRINGS, lambda match: "\n" * match[0].count("\n"), text)
+        bare = re.sub(_STRINGS, _without_text, text)
         for number, line in enumerate(bare.split("\n"), 1):
-            for key in re.findall(r"([\w-]+)\s*[]=]", line):
-                self.lines.setdefault(key, []).append(number)
+            for quoted, key in re.findall(r"(?:\"([^\"]*)\"|([\w-]+))\s*[]=]", line):
+                self.lines.setdefault(quoted or key, []).append(number)
 
     def record(self, kind: Any, table: dict[str, Any]) -> Any:
         known = {f.metadata.get("key", f.name): f for f in fields(kind) if f.compare}
@@ -155,7 +177,7 @@ class _Reader:
         if kind in records and isinstance(value, dict):
             return self.record(records[kind], value)
         if kind == "Quantity" and isinstance(value, dict) and _UNITS[key] == "FLOP/s":
-            return Rate.of(value, source, f"{where}: {key}")
+            return self.rate(key, value, source)
         if kind == "Quantity":
             return Quantity.parse(str(value), source, _UNITS[key], f"{where}: {key} = ")
         if key == "workers" and value not in WORKERS:
@@ -173,6 +195,32 @@ class _Reader:
         if key == "options":
             return {name: self.options(name, table) for name, table in value.items()}
         return value
+
+    def rate(self, key: str, table: dict[str, Any], source: str) -> Rate:
+        """A rate by precision; what layers sustain is told of operations, too."""
+        own = {**table}
+        self.check_rates(key, own)
+        known = own.pop("operations", {}) if key == "sustained" else {}
+        rate, operations = Rate.of(own, source, f"{self.path}:{self.line}: {key}"), dict[str, Quantity]()
+        source = str(table.get("source", source))
+        if not isinstance(known, dict):
+            told = f"{self.place('operations')}: operations = {shortened(known, quoted=True)}"
+            raise DescriptionError(f"{told} (valid: a table of rates by operation)")
+        self.check_rates(f"{key}.operations", known)
+        for name, value in known.items():
+            where = f"{self.place(name)}: {key}: "
+            operations[str(RatedOperation.parse(name, where))] = (
+                Rate.of(value, source, f"{where}{name}")
+                if isinstance(value, dict)
+                else Quantity.parse(value, source, "FLOP/s", f"{where}{name} = ")
+            )
+        return replace(rate, operations=operations)
+
+    def check_rates(self, key: str, table: dict[str, Any]) -> None:
+        """Raise DescriptionError for what stands among rates, and is the level's."""
+        for name in {f.name: f for f in fields(Level) if f.compare}.keys() & table.keys():
+            told = f"{self.place(name)}: {name!r} stands among the rates of [level.{key}]"
+            raise DescriptionError(f"{told} (valid: above that line, as it is the level's)")
 
     def options(self, plugin: str, table: dict[str, Any]) -> PluginOptions:
         """A plugin's options, with the lines that give them."""

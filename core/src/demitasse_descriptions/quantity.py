@@ -19,6 +19,9 @@ _SYMBOLS = {f"{prefix}{unit}": (unit, size) for unit in _EXAMPLES for prefix, si
             if size == 1 or (size < 1) == (unit == "s")}  # fmt: skip
 _SYMBOLS |= {f"{prefix}bit/s": ("B/s", size / 8) for prefix, size in _SIZES.items() if size >= 1}
 _FORM = re.compile(r"(-?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,3})?) *([a-zA-Z/]+) *(?:\((\w+)\))?", re.A)
+_RATED = re.compile(
+    r"([a-z]\w{0,99})(?: ([1-9]\d{0,5}(?:x[1-9]\d{0,5}){0,5}))?(?: of ([1-9]\d{0,8}))?", re.A
+)
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,46 @@ class Quantity:
 
 
 @dataclass(frozen=True)
+class RatedOperation:
+    """Which operations a rate is of: all whose name is ``operation``, or goes on behind it
+    (``convolution`` has ``convolution_relu`` and ``convolution_backward_data``). With a ``window`` those
+    of filters of that size, with ``channels`` those whose filters read so many at most. Prints as
+    ``convolution 3x3 of 4``."""
+
+    operation: str
+    window: tuple[int, ...] = ()
+    channels: int | None = None
+
+    @classmethod
+    def parse(cls, text: str, where: str = "") -> Self:
+        """Raises DescriptionError, which begins with ``where``."""
+        match = _RATED.fullmatch(text)
+        if match is None:
+            valid = "valid: an operation's name, or with its filters' window and how many channels they"
+            told = f"{where}{shortened(text, quoted=True)} names no operation"
+            raise DescriptionError(f"{told} ({valid} read at most, like 'convolution 3x3 of 4')")
+        name, window, channels = match.groups()
+        sides = tuple(map(int, window.split("x"))) if window else ()
+        return cls(name, sides, int(channels) if channels else None)
+
+    def __str__(self) -> str:
+        window = f" {'x'.join(map(str, self.window))}" if self.window else ""
+        return f"{self.operation}{window}{'' if self.channels is None else f' of {self.channels}'}"
+
+
+@dataclass(frozen=True)
 class Rate(Quantity):
     """FLOP/s in float32, as all that reads a ``Quantity`` takes it, and in ``others``: by precision, of
-    products (convolutions, inner products), which tensor cores and the like make faster or slower."""
+    products (convolutions, inner products), which tensor cores and the like make faster or slower.
+    ``operations`` are rates of some operations, by what ``RatedOperation`` reads; of no others does it
+    take a name (DescriptionError)."""
 
     others: Mapping[str, Quantity] = field(default_factory=dict, hash=False)
+    operations: Mapping[str, Quantity] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        for name in self.operations:
+            RatedOperation.parse(name)
 
     @classmethod
     def of(cls, table: Mapping[str, Any], source: str = "assumed", where: str = "") -> Self:
@@ -82,4 +120,6 @@ class Rate(Quantity):
 
     def __str__(self) -> str:
         whole = {"f32": super().__str__(), **{name: str(rate) for name, rate in self.others.items()}}
-        return ", ".join(f"{rate} in {name}" for name, rate in whole.items())
+        text = ", ".join(f"{rate} in {name}" for name, rate in whole.items())
+        known = len(self.operations)
+        return f"{text}, and rates of {known} operations" if known else text

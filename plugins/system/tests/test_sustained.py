@@ -1,7 +1,8 @@
-"""What convolutions reach: which operations count, and by which of their times."""
+"""What layers reach: which operations count for what, and by which of their times."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,19 +11,20 @@ import numpy as np
 import pytest
 
 import demitasse
-from demitasse import Rate, load_machine
-from demitasse_system import measure, sustained
+from demitasse import Rate, RatedOperation, load_machine
+from demitasse_system import measure, nets, sustained
 
 PLUGINS = ["caffe", "training", "datasets", "reference", "system"]
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A net that takes no time, walked as seldom as can be."""
+    """Nets that take no time, walked as seldom as can be."""
     monkeypatch.setattr(measure, "SECONDS", 0.02)
-    for name, value in {"SECONDS": 0.0, "BATCH": 2, "SIDE": 4, "CHANNELS": 8, "NARROW": (2, 4)}.items():
-        monkeypatch.setattr(sustained, name, value)
-    monkeypatch.setattr(sustained, "HEAD", sustained.HEAD.replace("batch_size: 8", "batch_size: 2"))
+    monkeypatch.setattr(sustained, "SECONDS", 0.0)
+    sizes = {"BATCH": 2, "SIDE": 4, "CHANNELS": 8, "NARROW": (2, 4), "IMAGES": 32, "ROWS": 2, "WIDE": 16}
+    for name, value in sizes.items():
+        monkeypatch.setattr(nets, name, value)
 
 
 class Trainer:
@@ -42,41 +44,104 @@ class Trainer:
         """Nothing is held."""
 
 
-def test_of_each_convolution_the_quickest_time_counts_after_a_first_step(
+def entry(operation: str, flops: float = 1e9, layer: str = "") -> Any:
+    return SimpleNamespace(operation=operation, flops=flops, layer=layer)
+
+
+def test_of_each_operation_the_quickest_time_counts_after_a_first_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    entries = [
-        SimpleNamespace(operation=name, flops=flops)
-        for name, flops in [("convolution", 6e9), ("relu", 1e9), ("convolution_backward_data", 2e9)]
-    ]
-    times = [[0.1, 0.1, 0.1], [3.0, 9.0, 1.0], [1.0, 9.0, 2.0]]
+    entries = [entry("convolution"), entry("relu"), entry("convolution_backward_data")]
+    times = [[0.1, 0.1, 0.1], [3.0, 9.0, 1.0], [1.0, 8.0, 2.0]]
     profiles = [list(zip(entries, row, strict=True)) for row in times]
     runtime: Any = SimpleNamespace(trainer=lambda *given, **options: Trainer(profiles))
     clock = iter([0.0, 1.0, 3.0])
     monkeypatch.setattr(sustained, "SECONDS", 2.0)
     monkeypatch.setattr(sustained, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    assert sustained.reached(runtime, Path("solver"), "f32") == 8e9 / 2
+    best = sustained.quickest(runtime, nets.bottlenecks(), "f32")
+    assert best == list(zip(entries, [1.0, 8.0, 1.0], strict=True))
 
 
-def test_its_net_has_the_convolutions_that_it_says() -> None:
+def test_moves_count_for_the_operation_behind_them() -> None:
+    net = nets.Net("varieties", 1, (3, 8, 8))
+    net.convolutions["taps"] = RatedOperation("convolution", (3, 3), 1)
+    profile = [
+        (entry("reorder"), 1.0),
+        (entry("reorder"), 2.0),
+        (entry("convolution_relu", 5e9, "taps"), 4.0),
+        (entry("relu"), 8.0),
+        (entry("reorder"), 16.0),
+        (entry("reorder"), 32.0),
+        (entry("softmax_loss"), 64.0),
+        (entry("batch_norm_backward_relu", 6e9), 128.0),
+        (entry("batch_norm_sum_relu", 7e9), 256.0),
+        (entry("convolution_backward_weights", 8e9, "taps"), 512.0),
+    ]
+    assert list(sustained.counted(net, profile)) == [
+        ("convolution 3x3 of 1", 5e9, 7.0),
+        ("batch_norm_backward", 6e9, 128.0),
+        ("batch_norm", 7e9, 256.0),
+        ("convolution 3x3 of 1", 8e9, 512.0),
+    ]
+
+
+def test_the_convolutions_of_bottlenecks_together_are_the_rate_of_all() -> None:
+    net = nets.bottlenecks()
+    profile = [(entry("convolution", 5e9, "convolution1"), 4.0)]
+    assert list(sustained.counted(net, profile)) == [
+        ("convolution 1x1", 5e9, 4.0),
+        ("convolution", 5e9, 4.0),
+    ]
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The trainers that measuring makes."""
+    seen: list[Any] = []
+    honest = demitasse.Runtime.trainer
+
+    def trainer(self: Any, *given: Any, **options: Any) -> Any:
+        seen.append(honest(self, *given, **options))
+        return seen[-1]
+
+    monkeypatch.setattr(demitasse.Runtime, "trainer", trainer)
+    yield seen
+
+
+def test_its_nets_have_the_operations_that_it_says(trained: list[Any]) -> None:
     """By hand, 2 images: 8 channels of 4 x 4 to 2, to 2, to 8; then of 2 x 2 to 4, to 4, to 16. The
     first one has no gradient of what it reads."""
     forward = [2 * 16 * 2 * o * i * taps for o, i, taps in [(2, 8, 1), (2, 2, 9), (8, 2, 1)]]
     forward += [2 * 4 * 2 * o * i * taps for o, i, taps in [(4, 8, 1), (4, 4, 9), (16, 4, 1)]]
     with demitasse.compose(plugins=PLUGINS) as runtime:
-        seen: list[Any] = []
-        honest = runtime.trainer
-
-        def trainer(*given: Any, **options: Any) -> Any:
-            seen.append(honest(*given, **options))
-            return seen[-1]
-
-        runtime.trainer = trainer  # type: ignore[method-assign]
         rates = sustained.sustained(runtime)
     assert isinstance(rates, Rate) and set(rates.others) == {"bf16"}
     assert min(rates.value, rates.others["bf16"].value) > 1e5
-    entries = [each for each in seen[0].plan.entries if each.operation.startswith("convolution")]
+    entries = [each for each in trained[0].plan.entries if each.operation.startswith("convolution")]
     assert sum(each.flops for each in entries) == pytest.approx(3 * sum(forward) - forward[0])
+    windows = ["1x1", "3x3", "3x3 of 1", "3x3 of 8", "5x5", "7x7 of 4"]
+    convolutions = {f"convolution {window}" for window in windows}
+    assert set(rates.operations) == convolutions | set(sustained.OPERATIONS)
+    assert list(rates.operations) == sorted(rates.operations)
+    for name, given in rates.operations.items():
+        assert isinstance(given, Rate) and set(given.others) == {"bf16"}, name
+        assert given.source == given.others["bf16"].source == "measured"
+
+
+def test_a_convolutions_rate_is_told_of_filters_like_its_own(trained: list[Any]) -> None:
+    with demitasse.compose(plugins=PLUGINS) as runtime:
+        for net in (nets.bottlenecks(), nets.varieties()):
+            sustained.quickest(runtime, net, "f32")
+            filters = {
+                each.layer: each.inputs[1].spec.shape
+                for each in trained[-1].plan.entries
+                if each.operation in ("convolution", "convolution_relu")
+            }
+            assert net.convolutions.keys() == filters.keys()
+            for layer, rated in net.convolutions.items():
+                _, channels, *window = filters[layer]
+                assert rated.window == tuple(window)
+                assert rated.channels is None or channels <= rated.channels
 
 
 def test_a_description_that_was_measured_can_be_read_again(tmp_path: Path) -> None:

@@ -169,6 +169,7 @@ def simulate(
             *fallen_back(taken, made, walk.costs, unrated=roofline is not None and roofline.fallen_back),
             *_idle(machine, place),
             *(roofline.notes if roofline is not None else ()),
+            *(roofline.unknown(made.vocabulary) if roofline is not None else ()),
         ),
         passed_over=tuple(dict.fromkeys((*made.solver.notes, *made.solver.train.notes))),
         batch=made.batch,

@@ -13,9 +13,12 @@ from demitasse import (
     Place,
     Quantity,
     Rate,
+    RatedOperation,
     Request,
     missing_number,
+    nearest,
 )
+from demitasse_simulator.operation_rates import OperationRates
 from demitasse_simulator.rates import INTENSE, Costed
 
 PLAIN = "f32"
@@ -29,14 +32,17 @@ BOUND = (
 
 
 class Rated(NamedTuple):
-    """A rate of a level: its key in the description, its number, and the precision that it is of."""
+    """A rate of a level: its key in the description, its number, the precision that it is of, and which
+    operations, if not all."""
 
     word: str
     quantity: Quantity
     precision: str
+    operation: str = ""
 
     def __str__(self) -> str:
-        return f"{self.quantity}{'' if self.precision == PLAIN else f' in {self.precision}'}"
+        precision = "" if self.precision == PLAIN else f" in {self.precision}"
+        return f"{self.quantity}{precision}{self.operation and f' of {self.operation}'}"
 
 
 def rate_of(level: Level, precision: str) -> Rated | None:
@@ -47,11 +53,16 @@ def rate_of(level: Level, precision: str) -> Rated | None:
             quantity: Quantity | None = getattr(level, word)
             if quantity is None:
                 continue
-            if taken == PLAIN:
-                return Rated(word, Quantity(quantity.value, quantity.unit, quantity.source), PLAIN)
-            if isinstance(quantity, Rate) and taken in quantity.others:
-                return Rated(word, quantity.others[taken], taken)
+            if (found := _in_precision(quantity, taken)) is not None:
+                return Rated(word, found, taken)
     return None
+
+
+def _in_precision(quantity: Quantity, precision: str) -> Quantity | None:
+    """What a rate is in one precision; None where it is not said."""
+    if precision == PLAIN:
+        return Quantity(quantity.value, quantity.unit, quantity.source)
+    return quantity.others.get(precision) if isinstance(quantity, Rate) else None
 
 
 def beneath(machine: Machine, level: Level) -> list[tuple[Level, int]]:
@@ -143,7 +154,8 @@ class Roofline:
         self.launch = 0.0 if launch is None else launch.value
         self._lines += [] if launch is None else [f"each kernel {launch} besides"]
         self._place, self._computing = level, computing
-        self._rates: dict[str, Rated] = {}  # that operations were costed by
+        self._operations = OperationRates(computing.level.sustained)
+        self._rates: dict[tuple[str, str, RatedOperation | None], Rated] = {}  # that costed operations
         self._bounds: dict[Rated, None] = {}  # of these, peaks that decided
         self.fallen_back = False
 
@@ -162,25 +174,54 @@ class Roofline:
         return Costed(max(arithmetic, memory) + self.launch, "roofline")
 
     def _rate(self, request: Request, *, product: bool) -> Rated:
-        """What an operation's arithmetic is costed by: tf32 and bf16 only round what is multiplied in
-        products, and leave all else to float32."""
+        """What an operation's arithmetic is costed by: the rate of such operations, where the level has
+        one; else tf32 and bf16 only round what is multiplied in products, and leave all else to
+        float32."""
         given = [each for each in request.inputs if each is not None]
         largest = max(given, key=lambda each: each.nbytes, default=None)
         double = largest is not None and largest.dtype == "float64"
         asked = "f64" if double else request.precision if product else PLAIN
-        if asked not in self._rates:
-            rated = rate_of(self._computing.level, asked)
-            assert rated is not None, "the level was chosen for its rate"
-            self._rates[asked] = rated
-        rated = self._rates[asked]
-        self.fallen_back |= rated.precision != asked
+        particular = self._operations.find(request)
+        key = asked, request.precision, particular
+        if key not in self._rates:
+            rated = None if particular is None else self._of_operation(particular, *key[:2])
+            self._rates[key] = rated or self._of_all(asked)
+        rated = self._rates[key]
+        self.fallen_back |= rated.precision not in (asked, request.precision)
+        return rated
+
+    def _of_operation(self, which: RatedOperation, asked: str, stored: str) -> Rated | None:
+        """An operation's own rate in the run's precision, else in the one that is asked for. None where
+        neither is said."""
+        for precision in (asked,) if asked == "f64" else (stored, asked):
+            if (found := _in_precision(self._operations[which], precision)) is not None:
+                return Rated("sustained", found, precision, str(which))
+        return None
+
+    def _of_all(self, asked: str) -> Rated:
+        rated = rate_of(self._computing.level, asked)
+        assert rated is not None, "the level was chosen for its rate"
         return rated
 
     def describe(self) -> list[str]:
         """The numbers behind costs, each with its source."""
         _, siblings, sharing = self._computing
         at = f"x {siblings}{_shared(sharing)} at level {self._place.name!r}"
-        return [f"{each.word} {each} {at}" for each in dict.fromkeys(self._rates.values())] + self._lines
+        used = dict.fromkeys(self._rates.values())
+        lines = [f"{each.word} {each} {at}" for each in used if not each.operation]
+        if particular := [each for each in used if each.operation]:
+            lines.append(f"sustained {', '.join(map(str, particular))} {at}")
+        return lines + self._lines
+
+    def unknown(self, vocabulary: Mapping[str, object]) -> tuple[str, ...]:
+        """A line for each rate of the description that is of no operation of the vocabulary."""
+        where = self._computing.level.location or f"level {self._computing.level.name!r}"
+        lines = []
+        for each in self._operations.unknown(vocabulary):
+            guess = nearest(each.operation, vocabulary)
+            hint = f"; did you mean {guess!r}?" if guess else ""
+            lines.append(f"{where}: the rate of {str(each)!r} is of no operation that is composed{hint}")
+        return tuple(lines)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -1,99 +1,112 @@
-"""What layers reach of this machine's peak: convolutions of a training, by the composed kernels."""
+"""What layers reach on this machine: the operations of short trainings, by the composed kernels."""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from demitasse import CompositionError, ModelError, Quantity, Rate, Runtime
+from demitasse_system.nets import SOLVER, Net, bottlenecks, inner_products, varieties
 
 SECONDS = 2.0
-"""How long steps are repeated, in each precision; of each convolution the quickest counts."""
+"""How long steps of each net are repeated, in each precision; of each operation the quickest counts."""
 
 PRECISIONS = ("f32", "bf16")
-BATCH = 8
-SIDE = 56
-CHANNELS = 256
-NARROW = (64, 128, 256, 512)
-"""Of each stage; at each of its ends are four times as many."""
 
-SOLVER = 'net: "net.prototxt"\nbase_lr: 0.0001\nlr_policy: "fixed"\nmax_iter: 1\n'
-HEAD = f"""
-name: "bottlenecks"
-layer {{ name: "data" type: "Data" top: "data" top: "label"
-        data_param {{ source: "arrays" batch_size: {BATCH} }} }}
-"""
-CONVOLUTION = """
-layer {{ name: "{top}" type: "Convolution" bottom: "{bottom}" top: "{top}" convolution_param {{
-        num_output: {outputs} kernel_size: {side} pad: {pad} stride: {stride}
-        weight_filler {{ type: "msra" }} }} }}
-layer {{ name: "{top}_relu" type: "ReLU" bottom: "{top}" top: "{top}" }}
-"""
-TAIL = """
-layer {{ name: "pool" type: "Pooling" bottom: "{bottom}" top: "pool"
-        pooling_param {{ pool: AVE global_pooling: true }} }}
-layer {{ name: "classes" type: "InnerProduct" bottom: "pool" top: "classes"
-        inner_product_param {{ num_output: 10 weight_filler {{ type: "xavier" }} }} }}
-layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "classes" bottom: "label" top: "loss" }}
-"""
+OPERATIONS = (
+    "inner_product", "inner_product_backward_data", "inner_product_backward_weights",
+    "batch_norm", "batch_norm_backward", "lrn_across_channels", "lrn_across_channels_backward",
+    "pooling_max", "pooling_max_backward", "pooling_average", "pooling_average_backward",
+    "dropout", "dropout_backward",
+)  # fmt: skip
+"""Whose rates are told besides those of convolutions: neither bytes alone nor the rate of products tell
+how long these take."""
+
+ALL = "convolution"
+"""What the rate of all that has none of its own is measured by: those of bottlenecks together."""
+
+MOVES = "reorder"
+"""What brings a tensor into the layout of the kernel behind it: its time is of that one's rate."""
 
 
-def bottlenecks() -> str:
-    """A net of the convolutions that ResNet-50 has most of: at four sizes of images, points that narrow
-    the channels to a quarter, 3 x 3 taps, and points that widen them again."""
-    text, bottom = HEAD, "data"
-    for stage, narrow in enumerate(NARROW, 1):
-        for name, outputs, side, stride in (
-            ("narrowed", narrow, 1, 1 if stage == 1 else 2),
-            ("taps", narrow, 3, 1),
-            ("widened", 4 * narrow, 1, 1),
-        ):
-            top = f"{name}{stage}"
-            text += CONVOLUTION.format(
-                top=top, bottom=bottom, outputs=outputs, side=side, pad=side // 2, stride=stride
-            )
-            bottom = top
-    return text + TAIL.format(bottom=bottom)
+class Spent(NamedTuple):
+    """The operations of some of a plan's entries, and the seconds that these take together."""
+
+    flops: float = 0.0
+    seconds: float = 0.0
 
 
 def sustained(runtime: Runtime) -> Rate | None:
-    """FLOP/s that convolutions reach in a training step, forward and backward together, in float32 and
-    bfloat16. None where the composed plugins train no such net."""
-    rates = dict[str, Quantity]()
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "net.prototxt").write_text(bottlenecks(), encoding="utf-8")
-        solver = Path(folder) / "solver.prototxt"
-        solver.write_text(SOLVER, encoding="utf-8")
-        for precision in PRECISIONS:
+    """FLOP/s that layers reach in training steps, in float32 and bfloat16: the convolutions of
+    bottlenecks together, forward and backward, and by operation. None where the composed plugins train
+    no such nets."""
+    reached = dict[str, dict[str, Quantity]]()
+    for precision in PRECISIONS:
+        spent = dict[str, Spent]()
+        for net in (bottlenecks(), varieties(), inner_products()):
             try:
-                rate = reached(runtime, solver, precision)
+                profile = quickest(runtime, net, precision)
             except (CompositionError, ModelError):  # no trainer, or nobody reads such files
                 return None
+            for name, flops, seconds in counted(net, profile):
+                before = spent.get(name, Spent())
+                spent[name] = Spent(before.flops + flops, before.seconds + seconds)
+        for name, (flops, seconds) in spent.items():
             # Three digits are what so short a measurement can tell.
-            rates[precision] = Quantity(float(f"{rate:.3g}"), "FLOP/s", "measured")
-    plain = rates.pop("f32")
-    return Rate(plain.value, plain.unit, plain.source, rates)
+            rate = Quantity(float(f"{flops / seconds:.3g}"), "FLOP/s", "measured")
+            reached.setdefault(name, {})[precision] = rate
+    whole = _rate(reached.pop(ALL))
+    return Rate(
+        *(whole.value, whole.unit, whole.source, whole.others),
+        operations={name: _rate(reached[name]) for name in sorted(reached)},
+    )
 
 
-def reached(runtime: Runtime, solver: Path, precision: str) -> float:
-    """FLOP/s of a net's convolutions in one precision."""
-    with runtime.trainer(solver, precision=precision, data={"train": samples()}) as trainer:
-        trainer.profile(1)
-        best: Mapping[int, float] = {}
-        end = time.perf_counter() + SECONDS
-        while not best or time.perf_counter() < end:
-            rows = trainer.profile(1)
-            best = {i: min(best.get(i, seconds), seconds) for i, (_, seconds) in enumerate(rows)}
-    counted = [i for i, (entry, _) in enumerate(rows) if entry.operation.startswith("convolution")]
-    return sum(rows[i][0].flops for i in counted) / sum(best[i] for i in counted)
+def quickest(runtime: Runtime, net: Net, precision: str) -> list[tuple[Any, float]]:
+    """A net's operations in the order of its step, with the seconds of the quickest time of each."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "net.prototxt").write_text(net.text, encoding="utf-8")
+        solver = Path(folder) / "solver.prototxt"
+        solver.write_text(SOLVER, encoding="utf-8")
+        with runtime.trainer(solver, precision=precision, data={"train": samples(net)}) as trainer:
+            trainer.profile(1)
+            best: Mapping[int, float] = {}
+            end = time.perf_counter() + SECONDS
+            while not best or time.perf_counter() < end:
+                rows = trainer.profile(1)
+                best = {i: min(best.get(i, seconds), seconds) for i, (_, seconds) in enumerate(rows)}
+    return [(entry, best[i]) for i, (entry, _) in enumerate(rows)]
 
 
-def samples() -> dict[str, object]:
-    """A batch for that net: any numbers do."""
+def counted(net: Net, profile: list[tuple[Any, float]]) -> Iterator[tuple[str, float, float]]:
+    """What each operation counts for, its flops, and its seconds with those of the moves before it."""
+    moving = 0.0
+    for entry, seconds in profile:
+        if entry.operation == MOVES:
+            moving += seconds
+            continue
+        if entry.operation.startswith("convolution"):
+            names = [str(net.convolutions[entry.layer]), *([ALL] if net.name == "bottlenecks" else [])]
+        else:
+            names = [max((each for each in OPERATIONS if f"{entry.operation}_".startswith(f"{each}_")),
+                         key=len, default="")]  # fmt: skip
+        yield from ((name, entry.flops, seconds + moving) for name in names if name)
+        moving = 0.0
+
+
+def samples(net: Net) -> dict[str, object]:
+    """A batch for a net: any numbers do."""
     import numpy as np
 
     random = np.random.default_rng(0)
-    images = random.random((BATCH, CHANNELS, SIDE, SIDE), dtype=np.float32)
-    return {"data": images, "label": np.arange(BATCH)}
+    images = random.random((net.batch, *net.shape), dtype=np.float32)
+    return {"data": images, "label": np.arange(net.batch) % 10}
+
+
+def _rate(reached: Mapping[str, Quantity]) -> Rate:
+    plain = reached["f32"]
+    others = {name: rate for name, rate in reached.items() if name != "f32"}
+    return Rate(plain.value, plain.unit, plain.source, others)
