@@ -1,11 +1,15 @@
 """Predictions of ``demitasse simulate`` beside what is measured here, for the nets of ``make bench``.
 
     python tools/check_simulation.py [NET ...] [--json FILE]
+    python tools/check_simulation.py --hw FILE
     python tools/check_simulation.py --h200
 
 Each net is predicted in a process of its own, then trained in another: the quickest and the median of
 its steps, and the most memory that the process holds in them. Steps are taken in short bursts with
 rests; the load is printed: on a busy machine the quickest step is what can be compared.
+
+``--hw`` predicts as for somewhere else, by a description of this machine and its rates alone: one that
+``demitasse detect --measure`` has written. (Memory is then that of tensors.)
 
 ``--h200`` needs no GPU: it predicts for one of those that ``hwdesc/h200-box.toml`` describes, beside
 steps that ``tools/gpu_check`` measured on such a one.
@@ -51,13 +55,14 @@ ON_AN_H200 = {
 plugins/gpu/MEASUREMENTS.md."""
 
 
-def predict(net: str, precision: str, folder: Path) -> dict[str, Any]:
-    """What simulate says."""
+def predict(net: str, precision: str, folder: Path, hw: str) -> dict[str, Any]:
+    """What simulate says, here or by a description."""
     import demitasse
 
     solver, shape, _ = written(net, folder)
     start = time.perf_counter()
-    with demitasse.compose() as runtime:
+    machine = "auto" if hw == "auto" else replace(demitasse.load_machine(hw), fingerprint="described")
+    with demitasse.compose(machine) as runtime:
         samples = {"data": shape, "label": ()}
         done = runtime.simulate(solver, precision=precision, samples=samples)
     return {
@@ -68,8 +73,8 @@ def predict(net: str, precision: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def measure(net: str, precision: str, folder: Path) -> dict[str, Any]:
-    """What training takes."""
+def measure(net: str, precision: str, folder: Path, hw: str) -> dict[str, Any]:
+    """What training takes here."""
     import numpy as np
 
     import demitasse
@@ -120,9 +125,9 @@ def status(name: str) -> int:
     return 0
 
 
-def apart(task: str, net: str, precision: str) -> dict[str, Any]:
+def apart(task: str, net: str, precision: str, hw: str) -> dict[str, Any]:
     """One task in a process of its own."""
-    command = [sys.executable, __file__, "--task", task, net, "--precision", precision]
+    command = [sys.executable, __file__, "--task", task, net, "--precision", precision, "--hw", hw]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{task} {net} failed:\n{done.stderr}")
@@ -169,6 +174,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("nets", nargs="*", help=f"default: {' '.join(NETS)}")
     parser.add_argument("--precision", default="f32", choices=("f32", "bf16"))
+    parser.add_argument("--hw", default="auto", help="a description of this machine")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--task", choices=("predict", "measure"), help=argparse.SUPPRESS)
     parser.add_argument("--h200", action="store_true", help="predict for an H200; needs no GPU")
@@ -184,7 +190,7 @@ def main() -> None:
     if given.task:
         with tempfile.TemporaryDirectory() as folder:
             task = {"predict": predict, "measure": measure}[given.task]
-            print(json.dumps(task(given.nets[0], given.precision, Path(folder))))
+            print(json.dumps(task(given.nets[0], given.precision, Path(folder), given.hw)))
         return
     print(
         f"{'net':<14} {'step, ms':^44} {'memory, MiB':^28}  load\n"
@@ -192,7 +198,7 @@ def main() -> None:
         f"{'simulated':>9} {'measured':>9} {'error':>7}"
     )
     for net in given.nets or NETS:
-        said, seen = apart("predict", net, given.precision), apart("measure", net, given.precision)
+        said, seen = (apart(task, net, given.precision, given.hw) for task in ("predict", "measure"))
         memory = said["memory"]["process"] + said["memory"]["runtime"]
         rows.append({"net": net, "simulated": said, "measured": seen})
         print(

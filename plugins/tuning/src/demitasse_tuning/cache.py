@@ -28,10 +28,12 @@ _said: set[tuple[str, str]] = set()
 
 @dataclass(frozen=True)
 class Remembered:
-    """A choice: the label of the chosen candidate, and the seconds of each, None where it failed."""
+    """A choice: the label of the chosen candidate, the seconds of each, None where it failed, and in how
+    many trials others had the cores, where they did so in all."""
 
     kernel: str
     seconds: Mapping[str, float | None]
+    disturbed: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,9 @@ def _choices(table: Any) -> Choices:
             raise ValueError(f"{key}: seconds are {seconds}")
         if seconds.get(kernel) is None:
             raise ValueError(f"{key}: {kernel!r} was chosen but not timed")
-        found[key] = Remembered(kernel, seconds)
+        if type(disturbed := entry.get("disturbed", 0)) is not int or disturbed < 0:
+            raise ValueError(f"{key}: disturbed is {disturbed}")
+        found[key] = Remembered(kernel, seconds, disturbed)
     if not isinstance(table["version"], str):
         raise TypeError("the version is no text")
     return Choices(table["version"], found)
@@ -224,13 +228,17 @@ def _text(plugins: Mapping[str, Choices]) -> str:
     tables = []
     for name, known in sorted(plugins.items()):
         rows = ",\n".join(
-            f"{json.dumps(key)}: {json.dumps({'kernel': e.kernel, 'seconds': dict(e.seconds)})}"
-            for key, e in sorted(known.choices.items())
+            f"{json.dumps(key)}: {json.dumps(_row(e))}" for key, e in sorted(known.choices.items())
         )
         version = json.dumps(known.version)
         tables.append(f'{json.dumps(name)}: {{"version": {version}, "choices": {{\n{rows}\n}}}}')
     head = f'"schema": {SCHEMA}, "fingerprint": {json.dumps(fingerprint())}'
     return "{" + head + ', "plugins": {\n' + ",\n".join(tables) + "\n}}\n"
+
+
+def _row(entry: Remembered) -> dict[str, Any]:
+    row = {"kernel": entry.kernel, "seconds": dict(entry.seconds)}
+    return {**row, "disturbed": entry.disturbed} if entry.disturbed else row
 
 
 def _signature(path: Path) -> object:

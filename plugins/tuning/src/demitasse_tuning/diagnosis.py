@@ -25,10 +25,13 @@ def findings(folder: str = "") -> Iterator[Finding]:
         yield Finding("problem", SUBJECT, message, REMEDY)
         return
     try:
-        count = sum(len(known.choices) for known in read(path).values())
+        kept = [choice for known in read(path).values() for choice in known.choices.values()]
     except CacheError as error:
         message = f"{path}: {error}; the next trial writes it anew"
         yield Finding("note", SUBJECT, message, f"or delete it: rm {path}")
         return
-    clear = f"to have kernels tried anew: rm {path}" if count else ""
-    yield Finding("ok", SUBJECT, f"{count} choices of kernels are kept in {path}", clear)
+    clear = f"to have kernels tried anew: rm {path}" if kept else ""
+    told = f"{len(kept)} choices of kernels are kept in {path}"
+    if busy := sum(choice.disturbed > 0 for choice in kept):
+        told += f", of which {busy} were made on a busy machine"
+    yield Finding("ok", SUBJECT, told, clear)

@@ -20,6 +20,7 @@ from demitasse import (
     raised,
 )
 from demitasse_tuning.scratch import Operands, Scratch, operand, wanted
+from demitasse_tuning.waiting import Waits, disturbed, waited
 
 log = logging.getLogger("demitasse.tuning")
 
@@ -67,11 +68,12 @@ PARAMETERS = ("w", "b")
 
 @dataclass(frozen=True)
 class Outcome:
-    """Seconds of each candidate with the reorders that it makes necessary, None where it failed, and
-    the position of the chosen one."""
+    """Seconds of each candidate with the reorders that it makes necessary, None where it failed, the
+    position of the chosen one, and whether others had the cores meanwhile."""
 
     seconds: tuple[float | None, ...]
     best: int
+    disturbed: bool = False
 
 
 def compare(
@@ -81,6 +83,7 @@ def compare(
     scratch: Scratch,
     clock: Callable[[], float],
     met: set[str],
+    waits: Waits = waited,
 ) -> Outcome | None:
     """Try a plugin's candidates on made-up values; None when none of them ran. ``met`` are the kernels
     that were called in this process, and is added to. Raises MemoryError when there is no room for the
@@ -97,6 +100,7 @@ def compare(
         with _trying(plugin, request, candidate):
             works[i] = _bound(candidate, *operands.of(candidate))
     prepare([*works.values()])
+    before, begun = waits(), clock()
     for i, work in list(works.items()):
         candidate = candidates[i]
         if operands.meets_new(candidate) or candidate.kernel not in met:
@@ -114,13 +118,20 @@ def compare(
     if not first:
         return None
     best = _take_turns(works, first, extra, clock)
+    busy = disturbed(before, waits(), clock() - begun)
     seconds = {i: best.get(i, first[i]) + extra[i] for i in first}
-    limit = EQUAL * min(seconds[i] for i in best)
-    equal = [i for i in best if seconds[i] <= limit]
-    chosen = equal[0]
-    if len(equal) > 1:
-        chosen = min(equal, key=lambda i: (_room(request, candidates[i]) // ROOM, i))
-    return Outcome(tuple(seconds.get(i) for i in range(len(candidates))), chosen)
+    chosen = choose(request, candidates, {i: seconds[i] for i in best})
+    return Outcome(tuple(seconds.get(i) for i in range(len(candidates))), chosen, busy)
+
+
+def choose(request: Request, candidates: Sequence[Candidate], seconds: Mapping[int, float]) -> int:
+    """The position of the quickest candidate, or, of those that are as quick, of the one that takes
+    least memory."""
+    limit = EQUAL * min(seconds.values())
+    equal = [i for i, taken in seconds.items() if taken <= limit]
+    if len(equal) == 1:
+        return equal[0]
+    return min(equal, key=lambda i: (_room(request, candidates[i]) // ROOM, i))
 
 
 @contextmanager

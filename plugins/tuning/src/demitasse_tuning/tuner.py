@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from math import inf, prod
+from pathlib import Path
 from typing import Any
 
 from demitasse import (
@@ -22,11 +23,20 @@ from demitasse import (
 from demitasse_tuning.cache import Cache, Remembered, cache_file, say_once
 from demitasse_tuning.key import labels, request_key
 from demitasse_tuning.scratch import Scratch
-from demitasse_tuning.trial import compare, reorder_seconds
+from demitasse_tuning.trial import Outcome, choose, compare, reorder_seconds
+from demitasse_tuning.waiting import Waits, waited
 
 log = logging.getLogger("demitasse.tuning")
 
 OPTIONS = ("tune", "cache")
+
+TRIALS = 3
+"""A choice that was made while others had the cores is made again by the next processes, until they do
+not; after so many times it stays."""
+
+_tried_here = set[tuple[Path | None, str]]()
+"""What was tried in this process, by the file that remembers it."""
+
 TINY, SMALL, LITTLE = 32 * 2**10, 256 * 2**10, 2**20
 """Bytes of all operands together, the same with few operations, and how many those are; with fewer a
 kernel takes microseconds, and to make one for the trial takes thousands of them: for LeNet's smallest
@@ -41,7 +51,8 @@ class CandidateTuner:
     """Picks the fastest candidate by trying all of them on memory of ``allocator``, one request at a
     time. ``versions`` are those of the plugins that offer, by name. Options: ``tune`` is on, or off
     (first is the same) for the first candidate; ``cache`` a folder for the file, or off. ``clock``
-    returns seconds. Raises CompositionError for other options.
+    returns seconds, ``waits`` those that each thread has waited for a core. Raises CompositionError for
+    other options.
 
     Threads that pick at once take turns: each trial has the memory for itself, and who comes later is
     given the same choice."""
@@ -52,6 +63,7 @@ class CandidateTuner:
         versions: Mapping[str, str],
         options: Mapping[str, Any],
         clock: Callable[[], float] = time.perf_counter,
+        waits: Waits = waited,
     ) -> None:
         for name in options:
             if name not in OPTIONS:
@@ -65,7 +77,7 @@ class CandidateTuner:
         """Seconds that trials took so far, with binding and the filling of memory."""
 
         self._tune = options.get("tune", "on") == "on"
-        self._versions, self._clock = dict(versions), clock
+        self._versions, self._clock, self._waits = dict(versions), clock, waits
         self._scratch = Scratch(allocator)
         self._cache = _cache(folder if self._tune else "off")
         self._lone = Cache(None)
@@ -128,11 +140,13 @@ class CandidateTuner:
         found = self._cache.find(plugin, version, key, names)
         if found is None and lone:
             found = self._lone.find(plugin, version, key, names)
-        if found is not None:
+        if found is not None and not self._doubts(found, key):
             return names.index(found.kernel), f"remembered: {_times(found)}"
         start = self._clock()
         try:
-            outcome = compare(plugin, request, candidates, self._scratch, self._clock, self._met)
+            outcome = compare(
+                plugin, request, candidates, self._scratch, self._clock, self._met, self._waits
+            )
         except MemoryError:
             return 0, "not tried: too little memory"
         finally:
@@ -140,10 +154,36 @@ class CandidateTuner:
             self.seconds_spent += self._clock() - start
         if outcome is None:
             return 0, "not tried: none ran on made-up values"
-        seconds = dict(zip(names, outcome.seconds, strict=True))
-        entry = Remembered(names[outcome.best], seconds)
+        _tried_here.add((self._cache.path, key))
+        entry = _remembered(names, outcome, found, request, candidates)
         (self._lone if lone else self._cache).put(plugin, version, key, entry)
-        return outcome.best, f"tried: {_times(entry)}"
+        return names.index(entry.kernel), f"tried: {_times(entry)}"
+
+    def _doubts(self, found: Remembered, key: str) -> bool:
+        """Whether a choice was made while others had the cores, and may be made better now: not in the
+        process that made it, and not for ever."""
+        return 0 < found.disturbed < TRIALS and (self._cache.path, key) not in _tried_here
+
+
+def _remembered(
+    names: list[str],
+    outcome: Outcome,
+    before: Remembered | None,
+    request: Request,
+    candidates: Sequence[Candidate],
+) -> Remembered:
+    """A trial's outcome. Where others had the cores in it and in those ``before``, the least of all
+    seconds counts: what is in the way only adds."""
+    seconds = dict(zip(names, outcome.seconds, strict=True))
+    if not outcome.disturbed:
+        return Remembered(names[outcome.best], seconds)
+    if before is None:
+        return Remembered(names[outcome.best], seconds, 1)
+    for name, earlier in before.seconds.items():
+        later = seconds[name]
+        seconds[name] = earlier if later is None else later if earlier is None else min(earlier, later)
+    ran = {i: taken for i, name in enumerate(names) if (taken := seconds[name]) is not None}
+    return Remembered(names[choose(request, candidates, ran)], seconds, before.disturbed + 1)
 
 
 def _takes_microseconds(request: Request) -> bool:
@@ -178,4 +218,5 @@ def _times(entry: Remembered) -> str:
     """The time of the chosen one, then the best of the others."""
     others = [s for name, s in entry.seconds.items() if name != entry.kernel and s is not None]
     text = f"{1e3 * (entry.seconds[entry.kernel] or 0.0):.3g} ms"
-    return f"{text}, next {1e3 * min(others):.3g}" if others else f"{text}, the others failed"
+    text += f", next {1e3 * min(others):.3g}" if others else ", the others failed"
+    return f"{text}, on a busy machine" if entry.disturbed else text

@@ -1,0 +1,33 @@
+"""Whether others had this machine's cores while kernels were timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+THREADS = Path("/proc/self/task")
+
+DISTURBED = 0.05
+"""A part of the time: a trial in which a thread could have run for so long, and waited for a core, tells
+little. An idle machine's threads wait for less than a hundredth; beside a process that computes on all
+cores, for half."""
+
+Waits = Callable[[], Mapping[str, float]]
+
+
+def waited() -> dict[str, float]:
+    """Seconds that each thread of this process could have run and waited for a core, so far; nothing
+    where the system does not tell (Linux does, in schedstat)."""
+    found = {}
+    try:
+        for thread in THREADS.iterdir():
+            found[thread.name] = int((thread / "schedstat").read_text("ascii").split()[1]) * 1e-9
+    except (OSError, ValueError, IndexError):
+        return {}  # not Linux, or a thread that just ended
+    return found
+
+
+def disturbed(before: Mapping[str, float], after: Mapping[str, float], seconds: float) -> bool:
+    """Whether a thread waited for too much of so many seconds."""
+    longest = max((spent - before.get(thread, 0.0) for thread, spent in after.items()), default=0.0)
+    return longest > DISTURBED * seconds
