@@ -56,15 +56,20 @@ class CountingAllocator:
 
 @dataclass
 class Bench:
-    """Fake kernels on a fake clock; ``calls`` lists which ran, in order, ``bound`` their arrays."""
+    """Fake kernels on a fake clock; ``calls`` lists which ran, in order, ``bound`` their arrays. Of the
+    time that they take, their threads have waited the part ``busy``."""
 
     now: float = 0.0
+    busy: float = 0.0
     calls: list[str] = field(default_factory=list)
     bound: dict[str, tuple[list[Any], list[Any], Any]] = field(default_factory=dict)
     allocator: CountingAllocator = field(default_factory=CountingAllocator)
 
     def clock(self) -> float:
         return self.now
+
+    def waits(self) -> dict[str, float]:
+        return {"1": 9.0, "2": self.busy * self.now}
 
     def kernel(
         self,
@@ -99,7 +104,8 @@ class Bench:
         return Candidate(name, bind, layouts, outputs, workspace)
 
     def tuner(self, **options: Any) -> CandidateTuner:
-        return CandidateTuner(self.allocator, {"fast": "1.0", "other": "1"}, options, self.clock)
+        versions = {"fast": "1.0", "other": "1"}
+        return CandidateTuner(self.allocator, versions, options, self.clock, self.waits)
 
 
 @pytest.fixture
@@ -118,6 +124,7 @@ def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     """A cache folder of the test's own, of which nothing has been said yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(cache, "_said", set())
+    monkeypatch.setattr(tuner, "_tried_here", set())
     yield tmp_path / "home"
     for unsaved in list(cache._unsaved):
         unsaved.save()

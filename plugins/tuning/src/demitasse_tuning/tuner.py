@@ -179,9 +179,10 @@ def _remembered(
         return Remembered(names[outcome.best], seconds)
     if before is None:
         return Remembered(names[outcome.best], seconds, 1)
-    for name, earlier in before.seconds.items():
-        later = seconds[name]
-        seconds[name] = earlier if later is None else later if earlier is None else min(earlier, later)
+    for name, later in seconds.items():
+        earlier = before.seconds.get(name)
+        if later is not None and earlier is not None:
+            seconds[name] = min(earlier, later)
     ran = {i: taken for i, name in enumerate(names) if (taken := seconds[name]) is not None}
     return Remembered(names[choose(request, candidates, ran)], seconds, before.disturbed + 1)
 
