@@ -183,6 +183,9 @@ from demitasse_descriptions import (
     unread as unread,
     unstreamed as unstreamed,
 )
+from demitasse_models.samples import (
+    SampleError as SampleError,
+)
 from demitasse_models import (
     DataSource as DataSource,
     DataSpec as DataSpec,

@@ -262,7 +262,8 @@ class Stream(Protocol):
 
 class DataSource(Protocol):
     """Samples in one global order, the same for any number of workers: epoch after epoch, each a
-    permutation of all samples when the specification says shuffle."""
+    permutation of all samples when the specification says shuffle. It may have ``origin(number)``, which
+    says in messages where the sample of that number is from."""
 
     if TYPE_CHECKING:  # to be read, so that a narrower type serves; whoever inherits may assign them
 

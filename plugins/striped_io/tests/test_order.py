@@ -183,3 +183,15 @@ def test_equal_keys_stay_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(shuffling, "_keys", drawn)
     right = np.argsort(np.arange(3000)[::-1] // 100, kind="stable")
     assert (permutation(1, 2, 3000) == right).all()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_source_tells_where_a_sample_of_its_order_is_from(
+    made: Any, opened: Callable[..., Source], read: Callable[..., Any], order: str
+) -> None:
+    source = opened(made.path, shuffle=True, order=order)
+    for first in (0, 77, 150):
+        (record,) = read(source, first, 1)["label"]  # a sample's label is its number
+        block = record // 6
+        where = f"{made.path}: stripe {block % 4}, block {block}, sample {record}"
+        assert source.origin(first) == where

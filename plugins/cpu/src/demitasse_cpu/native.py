@@ -57,7 +57,9 @@ class Call:
         if self._failed is None:
             return PlanError(f"compiled loop {self.loop.__name__} failed")
         error = self._failed()
-        return DataError(f"layer {self.layer!r}: {error}") if self.layer else error
+        if self.layer:
+            error.args = (f"layer {self.layer!r}: {error}",)
+        return error
 
     def record(self) -> np.ndarray:
         """Address, width, words and numbers, as ``loops.calls`` reads them; behind them the places where

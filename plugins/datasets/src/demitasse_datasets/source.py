@@ -58,6 +58,13 @@ class Source:
         self._streams.add(stream)
         return stream
 
+    def origin(self, number: int) -> str:
+        """Where the sample of a number in the global order is from, for messages: a list's line, a
+        database's key, else its number in the file."""
+        sample = int(self._order.numbers(number, 1)[0])
+        where = getattr(self._samples, "where", None)
+        return str(where(sample)) if where is not None else f"{self.name}: number {sample:,}"
+
     def close(self) -> None:
         """Close all streams of the source and let go of its samples."""
         for stream in list(self._streams):

@@ -62,6 +62,11 @@ class Source:
         """The seconds that its streams were waited for."""
         return sum(stream.waited for stream in self._streams)
 
+    def origin(self, number: int) -> str:
+        """Where the sample of a number in the global order is from, for messages."""
+        record = int(self._reading.numbers(number, 1)[0])
+        return f"{self.name}: {self.store.layout.where(record)}"
+
     def _missing(self) -> str:
         layout = self.store.layout
         stripe, why = next(iter(self.store.missing.items()))

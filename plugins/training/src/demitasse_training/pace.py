@@ -14,6 +14,7 @@ from demitasse_training.accord import Accord
 from demitasse_training.arguments import rate_of
 from demitasse_training.crew import Crew
 from demitasse_training.diagnosis import causes, diagnose, lost_parameter
+from demitasse_training.origins import traced
 from demitasse_training.passes import Passes
 from demitasse_training.siblings import may_go_on, parted
 from demitasse_training.stretch import Stretch, in_order
@@ -67,7 +68,8 @@ class Pace:
 
         def step(worker: int) -> float:
             try:
-                loss = steps[worker].run(iteration, rate)
+                with traced(workers[worker].reading.origins):
+                    loss = steps[worker].run(iteration, rate)
             except Exception as error:
                 if self._processes.size > 1:  # else nobody waits, and updates may have begun
                     self._accord.fail(worker, error)
@@ -140,9 +142,9 @@ class Pace:
             kept[worker] = iteration
             workers[worker].reading.goes_on = iteration + 1 < stretch.last
             try:
-                return steps[worker].run(
-                    iteration, rate_of(self._solver, iteration) * workers[worker].portion
-                )
+                rate = rate_of(self._solver, iteration) * workers[worker].portion
+                with traced(workers[worker].reading.origins):
+                    return steps[worker].run(iteration, rate)
             except Exception as error:
                 if self._unread(error):
                     last.append(crew.asynchronous or stretch.caught_up(iteration))

@@ -32,6 +32,7 @@ from demitasse_training.graph import NetGraph
 from demitasse_training.inputs import against
 from demitasse_training.lent import Lent
 from demitasse_training.memory_check import check_room
+from demitasse_training.origins import origins, traced
 from demitasse_training.own_shapes import (
     SampleShapes,
     coming,
@@ -212,6 +213,14 @@ class PlannedNet:
         for stream, out in zip(self.streams, self._made.outs, strict=True):
             out.take(stream, ahead)
 
+    def _origins(self, sample: int) -> list[str]:
+        """Where that sample of the batch that was read last is from; not where others are on their way,
+        which the streams have moved on for."""
+        if any(out.expects for out in self._made.outs):
+            return []
+        feeds = zip(self.graph.feeds, self._streams, strict=False)
+        return origins((f.source, s.cursor - self._every * f.batch + sample) for f, s in feeds)
+
     def _read(self, number: int) -> None:
         self._made.outs[number].take(self.streams[number])
 
@@ -260,11 +269,12 @@ class PlannedNet:
     def run_through(self, samples: SampleShapes, run: Run) -> None:
         """A forward pass on samples of these shapes, by ``run``; see users_layers.run_through, which
         serves nets whose layers run a user's code."""
-        if self._within:
-            run_through(self, samples, run)
-        else:
-            self.follow(samples)
-            run(False)
+        with traced(self._origins):
+            if self._within:
+                run_through(self, samples, run)
+            else:
+                self.follow(samples)
+                run(False)
 
     def plan_through(self, samples: SampleShapes, run: Run) -> bool:
         """Plan for samples of these shapes, running what has to run for it; whether that was so: then

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from demitasse import Allocator, Bucket, Buffer, DataError, Feed, Graph, Plan, Stream, StreamEngine, Work
+from demitasse_training.origins import origins
 from demitasse_training.samples import Destination, close_stream, destinations, open_stream
 
 
@@ -36,6 +37,7 @@ class Reading:
         self._make = partial(destinations, graph, plan, array, engine, allocator)
         self._streams: list[Stream] = []
         self._ahead = set[int]()  # the feeds whose samples for the next iteration are there already
+        self._first: list[int] = []  # of each feed the number of the next run's first sample
 
     @property
     def is_open(self) -> bool:
@@ -54,6 +56,7 @@ class Reading:
                 if out.near and (lend := getattr(made[-1], "lend", None)) is not None:
                     lend(self._allocator)
             self._streams = made
+            self._first = [self._number(feed, iteration) for feed in self._graph.feeds]
             stack.pop_all()
 
     def close(self) -> None:
@@ -92,8 +95,17 @@ class Reading:
             finally:
                 close_stream(stream)
 
+    def origins(self, sample: int) -> list[str]:
+        """Where that sample of the batch that was read last is from, by each source that can tell."""
+        feeds = zip(self._graph.feeds, self._first, strict=False)
+        return origins((feed.source, first - feed.batch + sample) for feed, first in feeds)
+
     def _stream(self, feed: Feed, iteration: int) -> Stream:
-        return open_stream(feed, iteration * self._passes * feed.batch + feed.offset, feed.batch)
+        return open_stream(feed, self._number(feed, iteration), feed.batch)
+
+    def _number(self, feed: Feed, iteration: int) -> int:
+        """Of the first sample that this worker reads of an iteration."""
+        return iteration * self._passes * feed.batch + feed.offset
 
     @cached_property
     def _outs(self) -> list[Destination]:
@@ -114,6 +126,7 @@ class Reading:
         reading = weakref.proxy(self)  # whose step has this work: its memory goes with the last of both
 
         def read() -> None:
+            reading._first[number] += reading._graph.feeds[number].batch
             if number in reading._ahead:
                 reading._ahead.remove(number)
                 return

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import nan, prod
 from typing import Any
 
-from demitasse import Candidate, DataError, Request, TensorSpec, Work
+from demitasse import Candidate, DataError, Request, SampleError, TensorSpec, Work
 from demitasse_cpu.kernels.layouts import like
 from demitasse_cpu.kernels.requests import flat, is_real, parts_for, rows_along, spec
 from demitasse_cpu.kernels.work import ready, spread
@@ -358,10 +358,12 @@ def wrong_label(
 
     def failed() -> DataError:
         row, ignored = int(wrong[0]), request.attributes.get("ignore_label")
+        sample = row // labels_of_sample
         also = "" if ignored is None else f", or {ignored}, which is ignored"
-        return DataError(
-            f"label {labels[row]:g} of sample {row // labels_of_sample} of the batch is no class "
-            f"(valid: whole numbers from 0 to {classes - 1}{also})"
+        return SampleError(
+            f"label {labels[row]:g} of sample {sample} of the batch is no class "
+            f"(valid: whole numbers from 0 to {classes - 1}{also})",
+            sample,
         )
 
     return failed

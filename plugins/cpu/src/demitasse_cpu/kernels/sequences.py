@@ -7,7 +7,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from demitasse import Candidate, DataError, Request, Work
+from demitasse import Candidate, DataError, Request, SampleError, Work
 from demitasse_cpu.kernels.loss import KERNEL
 from demitasse_cpu.kernels.requests import aligned, cut, flat, is_real, parts_for, spec
 from demitasse_cpu.kernels.work import ready, spread
@@ -170,9 +170,11 @@ def _wrong(wrong: Any, found: Any, of_sample: int, what: str, valid: str) -> Cal
 
     def failed() -> DataError:
         place = int(wrong[0])
-        return DataError(
-            f"{what} {found[place]:g} of sample {place // of_sample} of the batch is none of those that "
-            f"are valid (whole numbers from 0 {valid})"
+        sample = place // of_sample
+        return SampleError(
+            f"{what} {found[place]:g} of sample {sample} of the batch is none of those that are valid "
+            f"(whole numbers from 0 {valid})",
+            sample,
         )
 
     return failed

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from demitasse import DataError
+from demitasse import DataError, SampleError
 
 if TYPE_CHECKING:
     from demitasse_gpu.launch import Checked
@@ -26,10 +26,12 @@ def checked(
         if (found := _first_wrong(label, classes, ignored)) is None:
             return
         row, value = found
+        sample = row // of_sample
         also = "" if ignored is None else f", or {ignored:g}, which is ignored"
-        raise DataError(
-            f"label {value:g} of sample {row // of_sample} of the batch is no class "
-            f"(valid: whole numbers from 0 to {classes - 1}{also})"
+        raise SampleError(
+            f"label {value:g} of sample {sample} of the batch is no class "
+            f"(valid: whole numbers from 0 to {classes - 1}{also})",
+            sample,
         )
 
     return Checked(label.device, works, check)

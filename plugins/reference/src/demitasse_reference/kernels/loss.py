@@ -15,7 +15,7 @@ from math import prod
 
 import numpy as np
 
-from demitasse import DataError
+from demitasse import SampleError
 from demitasse_reference.kernels.activation import softmax
 from demitasse_reference.kernels.arrays import Kernels, Reals, Values
 
@@ -94,9 +94,10 @@ def _labels(x: Reals, label: Values, axis: int, ignore_label: int | None) -> tup
     if wrong.any():
         first = tuple(np.argwhere(wrong)[0])
         ignored = "" if ignore_label is None else f", or {ignore_label}, which is ignored"
-        raise DataError(
+        raise SampleError(
             f"label {given[first]:g} of sample {first[0]} of the batch is none of the {classes} "
-            f"classes (valid: whole numbers from 0 to {classes - 1}{ignored})"
+            f"classes (valid: whole numbers from 0 to {classes - 1}{ignored})",
+            int(first[0]),
         )
     return np.where(valid, given, 0).astype(np.int64), valid
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from demitasse import DataError
+from demitasse import SampleError
 from demitasse_reference.kernels.arrays import Kernels, Reals, Values
 
 
@@ -104,8 +104,8 @@ def _check_lengths(lengths: Values, most: int, what: str) -> None:
     wrong = ~((lengths >= 0) & (lengths <= most) & (lengths == np.floor(lengths)))
     if wrong.any():
         n = int(wrong.argmax())
-        raise DataError(
-            f"{what} {lengths[n]:g} of sample {n} of the batch is no whole number from 0 to {most}"
+        raise SampleError(
+            f"{what} {lengths[n]:g} of sample {n} of the batch is no whole number from 0 to {most}", n
         )
 
 
@@ -116,9 +116,10 @@ def _labels(label: Values, classes: int, blank: int) -> list[Values]:
     wrong &= (rows == -1).cumsum(1) == 0  # what is behind an end is nobody's
     if wrong.any():
         n, i = np.argwhere(wrong)[0]
-        raise DataError(
+        raise SampleError(
             f"label {rows[n, i]:g} of sample {n} of the batch is none of the {classes} classes (valid: "
-            f"whole numbers from 0 to {classes - 1}, and -1, which ends a label)"
+            f"whole numbers from 0 to {classes - 1}, and -1, which ends a label)",
+            int(n),
         )
     return [row[row != blank].astype(np.int64) for row in map(_ended, rows)]
 
