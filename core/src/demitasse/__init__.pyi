@@ -163,6 +163,9 @@ from demitasse.machine import (
     MemorySpace as MemorySpace,
     SyncSpec as SyncSpec,
 )
+from demitasse_contracts.samples import (
+    SampleError as SampleError,
+)
 from demitasse_descriptions import (
     DescribedMachine as DescribedMachine,
     PluginOptions as PluginOptions,
@@ -182,9 +185,6 @@ from demitasse_descriptions import (
     unoffered as unoffered,
     unread as unread,
     unstreamed as unstreamed,
-)
-from demitasse_models.samples import (
-    SampleError as SampleError,
 )
 from demitasse_models import (
     DataSource as DataSource,
