@@ -51,7 +51,7 @@ CHECKS: dict[str, float] = {
 """The parts that run beside each other, and the seconds that each may take. ``preparing`` has PyTorch
 compile what it will be measured with, and hold it; ``promises`` has all kernels compiled in all types,
 of a processor's time two minutes."""
-MEASURES: dict[str, float] = {"copies": 30, "speed": 300, "small": 90}
+MEASURES: dict[str, float] = {"copies": 30, "speed": 300, "small": 90, "rates": 60}
 """The parts that run alone, in this order; together more than there are, as most take less."""
 PARTS = {**CHECKS, **MEASURES}
 NETS = ("resnet50", "googlenet", "vgg16", "alexnet", "cifar10_quick", "lenet")
@@ -62,7 +62,7 @@ ASKED_TO_END: list[int] = []
 """The signals that did."""
 LEFT = 5.0
 """Seconds kept to write the result."""
-KEPT = {"small": 45.0}
+KEPT = {"small": 45.0, "rates": 30.0}
 """Seconds that parts before them leave to those that measure."""
 
 

@@ -20,6 +20,7 @@ from bench.nets import NETS
 from cases import FAILED, Cases, Table, failed
 from commands import command
 from race import preparing, small, speed
+from rates import rates
 from ways import ways
 from whole_nets import agreement
 
@@ -273,6 +274,6 @@ RUN: dict[str, Callable[[float, bool, Cases], Iterator[Table]]] = {
     each.__name__: each
     for each in (
         *(about, engine, agreement, kernels, promises, ways, memory, mistakes, command, preparing),
-        *(copies, speed, small),
+        *(copies, speed, small, rates),
     )
 }

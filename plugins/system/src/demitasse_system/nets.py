@@ -1,5 +1,5 @@
 """Nets whose training for a moment shows what layers reach: convolutions of the known nets' kinds, and
-the layers that stand between these."""
+the layers that stand between these; of ``times`` as many images as keep a few cores busy."""
 
 from __future__ import annotations
 
@@ -98,10 +98,10 @@ class Net:
         return self
 
 
-def bottlenecks() -> Net:
+def bottlenecks(times: int = 1) -> Net:
     """The convolutions that ResNet-50 has most of: at four sizes of images, points that narrow the
     channels to a quarter, 3 x 3 taps, and points that widen them again."""
-    net = Net("bottlenecks", BATCH, (CHANNELS, SIDE, SIDE))
+    net = Net("bottlenecks", times * BATCH, (CHANNELS, SIDE, SIDE))
     for stage, narrow in enumerate(NARROW):
         net.convolve(narrow, 1, stride=2 if stage else 1)
         net.rectify()
@@ -113,10 +113,10 @@ def bottlenecks() -> Net:
     return net.end()
 
 
-def varieties() -> Net:
+def varieties(times: int = 1) -> Net:
     """What other nets have: filters that read images, larger ones, such of one channel and of a few, and
     what normalises, pools and drops."""
-    net = Net("varieties", BATCH, (3, IMAGES, IMAGES))
+    net = Net("varieties", times * BATCH, (3, IMAGES, IMAGES))
     few, some, many = CHANNELS // 4, CHANNELS // 2, CHANNELS
     net.convolve(few, 7, stride=2, of=4)
     net.rectify()
@@ -138,9 +138,9 @@ def varieties() -> Net:
     return net.end()
 
 
-def inner_products() -> Net:
+def inner_products(times: int = 1) -> Net:
     """Those behind the convolutions of AlexNet and VGG-16."""
-    net = Net("inner_products", ROWS, (WIDE,))
+    net = Net("inner_products", times * ROWS, (WIDE,))
     for _ in range(2):
         net.multiply(WIDE)
         net.rectify()

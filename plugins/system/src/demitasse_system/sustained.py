@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,8 @@ from demitasse_system.nets import SOLVER, Net, bottlenecks, inner_products, vari
 SECONDS = 2.0
 """How long steps of each net are repeated, in each precision; of each operation the quickest counts."""
 
-PRECISIONS = ("f32", "bf16")
+PRECISIONS = "f32", "bf16"
+"""The first one is float32: it is taken for what no other is measured of."""
 
 OPERATIONS = (
     "inner_product", "inner_product_backward_data", "inner_product_backward_weights",
@@ -39,14 +40,14 @@ class Spent(NamedTuple):
     seconds: float = 0.0
 
 
-def sustained(runtime: Runtime) -> Rate | None:
-    """FLOP/s that layers reach in training steps, in float32 and bfloat16: the convolutions of
-    bottlenecks together, forward and backward, and by operation. None where the composed plugins train
-    no such nets."""
+def sustained(runtime: Runtime, precisions: Sequence[str] = PRECISIONS, times: int = 1) -> Rate | None:
+    """FLOP/s that layers reach in training steps, in float32 and other precisions: the convolutions of
+    bottlenecks together, forward and backward, and by operation; with ``times`` as many images, which
+    wide devices need. None where the composed plugins train no such nets."""
     reached = dict[str, dict[str, Quantity]]()
-    for precision in PRECISIONS:
+    for precision in precisions:
         spent = dict[str, Spent]()
-        for net in (bottlenecks(), varieties(), inner_products()):
+        for net in (bottlenecks(times), varieties(times), inner_products(times)):
             try:
                 profile = quickest(runtime, net, precision)
             except (CompositionError, ModelError):  # no trainer, or nobody reads such files

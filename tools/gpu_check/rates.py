@@ -1,0 +1,40 @@
+"""What layers reach on a GPU, by operation and precision: what a description of it says is sustained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import ours
+from cases import Cases, Table
+
+from demitasse import Quantity, Rate
+
+TIMES = 16
+"""As many images as are measured on a processor: 128, and 512 for inner products."""
+PRECISIONS = ("f32", "tf32", "bf16")
+SECONDS = 1.0
+"""Of steps of each of three nets, in each precision."""
+
+
+def rates(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
+    """As ``demitasse detect --measure`` has it of a processor."""
+    from demitasse_system import nets, sustained
+
+    sustained.SECONDS = SECONDS
+    if stand_in:
+        sustained.SECONDS, nets.CHANNELS, nets.NARROW, nets.WIDE = 0.0, 8, (2, 4), 16
+        nets.SIDE, nets.IMAGES = 4, 32
+    with ours.on_gpu(stand_in) as runtime:
+        reached = sustained.sustained(runtime, PRECISIONS, 1 if stand_in else TIMES)
+    if reached is None:
+        yield {"wrong": ["no composed plugin trains the nets"]}
+        return
+    found = {name: _in_precisions(rate) for name, rate in reached.operations.items()}
+    yield {"sustained": {"of all others": _in_precisions(reached), **found}}
+
+
+def _in_precisions(rate: Quantity) -> dict[str, str]:
+    """A rate as a description has it, with no more digits than so short a measurement tells."""
+    others = rate.others if isinstance(rate, Rate) else {}
+    values = {"f32": rate.value, **{name: each.value for name, each in others.items()}}
+    return {name: f"{value / 1e9:.3g} GFLOP/s" for name, value in values.items()}
