@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from demitasse import Candidate, Layout, Request, TensorSpec, Work
-from demitasse_cpu.kernels.layouts import by_channels, is_by_channels, unconverted
+from demitasse_cpu.kernels.layouts import NHWC, by_channels, is_by_channels, unconverted
 from demitasse_cpu.kernels.requests import aligned, cut, flat, is_real, parts_for, spec
 from demitasse_cpu.kernels.work import ready, spread
 from demitasse_cpu.native import at_once
@@ -23,6 +23,9 @@ LARGEST = "numba loop over lines"
 _NEAR = 2**14
 """Bytes of a line whose maxima are kept at a time: with the lines that they come from they stay in the
 nearest cache."""
+
+_MANY_CHANNELS = 16
+"""As many as any processor's vectors have."""
 
 _FAR = 2**23
 """Bytes of images of which too few are still in the caches when they are read. To fetch them ahead takes
@@ -120,7 +123,11 @@ def average_backward(request: Request) -> Iterable[Candidate]:
         arguments = (windows, flat(inputs[0]), flat(outputs[0]))
         return spread(loops.averages_backward, arguments, planes, parts)
 
-    return (Candidate(KERNEL, bind, in_place=False),)
+    offered = Candidate(KERNEL, bind, in_place=False)
+    if spec(dy).dtype != "float32" or spec(dy).shape[1] < _MANY_CHANNELS:
+        return (offered,)
+    # What an inner product gives back lies plain, and who reads dx mostly has the channels innermost.
+    return (offered, *_gathered(request, "averages_backward", NHWC, (NHWC,)))
 
 
 FACTORIES = {
