@@ -160,13 +160,13 @@ def bound() -> Callable[..., Bound]:
 
 @pytest.fixture
 def asked() -> Callable[..., tuple[Request, Candidate]]:
-    """The request for an operation, and the candidate that answers it."""
+    """The request for an operation, and the candidate that answers it first."""
 
     def call(
         name: str, inputs: Sequence[Any], attributes: dict[str, Any], threads: int = 2
     ) -> tuple[Request, Candidate]:
         request = make_request(name, inputs, attributes, threads, ())
-        (candidate,) = offered(request)
+        candidate = offered(request)[0]
         return request, candidate
 
     return call
