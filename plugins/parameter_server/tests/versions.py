@@ -27,7 +27,8 @@ SEED, OFTEN, NAP = 4, 0.2, 1e-3
 
 class Counting:
     """Worker ``number`` of ``workers``; ``bound`` is how many iterations it may be ahead of another
-    (None: any number). It finds fault with what it reads while it iterates, and may nap at every point."""
+    (None: any number). It finds fault with what it reads, and may nap at every
+    point."""
 
     def __init__(self, number: int, workers: int, bound: int | None, apart: bool) -> None:
         self.number, self.workers, self.bound, self.apart = number, workers, bound, apart
