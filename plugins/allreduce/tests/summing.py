@@ -28,8 +28,8 @@ EDGES = (0, 48, 48 + 5000, 48 + 5000 + 16, 6400, 9216)
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
 
 OFTEN, NAP = 0.1, 2e-3
-"""How often a rank takes a nap before a work, by chance, and its seconds at most: any rank may be late at
-any point."""
+"""How often a rank takes a nap before a work, by chance, and its seconds at most: any rank may be late
+at any point."""
 
 
 def memory(sync: GradientSync, dtype: str) -> FlatMemory:
