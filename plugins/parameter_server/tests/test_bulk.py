@@ -111,6 +111,29 @@ def test_it_nests_in_a_server_and_in_another_plugins_level(
             trainer.close()
 
 
+def test_numbers_are_added_up_again_and_again_whoever_is_late() -> None:
+    """Nothing else makes siblings wait for each other in between."""
+    team, rounds = Team(5), 60
+    servers = [BulkServer(Group(("worker",), i, team, "float64", {}), team, Options()) for i in range(5)]
+    seen: list[list[float]] = [[] for _ in servers]
+
+    def add(index: int) -> None:
+        mine, total = np.zeros(1), np.zeros(1)
+        work = servers[index].total(mine, total)
+        assert work is not None
+        for number in range(rounds):
+            mine[0] = number * (index + 1)
+            work()
+            seen[index].append(float(total[0]))
+
+    threads = [threading.Thread(target=add, args=(i,)) for i in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [[15.0 * number for number in range(rounds)]] * 5
+
+
 def test_numbers_are_added_up_after_a_failure_between_two_siblings_counts() -> None:
     """One has gone on from the gate when the other, who waits there, hears that somebody failed."""
     team = Team(2)

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from demitasse import Bucket, FlatMemory, GradientSync, Group, Processes, Span, Team, Work, chain
+from demitasse_parameter_server.bulk import slices
 from demitasse_parameter_server.gradient_sync import server_of
 
-SPANS = (Span(0, 40), Span(40, 41), Span(41, 600), Span(600, 640))
-"""Of buckets: lines of a cache, one element, many, some."""
+SPANS = (Span(0, 40), Span(40, 41), Span(41, 50_000), Span(50_000, 50_040))
+"""Of buckets: lines of a cache, one element, so many that MPI sends them when they are taken, some."""
 
 SEED, OFTEN, NAP = 4, 0.2, 1e-3
 """Of naps: how often a worker takes one where it may, and how many seconds at most."""
@@ -27,11 +28,14 @@ SEED, OFTEN, NAP = 4, 0.2, 1e-3
 
 class Counting:
     """Worker ``number`` of ``workers``; ``bound`` is how many iterations it may be ahead of another
-    (None: any number). It finds fault with what it reads, and may nap at every
-    point."""
+    (None: any number). Pushes to what one of the ``servers`` has of a bucket come one after the other.
+    It finds fault with what it reads, and may nap at every point."""
 
-    def __init__(self, number: int, workers: int, bound: int | None, apart: bool) -> None:
+    def __init__(
+        self, number: int, workers: int, bound: int | None, apart: bool, servers: int = 1
+    ) -> None:
         self.number, self.workers, self.bound, self.apart = number, workers, bound, apart
+        self.servers = servers
         size = SPANS[-1].stop
         self.whose = np.concatenate([np.arange(len(span)) % workers for span in SPANS])
         self.memory = FlatMemory(
@@ -60,7 +64,8 @@ class Counting:
             self._do(begin)
             for span, wait in self._waits:
                 self._do(wait)
-                self._read(iteration, slice(span.start, span.stop))
+                for piece in filter(None, slices(span, self.servers, 8)):
+                    self._read(iteration, slice(piece.start, piece.stop))
             # What a push is worth comes with it, and differs from push to push.
             memory.numbers["rate"][0] = 2.0 ** self._dice.randrange(-3, 3) if self.apart else 1.0
             for span, push in self._chains:
@@ -73,6 +78,8 @@ class Counting:
     def _read(self, iteration: int, part: slice) -> None:
         found, whose = self.memory.parameters[part], self.whose[part]
         own, others = found[whose == self.number], found[whose != self.number]
+        if any(np.ptp(found[whose == each]) for each in set(whose[: self.workers])):
+            self.faults.append(f"parts of pushes were read in {iteration}")
         if (own != iteration).any():
             self.faults.append(f"{sorted({*own})} of its own {iteration} pushes were read")
         oldest = -np.inf if self.bound is None else iteration - self.bound
@@ -84,10 +91,12 @@ class Counting:
         self._seen[part] = found
 
     def _update(self, flat: FlatMemory, numbers: Any, span: Span) -> Work:
-        """In steps between which others come: two at once would lose one, who read would see a part."""
+        """In steps between which others come: two at once would lose one, who read would see a part, or
+        what was before, as this may be late."""
         part = slice(span.start, span.stop)
 
         def work() -> None:
+            self._nap()
             for array in (flat.parameters[part], flat.state["history"][part]):
                 sums = array + flat.gradients[part] * numbers["rate"][0]
                 time.sleep(0)
@@ -99,10 +108,13 @@ class Counting:
         return work
 
     def _do(self, work: Work | None) -> None:
-        if self._dice.random() < OFTEN:
-            time.sleep(NAP * self._dice.random())
+        self._nap()
         if work is not None:
             work()
+
+    def _nap(self) -> None:
+        if self._dice.random() < OFTEN:
+            time.sleep(NAP * self._dice.random())
 
     def counted(self, iterations: int) -> bool:
         """Whether parameters and state here have each push of all workers once."""
@@ -138,7 +150,8 @@ def bound_of(options: dict[str, Any]) -> tuple[int | None, bool]:
 
 def main(options: dict[str, Any], iterations: int, processes: Processes) -> dict[str, Any]:
     """What this process finds as one of the workers, in twice as many iterations, with a pause."""
-    worker = Counting(processes.rank, processes.size, *bound_of(options))
+    about = *bound_of(options), options.get("servers", 2)
+    worker = Counting(processes.rank, processes.size, *about)
     sync = server_of(Group(("node",), 0, None, "float64", options, True, None, processes))
     sync.bind(worker.memory)
     worker.bind(sync)
