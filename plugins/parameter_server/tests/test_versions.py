@@ -36,6 +36,8 @@ def test_threads_read_what_is_new_enough_and_lose_no_push(model: str, workers: i
         for sync in syncs:
             sync.quiesce()
         assert made[0].counted((turn + 1) * ITERATIONS)
+        for worker in reversed(made):  # the first one's are a user's
+            worker.edit((turn + 1) * ITERATIONS)
     assert [worker.faults for worker in made] == [[]] * workers
 
 

@@ -25,6 +25,9 @@ SPANS = (Span(0, 40), Span(40, 41), Span(41, 50_000), Span(50_000, 50_040))
 SEED, OFTEN, NAP = 4, 0.2, 1e-3
 """Of naps: how often a worker takes one where it may, and how many seconds at most."""
 
+LATE = 2e-2
+"""Seconds by which a server is behind all others in a stretch of iterations."""
+
 
 class Counting:
     """Worker ``number`` of ``workers``; ``bound`` is how many iterations it may be ahead of another
@@ -42,6 +45,7 @@ class Counting:
             *(np.zeros(size) for _ in range(2)), {"history": np.zeros(size)}, {"rate": np.ones(1)}
         )
         self.faults: list[str] = []
+        self.offset = 0
         self._dice = random.Random(SEED + number)
         self._seen = np.zeros(size)
 
@@ -76,7 +80,7 @@ class Counting:
             memory.gradients[...] = np.nan  # they are this worker's again
 
     def _read(self, iteration: int, part: slice) -> None:
-        found, whose = self.memory.parameters[part], self.whose[part]
+        found, whose = self.memory.parameters[part] - self.offset, self.whose[part]
         own, others = found[whose == self.number], found[whose != self.number]
         if any(np.ptp(found[whose == each]) for each in set(whose[: self.workers])):
             self.faults.append(f"parts of pushes were read in {iteration}")
@@ -118,8 +122,13 @@ class Counting:
 
     def counted(self, iterations: int) -> bool:
         """Whether parameters and state here have each push of all workers once."""
-        arrays = self.memory.parameters, self.memory.state["history"]
-        return all(bool((array == iterations).all()) for array in arrays)
+        parameters, history = self.memory.parameters - self.offset, self.memory.state["history"]
+        return bool((parameters == iterations).all() and (history == iterations).all())
+
+    def edit(self, iterations: int) -> None:
+        """Write other parameters, behind so many iterations of all, as a user may between steps."""
+        self.offset += 1000
+        self.memory.parameters[...] = self.offset + iterations
 
 
 def threads(options: dict[str, Any], workers: int) -> tuple[list[Counting], list[GradientSync]]:
@@ -149,7 +158,7 @@ def bound_of(options: dict[str, Any]) -> tuple[int | None, bool]:
 
 
 def main(options: dict[str, Any], iterations: int, processes: Processes) -> dict[str, Any]:
-    """What this process finds as one of the workers, in twice as many iterations, with a pause."""
+    """What this process finds as one of the workers in twice so many iterations, with an edit."""
     about = *bound_of(options), options.get("servers", 2)
     worker = Counting(processes.rank, processes.size, *about)
     sync = server_of(Group(("node",), 0, None, "float64", options, True, None, processes))
@@ -160,7 +169,10 @@ def main(options: dict[str, Any], iterations: int, processes: Processes) -> dict
         worker.iterate(range(turn * iterations, (turn + 1) * iterations))
         sync.quiesce()
         whole.append(processes.rank > 0 or worker.counted((turn + 1) * iterations))
+        worker.edit((turn + 1) * iterations)
         processes.gather(None)
+        if processes.rank == 0:
+            time.sleep(LATE)
     sync.close()
     return {"faults": worker.faults, "whole": whole}
 
