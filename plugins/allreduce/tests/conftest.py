@@ -31,7 +31,8 @@ rank, size = comm.rank, comm.size
 
 def launched(command: list[str]) -> subprocess.Popen[str]:
     """A job, in a group of its own; what all its ranks print comes through one pipe."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, SOURCES))}
+    paths = [*map(str, SOURCES), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     environment.pop("PYTHONUNBUFFERED", None)  # a line is to come whole
     # Two cores may have five ranks: those that wait for a message must not keep others from work.
     environment |= {"OMP_NUM_THREADS": "1", "MPIR_CVAR_CH4_GLOBAL_PROGRESS": "1"}

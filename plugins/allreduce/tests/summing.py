@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +24,12 @@ from demitasse_allreduce.stages import near
 
 EDGES = (0, 48, 48 + 5000, 48 + 5000 + 16, 6400, 9216)
 """Where buckets begin and end: large ones, small ones."""
+
+TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
+
+OFTEN, NAP = 0.1, 2e-3
+"""How often a rank takes a nap before a work, by chance, and its seconds at most: any rank may be late
+at any point."""
 
 
 def memory(sync: GradientSync, dtype: str) -> FlatMemory:
@@ -64,18 +72,31 @@ def trained(options: Mapping[str, Any], processes: Processes, dtype: str, steps:
     before = [sync.before_forward(bucket) for bucket in buckets]
     works = [chain([sync], bucket, lambda span: update(flat, span)) for bucket in buckets]
     begin, end = sync.begin(), sync.end()
-    rng = np.random.default_rng(7)
-    for _ in range(steps):
-        gradients = rng.normal(size=(processes.size, EDGES[-1])).astype(dtype)
-        for work in filter(None, [begin, *reversed(before)]):
+    rng, dice, wrong = np.random.default_rng(7), random.Random(processes.rank), set[str]()
+    right, momentum = np.array(flat.parameters, np.float64), np.zeros(EDGES[-1])
+
+    def do(work: Work | None) -> None:
+        if dice.random() < OFTEN and processes.size > 1:
+            time.sleep(NAP * dice.random())
+        if work is not None:
             work()
+
+    for step in range(steps):
+        gradients = rng.normal(size=(processes.size, EDGES[-1])).astype(dtype)
+        do(begin)
+        for bucket, work in zip(reversed(buckets), reversed(before), strict=True):
+            do(work)
+            part = slice(bucket.span.start, bucket.span.stop)
+            if not np.allclose(flat.parameters[part], right[part], rtol=0, atol=TOLERANCE[dtype]):
+                wrong.add(f"bucket {bucket.index} is read in step {step} before it is there")
         for bucket, work in zip(buckets, works, strict=True):
             part = slice(bucket.span.start, bucket.span.stop)
             flat.gradients[part] = gradients[processes.rank, part]
-            if work is not None:
-                work()
-        if end is not None:
-            end()
+            do(work)
+        do(end)
+        momentum = 0.5 * momentum + gradients.astype(np.float64).sum(axis=0)
+        right -= momentum / 4
+        flat.gradients[:] = np.nan  # they are this rank's again
     sync.quiesce()
     total = np.zeros(2)
     mine = np.array([float(sum(len(sync.owned(bucket.span)) for bucket in buckets)), 1.0])
@@ -85,6 +106,7 @@ def trained(options: Mapping[str, Any], processes: Processes, dtype: str, steps:
     names = sorted({name.split()[0] for name, _, _ in sync.spans()})
     sync.close()
     return {
+        "wrong": sorted(wrong),
         "parameters": flat.parameters.tobytes().hex(),
         "momentum": flat.state["momentum"].tobytes().hex(),
         "total": (mine if summing is None else total).tolist(),

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -178,3 +179,71 @@ def test_this_library_is_asked_itself() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stdout.strip() in ("True", "False"), done.stderr
+
+
+LATE_KERNELS = """
+import time
+sys.path[:0] = sys.argv[1:]
+from device_training import Engine, Line, Remote
+from demitasse_allreduce.algorithms import schedule
+from demitasse_allreduce.stages.device import Mirrored, Reached, Staged
+
+class Late(Remote):
+    # Kernels of the default stream, too, are done some time after they are enqueued.
+    def __iadd__(self, other):
+        mine, theirs = self.inside, other.inside
+        do(lambda: np.add(mine, theirs, mine))
+        return self
+    def copy(self):
+        made, mine = np.zeros_like(self.inside), self.inside
+        do(lambda: np.copyto(made, mine))
+        return Late(made)
+    def fill(self, values):  # later than what other streams are late
+        do(lambda: time.sleep(1e-2))
+        do(lambda: np.copyto(self.inside, values))
+
+engine = Engine("device")
+engine.default = Line("default")
+do = engine.default._line.put
+
+def finish(course):
+    for _ in course:
+        time.sleep(1e-4)
+
+n, array = 8, Late(np.zeros(8))
+staged = Staged(schedule("ring", 1, n), MPI.COMM_SELF, array, None, engine)
+mirrored, reached = Mirrored(array, engine), Reached(array, engine)
+for turn in range(1, 4):
+    values = np.arange(n) * 10.0**turn
+    array.fill(values)
+    staged.run()
+    assert (array.inside == values).all()
+    array.fill(2 * values)
+    mirrored.begin()
+    finish(mirrored.sendable(0, n))
+    assert (mirrored.array == 2 * values).all()
+    for each in (1.0, 2.0):
+        mirrored.reduce(0, n, np.full(n, each))
+    finish(mirrored.sendable(0, n))
+    assert (mirrored.array == 2 * values + 3).all()
+    mirrored.store(0, n, np.full(n, 7.0))
+    finish(mirrored.finish())
+    assert (array.inside == 7).all()
+    array.fill(values)
+    reached.begin()
+    finish(reached.sendable(0, n))
+    assert (array.inside == values).all()
+    spare = reached.spare(n)
+    spare.inside[:] = 5
+    reached.reduce(0, n, spare)
+    finish(reached.finish())
+    assert (array.inside == values + 5).all()
+engine.default.close()
+engine.close()
+print("right")
+"""
+
+
+def test_a_device_that_is_late_in_all_of_its_streams_is_waited_for(on_ranks: Callable[..., str]) -> None:
+    tests = Path(__file__).parent, Path(__file__).parents[3] / "tests"
+    assert "right" in on_ranks(1, LATE_KERNELS, *map(str, tests))

@@ -86,6 +86,15 @@ def test_nodes_of_two_ranks_follow_the_sum_of_gradients(
     assert any("2 nodes by leaders" in note for note in found[2][0]["notes"])
 
 
+def test_two_nodes_sum_slices_by_messages(on_ranks: Callable[..., str]) -> None:
+    wanted: list[dict[str, Any]] = [
+        {"stage": stage, "bucket": 4096, "trials": 0} for stage in ("packed", "buckets", "overlap")
+    ]
+    found = told(on_ranks(4, SUMMING.read_text(), json.dumps(wanted), "2"))
+    check(wanted, found, 4)
+    assert all("2 nodes by slices" in "; ".join(results[0]["notes"]) for results in found)
+
+
 def test_ways_of_two_nodes_are_measured_and_the_sums_are_right(on_ranks: Callable[..., str]) -> None:
     wanted: list[dict[str, Any]] = [
         {"stage": "buckets", "shared": False, "bucket": 4096},
@@ -113,6 +122,7 @@ def check(wanted: list[dict[str, Any]], found: list[list[dict[str, Any]]], ranks
         parameters, momentum = expected(ranks, dtype)
         tolerance = 1e-12 if dtype == "float64" else 1e-5
         for result in results:
+            assert not result["wrong"], options
             assert result["parameters"] == results[0]["parameters"], options
         for name, state in (("parameters", parameters), ("momentum", momentum)):
             ours = np.frombuffer(bytes.fromhex(results[0][name]), dtype)

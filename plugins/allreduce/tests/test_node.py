@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -171,11 +172,22 @@ def test_different_arrays_are_told_apart_and_the_node_goes_on(on_ranks: Callable
             node.allreduce(array).run()
         except WorkerError as error:
             print(error)
+    lent = [node.allocate(80).mappings[rank].view(0, (10,), np.float64) for _ in range(2)]
+    for ask in (node.reduce_scatter, node.allgather):
+        lent[rank == 1][:] = rank
+        try:
+            ask(lent[rank == 1], [(0, 4), (4, 8), (8, 10)]).run()
+        except WorkerError as error:
+            print(error)
+        assert (lent[rank == 1] == rank).all()
     array = np.ones(10)
     node.allreduce(array).run()
     assert (array == size).all()
     """
     output = on_ranks(3, script)
+    for name in ("reduce_scatter", "allgather"):
+        of = rf"{name} of 10 float64 .slices 0x\w+, place 0x\w+."
+        assert len(re.findall(rf"ranks 0, 2 {of}; rank 1 {of}", output)) == 3
     assert output.count("ranks 0, 2 allreduce of 1,000 float64; rank 1 allreduce of 1,001 float64") == 3
     assert output.count("rank 0 allreduce of 10 int32; ranks 1, 2 allreduce of 10 float32") == 3
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -184,10 +184,66 @@ def test_when_one_fails_all_wake_and_the_next_step_is_right(culprit: int, root: 
     others = [error for i, error in enumerate(errors) if i != culprit]
     assert all(isinstance(error, threading.BrokenBarrierError) for error in others)
     siblings.team.barrier.reset()
+    siblings.team.failures += 1
     for seed in (2, 3):
         wanted = siblings.step(seed)
         for memory in siblings.memory:
             np.testing.assert_allclose(memory.parameters, wanted, rtol=0, atol=1e-5)
+
+
+def test_a_domain_that_failed_behind_all_others_waits_for_them_in_the_next_step() -> None:
+    """It has had fewer copies than they have given."""
+    siblings = Siblings(2, 20_000, "float32", [Span(0, 20_000)], root="first")
+    siblings.step(1)
+    ((reduce, _, _),) = siblings.works[1]
+    assert reduce is not None
+    assert siblings.run(lambda i: siblings.chain(0) if i == 0 else reduce()) == [None, None]
+    siblings.team.failures += 1
+    with ThreadPoolExecutor(1) as pool:
+        for memory in siblings.memory:
+            memory.gradients[...] = 1.0
+        late = pool.submit(siblings.chain, 1)
+        assert isinstance(_soon(late), TimeoutError), "it has not waited for the first one's update"
+        siblings.chain(0)
+        assert late.exception(60) is None
+    assert (siblings.memory[1].parameters == 2.0).all()
+
+
+def _soon(future: Future[None]) -> BaseException | None:
+    """What has come of it in a moment."""
+    try:
+        return future.exception(0.1)
+    except TimeoutError as error:
+        return error
+
+
+def test_totals_are_right_after_a_failure_between_two_domains_counts() -> None:
+    """One has gone on when the other, still at the barrier, hears that somebody failed."""
+    siblings, total = Siblings(2, 10, "float32", [Span(0, 10)]), [np.zeros(1), np.zeros(1)]
+    meets: list[Callable[[], None]] = []
+
+    def wait() -> None:
+        meets.pop()()
+
+    siblings.team.barrier = cast(threading.Barrier, SimpleNamespace(wait=wait))
+    works = [sync.total(np.array([10.0**i]), total[i]) for i, sync in enumerate(siblings.syncs)]
+    first, second = filter(None, works)
+
+    def broken() -> None:
+        second()
+        raise threading.BrokenBarrierError
+
+    def nothing() -> None:
+        """All are there."""
+
+    meets = [nothing, broken]
+    with pytest.raises(threading.BrokenBarrierError):
+        first()
+    siblings.team.failures += 1
+    for _ in range(3):
+        meets = [nothing, second]
+        first()
+        assert total == [11.0, 11.0]
 
 
 def test_options_and_siblings_that_cannot_be_are_named() -> None:

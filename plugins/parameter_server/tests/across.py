@@ -1,6 +1,8 @@
 """One of several processes that train a toy: tells its losses as a JSON line, or fails at a read.
 
 mpiexec -n 3 python across.py ITERATIONS [RANK READ FATE]
+
+Under PROCESSORS each has so many of them.
 """
 
 from __future__ import annotations
@@ -110,6 +112,8 @@ def train(runtime: Runtime, iterations: int, told: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    if "PROCESSORS" in os.environ:  # as a launcher binds processes
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(os.environ["PROCESSORS"])])
     iterations, *fate = sys.argv[1:]
     told: dict[str, Any] = {"losses": [], "log": []}
     handler = logging.Handler()

@@ -18,6 +18,8 @@ from launchers import SURVIVORS_SPEAK, let_survive, mpiexec
 
 from demitasse import Level, Machine, SyncSpec, compose
 
+sys.path.insert(0, str(Path(__file__).parent))
+
 Train = Callable[..., Any]
 
 LIMIT = 250.0
@@ -48,12 +50,15 @@ def train(toy: ModuleType, no_threads_left: None) -> Iterator[Train]:
 
 @pytest.fixture
 def across() -> Callable[..., list[dict[str, Any]]]:
-    """``across(*arguments, **environment)``: what three processes of ``across.py`` tell, by rank."""
+    """``across(*arguments, program="across.py", **environment)``: what three processes of a program
+    tell, by rank."""
     launcher = mpiexec()
 
-    def run(*arguments: object, **environment: object) -> list[dict[str, Any]]:
-        program = Path(__file__).with_name("across.py")
-        started = [launcher, *let_survive(), "-n", 3, *SURVIVORS_SPEAK, sys.executable, program]
+    def run(
+        *arguments: object, program: str = "across.py", **environment: object
+    ) -> list[dict[str, Any]]:
+        path = Path(__file__).with_name(program)
+        started = [launcher, *let_survive(), "-n", 3, *SURVIVORS_SPEAK, sys.executable, path]
         process = subprocess.Popen(
             [str(word) for word in (*started, *arguments)],
             env={**os.environ, **{name: _told(value) for name, value in environment.items()}},

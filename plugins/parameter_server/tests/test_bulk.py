@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from demitasse import Level, Machine, Span, compose
-from demitasse_parameter_server.bulk import slices
+from demitasse import Group, Level, Machine, Span, Team, compose
+from demitasse_parameter_server.bulk import BulkServer, slices
 from demitasse_parameter_server.loops import BLOCK, add_up
+from demitasse_parameter_server.options import Options
 
 Train = Callable[..., Any]
 COUNTS = (2, 3, 5, 8)
@@ -107,6 +109,58 @@ def test_it_nests_in_a_server_and_in_another_plugins_level(
             trainer = runtime.trainer(toy.solver(toy.classifier()), precision="f64")
             np.testing.assert_allclose(losses(trainer, 20), right[:20], rtol=0, atol=1e-10)
             trainer.close()
+
+
+def test_numbers_are_added_up_again_and_again_whoever_is_late() -> None:
+    """Nothing else makes siblings wait for each other in between."""
+    team, rounds = Team(5), 60
+    servers = [BulkServer(Group(("worker",), i, team, "float64", {}), team, Options()) for i in range(5)]
+    seen: list[list[float]] = [[] for _ in servers]
+
+    def add(index: int) -> None:
+        mine, total = np.zeros(1), np.zeros(1)
+        work = servers[index].total(mine, total)
+        assert work is not None
+        for number in range(rounds):
+            mine[0] = number * (index + 1)
+            work()
+            seen[index].append(float(total[0]))
+
+    threads = [threading.Thread(target=add, args=(i,)) for i in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [[15.0 * number for number in range(rounds)]] * 5
+
+
+def test_numbers_are_added_up_after_a_failure_between_two_siblings_counts() -> None:
+    """One has gone on from the gate when the other, who waits there, hears that somebody failed."""
+    team = Team(2)
+    servers = [BulkServer(Group(("worker",), i, team, "float64", {}), team, Options()) for i in (0, 1)]
+    totals, fails = [np.zeros(1), np.zeros(1)], True
+    board = servers[0].board
+
+    def check() -> None:
+        second()  # the last to come: all are there
+        if fails:
+            raise threading.BrokenBarrierError
+
+    board.check = check  # type: ignore[method-assign]
+    first, second = (
+        work
+        for i, server in enumerate(servers)
+        if (work := server.total(np.array([10.0**i]), totals[i])) is not None
+    )
+    with pytest.raises(threading.BrokenBarrierError):
+        first()
+    team.failures, fails = 1, False
+    for _ in range(3):
+        for server, total in zip(servers, totals, strict=True):
+            server.begun()
+            total[...] = 0
+        first()
+        assert totals == [11.0, 11.0]
 
 
 @SLOWLY

@@ -41,10 +41,14 @@ def right(toy: ModuleType) -> list[float]:
         return [trainer.step(1).loss for _ in range(20)]
 
 
-@pytest.mark.parametrize("threads", [{}, {"THREADS": 1}], ids=["alone", "two threads each"])
+@pytest.mark.parametrize(
+    "threads", [{}, {"THREADS": 1, "PROCESSORS": 1}], ids=["alone", "two threads each, of one processor"]
+)
 def test_three_processes_have_the_losses_of_one_worker(
     across: Run, right: list[float], threads: dict[str, int], tmp_path: Path
 ) -> None:
+    """Threads that outnumber their processors agree with all processes before any of them is at a gate:
+    none may wait for its turn there."""
     told = across(20, SOLVER=saved(tmp_path), **threads)
     assert [each["rank"] for each in told] == [0, 1, 2]
     for each in told:

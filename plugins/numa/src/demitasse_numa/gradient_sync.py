@@ -50,12 +50,11 @@ class Row(NamedTuple):
 
 
 class Board:
-    """What the siblings of a team share: a flag for each hand-over of each bucket, the generation of
-    flags (a failed iteration begins a new one), and numbers to add up."""
+    """What the siblings of a team share: a flag for each hand-over of each bucket, and numbers to add
+    up."""
 
     def __init__(self, team: Team) -> None:
-        self.barrier, self.size = team.barrier, team.size
-        self.generation = 0
+        self.size = team.size
         self._lock = threading.Lock()
         self._flags: dict[tuple[int, int, int], Any] = {}
         self._totals: dict[tuple[int, int], Any] = {}
@@ -75,12 +74,6 @@ class Board:
         with self._lock:
             empty = np.zeros((2, self.size, count))
             return self._totals.setdefault((call, count), empty)
-
-    def fail(self) -> None:
-        """Begin a new generation, in which nothing that was handed over so far counts, and raise."""
-        with self._lock:
-            self.generation += 1
-        raise threading.BrokenBarrierError
 
 
 _LOCK = process_lock()
@@ -157,13 +150,15 @@ class DomainTree(GradientSync):
         gradient."""
         if self.size == 1:
             return None
-        board, index, barrier = self.board, self.index, self.team.barrier
-        boards = board.totals(int(np.size(mine)), self._calls)
+        index, team, barrier = self.index, self.team, self.team.barrier
+        boards = self.board.totals(int(np.size(mine)), self._calls)
         self._calls += 1
-        rounds = 0
+        rounds, failures = 0, team.failures
 
         def add() -> None:
-            nonlocal rounds
+            nonlocal rounds, failures
+            if failures != team.failures:  # some may have counted the round that ended so, others not
+                rounds, failures = 0, team.failures
             there = boards[rounds & 1]
             there[index] = np.ravel(mine)
             barrier.wait()
@@ -229,9 +224,9 @@ class DomainTree(GradientSync):
             return None
         from demitasse_numa.loops import walk
 
-        size, board, barrier = self.size, self.board, self.team.barrier
+        size, team, barrier = self.size, self.team, self.team.barrier
         arrays = [getattr(each, memory) for each in self.team.memory]
-        flags = board.flags(bucket, span, 2 * size * size)
+        flags = self.board.flags(bucket, span, 2 * size * size)
         mine, item = arrays[self.index], arrays[self.index].itemsize
         table = np.empty((len(rows), 6), np.int64)
         for i, (kind, root, waits, whose, part, tells) in enumerate(rows):
@@ -239,19 +234,19 @@ class DomainTree(GradientSync):
             source, target = (array.ctypes.data + part.start * item for array in (arrays[whose], mine))
             waited, told = -1 if waits is None else flag + waits, flag + self.index if tells else -1
             table[i] = kind, waited, source, target, len(part), told
-        generation, count = board.generation, 0
+        failures, count = team.failures, 0
 
         def run() -> None:
-            nonlocal generation, count
-            if generation != board.generation:
-                generation, count = board.generation, 0
-            if barrier.broken:
-                board.fail()
-            count += 1
-            row, value = 0, generation * GENERATION + count
-            while (row := walk(table, row, flags, value, PATIENCE, mine)) < len(table):
-                if barrier.broken:
-                    board.fail()
+            nonlocal failures, count
+            if failures != team.failures:  # nothing that was handed over before counts
+                failures, count = team.failures, 0
+            count, row = count + 1, 0
+            value = failures * GENERATION + count
+            while not barrier.broken:
+                row = walk(table, row, flags, value, PATIENCE, mine)
+                if row == len(table):
+                    return
+            raise threading.BrokenBarrierError
 
         return run
 

@@ -79,8 +79,11 @@ class BulkServer(ThreadServer):
         return work
 
     def _behind(self, index: int) -> bool:
-        """Whether a sibling waits for its turn."""
-        return self.crowded and not self.options.delay and index >= self.abreast
+        """Whether a sibling waits for its turn. Not where there are other processes: all siblings agree
+        with those that they can go on, before any of them comes to a gate."""
+        machine = self._group.machine
+        joined = machine is not None and any(level.workers == "mpi" for level in machine.levels)
+        return self.crowded and not self.options.delay and not joined and index >= self.abreast
 
     def owned(self, span: Span) -> Span:
         """This worker's slice."""
@@ -133,19 +136,20 @@ class BulkServer(ThreadServer):
         """The sum over workers in their order: each updates a slice and needs the whole's size."""
         if self.size == 1:
             return None
-        call, meet, rounds = self._calls, self.meeting(), 0
+        call, meet = self._calls, self.meeting()
         self._calls += 1
 
         def boards() -> Any:
-            return np.zeros((2, self.size, int(np.size(mine))))
+            return np.zeros((2, self.size, int(np.size(mine)))), [0] * self.size
 
         def add() -> None:
-            nonlocal rounds
-            there = self.shared.kept(("total", call), boards)[rounds & 1]
+            # Counted since the last failure, which may have come between two siblings' counts.
+            both, rounds = self.shared.kept(("total", call), boards)
+            there = both[rounds[self.index] & 1]
             there[self.index] = np.ravel(mine)
             meet()
             # Two boards in turn: who is late still reads the one that nobody writes in the next round.
-            rounds += 1
+            rounds[self.index] += 1
             total[...] = np.add.accumulate(there, axis=0)[-1].reshape(np.shape(total))
 
         return add

@@ -22,6 +22,7 @@ from demitasse import (
 )
 from demitasse_training.diagnosis import lost_parameter
 from demitasse_training.passes import Passes
+from demitasse_training.siblings import may_go_on
 from demitasse_training.worker import Worker
 
 T = TypeVar("T")
@@ -70,6 +71,7 @@ class Crew:
         self._process, self._own = os.getpid(), set[int]()
         self.turn = threading.RLock()
         self.at_work: int | None = None  # the thread whose turn it is
+        self.shown = False  # whether a user has the first worker's parameters, and may write to them
         self.closed = self._ended = self._broken_off = False
 
     @property
@@ -175,6 +177,25 @@ class Crew:
             for level in levels:
                 if level is not None:
                     level.quiesce()
+
+    def show(self) -> None:
+        """The first worker's parameters are a user's, too, from now on."""
+        self.shown = True
+
+    def follow(self) -> None:
+        """Have all workers of this process train on what a user may have written to the first one's
+        parameters. Not where theirs are meant to differ."""
+        first, *others = self.workers
+        levels, flat = first.levels, first.flat.parameters
+        apart = any(level.apart for level in levels)
+        if not self.shown or not others or apart or not isinstance(flat, np.ndarray):
+            return
+        if any(map(may_go_on, levels)):
+            self.quiesce()
+        for worker in others:
+            for span in () if worker.borrows else first.statistics.others:
+                part = slice(span.start, span.stop)
+                worker.flat.parameters[part] = flat[part]
 
     def clock(self) -> Phases:
         """The first worker's phases so far."""

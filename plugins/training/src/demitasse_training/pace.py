@@ -55,6 +55,7 @@ class Pace:
         """Train on, as far as ``end`` at most; the last iteration's loss, smoothed. Raises NumericsError
         and WorkerError with what a user needs to go on, parameters as they were before the bad step."""
         steps, crew = self._crew.bind(self.iteration), self._crew
+        crew.follow()
         together = crew.lockstep or (self._processes.size > 1 and not crew.asynchronous)
         return (self._together if together else self._apart)(steps, end, stop, save)
 

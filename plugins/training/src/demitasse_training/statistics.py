@@ -30,7 +30,8 @@ def changed_parameters(graph: Graph, plan: Plan) -> list[Buffer]:
 class Statistics:
     """The ``buffers`` of the parameters' ``memory``, as ``arrays``, and as they were, in memory that
     ``allocate`` gives. ``flat`` are all parameters, by ``spans``: what lies side by side is copied at
-    once, and nothing leaves the device that it is on."""
+    once, and nothing leaves the device that it is on. ``others`` are the spans of those that no pass
+    changes."""
 
     def __init__(
         self,
@@ -43,6 +44,7 @@ class Statistics:
         self._buffers, self._memory = buffers, memory
         self.arrays = [memory.view(b.offset, b.spec.physical, b.spec.array_type) for b in buffers]
         places = {buffer.offset // np.dtype(flat.dtype).itemsize for buffer in buffers}
+        self.others = joined([span for span in spans if span.start not in places])
         self._now = (
             self.arrays  # where all else is the lender's
             if isinstance(memory, SharedParameters)

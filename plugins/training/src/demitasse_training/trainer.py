@@ -123,9 +123,9 @@ class Trainer(Rooted):
     @property
     def net(self) -> Views:
         """The net being trained, as the first worker has it: ``params`` and ``blobs``."""
-        worker = self._workers[0]
-        keeps_all = self._retain == "all"
-        return Views(worker.graph, worker.plan, worker.flat.parameters, worker.array, keeps_all)
+        worker, show = self._workers[0], self._crew.show
+        flat, keeps_all = worker.flat.parameters, self._retain == "all"
+        return Views(worker.graph, worker.plan, flat, worker.array, keeps_all, show)
 
     @property
     def notes(self) -> list[str]:

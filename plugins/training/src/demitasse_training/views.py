@@ -118,7 +118,8 @@ def extents(shape: Sequence[int]) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Views(Rooted):
-    """A planned net's parameters and blobs by name."""
+    """A planned net's parameters and blobs by name. ``_shown`` is told that somebody has parameters, who
+    may write to them from now on."""
 
     elsewhere = "copy.deepcopy(net.params) is a copy of its parameters"
     graph: NetGraph
@@ -126,6 +127,7 @@ class Views(Rooted):
     _flat: Any
     _array: Callable[[Buffer], Any]
     _retain_all: bool
+    _shown: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
         about = f"{len(self.graph.blobs)} blobs, {self.plan.parameters:,} parameters"
@@ -135,6 +137,8 @@ class Views(Rooted):
     def params(self) -> dict[str, list[np.ndarray]]:
         """Parameters by layer name: live views where layouts are plain,
         else read-only copies; with ``retain="all"`` all are live."""
+        if self._shown is not None:
+            self._shown()
         return named_parameters(self.graph, self.plan, self._flat)
 
     @property

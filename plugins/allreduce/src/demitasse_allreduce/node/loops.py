@@ -355,8 +355,8 @@ def _work(state: int, record: int, step: int) -> int:
     if step == 1:
         outcome = _compare(state, record)
         put(state, CALLS, get(state, CALLS) + 1)
-        if outcome == DIFFERENT:
-            return -1
+        if outcome == DIFFERENT or (outcome == OTHER and kind != ALLREDUCE):
+            return -1  # whose slices lie elsewhere reads and gives those of another array
         if kind == BARRIER:
             return 0
         if nbytes > get(state, SMALL):
