@@ -111,6 +111,31 @@ def test_images_of_several_sizes_are_told_too(tmp_path: Path) -> None:
     assert str(caught.value).count(f"; the sample is {tmp_path / 'list.txt'}:4: ") == 1
 
 
+HALVES = 'type: "Slice" {0} top: "{1}0" top: "{1}" slice_param {{ axis: 0 }}'
+PAIRS = 'type: "Reshape" {0} top: "{1}" reshape_param {{ shape {{ dim: 2 dim: 2 dim: {2} }} }}'
+
+
+@pytest.mark.parametrize("plugins", ["-cpu", "+cpu"])
+@pytest.mark.parametrize(("batch", "moved"), [(2, HALVES), (4, PAIRS)], ids=["halves", "two by two"])
+def test_where_layers_have_moved_samples_nothing_is_told(
+    tmp_path: Path, plugins: str, batch: int, moved: str
+) -> None:
+    """Number 13 is the second of its batch, and the first one of what the loss is given."""
+    solver = written(tmp_path, "Data", ARRAYS.format(batch=batch, shuffle="false"))
+    layers = [
+        f'layer {{ name: "moved {name}" {moved.format(f"bottom: {name!r}", f"part of {name}", rest)} }}'
+        for name, rest in (("ip", 5), ("label", 1))
+    ]
+    net = tmp_path / "net.prototxt"
+    head, loss, rest = net.read_text().partition('layer { name: "loss"')
+    rest = rest.replace('"ip"', '"part of ip"').replace('"label"', '"part of label"')
+    axis = "" if moved is HALVES else " softmax_param { axis: 2 }"
+    net.write_text(head + "\n".join(layers) + "\n" + loss + rest.replace(" }", axis + " }"))
+    told = refused(solver, plugins=plugins)
+    assert "label 5 of sample 0 of the batch" in told
+    assert "the sample is" not in told
+
+
 class Own(DataSource):
     """Samples of a stranger's source."""
 
