@@ -99,6 +99,15 @@ def test_a_choice_stays_where_the_trial_that_doubts_it_cannot_be(pick, bench, re
         assert made.pick("fast", relu(), candidates) == (1, f"remembered: 8 ms, next 9{BUSY}")
 
 
+def test_with_fewer_threads_than_a_choice_is_of_nothing_is_tried_again(pick, bench, monkeypatch):
+    """As in a forked process: what is tried there says little of the choice that it would replace."""
+    pick(9, 8, busy=0.5)
+    calls = len(bench.calls)
+    monkeypatch.setattr(tuner, "threads_here", lambda wanted: wanted - 1)
+    assert pick(7, 20) == f"remembered: 8 ms, next 9{BUSY}"
+    assert len(bench.calls) == calls
+
+
 def test_the_file_and_doctor_say_what_was_disturbed(pick):
     pick(9, 20, busy=0.5)
     (entry,) = json.loads(cache_file().read_text())["plugins"]["fast"]["choices"].values()

@@ -140,7 +140,7 @@ class CandidateTuner:
         found = self._cache.find(plugin, version, key, names)
         if found is None and lone:
             found = self._lone.find(plugin, version, key, names)
-        if found is not None and not self._doubts(found, key):
+        if found is not None and (lone or not self._doubts(found, key)):
             return names.index(found.kernel), f"remembered: {_times(found)}"
         start = self._clock()
         _tried_here.add((self._cache.path, key))
