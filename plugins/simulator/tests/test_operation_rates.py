@@ -80,6 +80,19 @@ def test_an_operations_rate_in_a_precision_is_its_own_or_that_of_all(
     assert not [note for note in done.notes if "has no rate" in note]
 
 
+def test_where_no_rate_is_of_the_precision_an_operations_own_is_taken(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    plain = (LEVEL + GIVEN).replace('bf16 = "90 GFLOP/s"', "").replace(', bf16 = "7 GFLOP/s"', "")
+    wide = {"layer.conv.convolution_param.kernel_size": 5, "layer.conv.convolution_param.num_output": 64}
+    with demitasse.compose(machine(plain)) as runtime:
+        done = runtime.simulate(solver, samples=SAMPLES, precision="bf16", overrides=wide)
+    found = rates(done)
+    assert found["conv", "forward"] == pytest.approx(4)
+    assert found["conv", "backward"] == pytest.approx(2)
+    assert [note for note in done.notes if "f32" in note]
+
+
 def test_a_rate_that_is_of_no_operation_is_told(solver: Path, machine: Callable[[str], Path]) -> None:
     path = machine(LEVEL + 'convolutoin = "1 GFLOP/s"\n"convolution 3x3" = "4 GFLOP/s"\n')
     (note,) = simulated(solver, path).notes
