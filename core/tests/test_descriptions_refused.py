@@ -182,6 +182,14 @@ MISTAKES = [
     ),
     (
         'kernels = "sw26010"',
+        '[level.sustained]\nf32 = "9 GFLOP/s"\n[level.sustained.operations]\nrelu = "9 GFLOP/s"\n'
+        '[level.sustained.operations."convolution 3x3"]\nbf16 = "9 GFLOP/s"',
+        34,
+        "sustained: convolution 3x3 needs 'f32'",
+        "by precision with f32",
+    ),
+    (
+        'kernels = "sw26010"',
         'sustained.f32 = "9 GFLOP/s"\nsustained.operations."convolution 3x3" = "9 GFLOP/s"\n'
         'sustained.operations."convolution 1x1".bf16 = "9 GFLOP/s"',
         32,
