@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from small_nets import WORKERS
 
 import demitasse
 from demitasse import DataError, DataSource, SampleError
+from demitasse_training.origins import origins
 
 NET = """
 name: "wrong labels"
@@ -74,6 +76,7 @@ def test_the_sample_of_a_wrong_label_is_told_by_its_number(
         hw = tmp_path / "workers.toml"
         hw.write_text(WORKERS.format(count=workers))
     told = refused(solver, hw, plugins)
+    assert told.startswith("layer 'loss': label 5 of sample ")
     assert told.count("; the sample is ") == 1
     assert f"; the sample is arrays: number {WRONG}" in told, told
 
@@ -109,6 +112,82 @@ def test_images_of_several_sizes_are_told_too(tmp_path: Path) -> None:
             trainer.run()
         assert trainer.iteration == 3
     assert str(caught.value).count(f"; the sample is {tmp_path / 'list.txt'}:4: ") == 1
+
+
+HALVES = 'type: "Slice" {0} top: "{1}0" top: "{1}" slice_param {{ axis: 0 }}'
+PAIRS = 'type: "Reshape" {0} top: "{1}" reshape_param {{ shape {{ dim: 2 dim: 2 dim: {2} }} }}'
+
+
+@pytest.mark.parametrize("plugins", ["-cpu", "+cpu"])
+@pytest.mark.parametrize(("batch", "moved"), [(2, HALVES), (4, PAIRS)], ids=["halves", "two by two"])
+def test_where_layers_have_moved_samples_nothing_is_told(
+    tmp_path: Path, plugins: str, batch: int, moved: str
+) -> None:
+    """Number 13 is the second of its batch, and the first one of what the loss is given."""
+    solver = written(tmp_path, "Data", ARRAYS.format(batch=batch, shuffle="false"))
+    layers = [
+        f'layer {{ name: "moved {name}" {moved.format(f"bottom: {name!r}", f"part of {name}", rest)} }}'
+        for name, rest in (("ip", 5), ("label", 1))
+    ]
+    net = tmp_path / "net.prototxt"
+    head, loss, rest = net.read_text().partition('layer { name: "loss"')
+    rest = rest.replace('"ip"', '"part of ip"').replace('"label"', '"part of label"')
+    axis = "" if moved is HALVES else " softmax_param { axis: 2 }"
+    net.write_text(head + "\n".join(layers) + "\n" + loss + rest.replace(" }", axis + " }"))
+    told = refused(solver, plugins=plugins)
+    assert "label 5 of sample 0 of the batch" in told
+    assert "the sample is" not in told
+
+
+@pytest.mark.parametrize("model", ["bsp", "asp"])
+@pytest.mark.parametrize("more", ["", "iter_size: 2"], ids=["one pass", "two passes"])
+def test_workers_that_read_ahead_or_go_ahead_tell_their_own_samples(
+    tmp_path: Path, model: str, more: str
+) -> None:
+    solver = written(tmp_path, "Data", ARRAYS.format(batch=4, shuffle="true"), more)
+    hw = tmp_path / "workers.toml"
+    sync = f'sync = {{ plugin = "parameter_server", model = "{model}" }}\n'
+    hw.write_text(WORKERS.format(count=2).split("sync =")[0] + sync)
+    told = refused(solver, hw, "+parameter_server")
+    assert told.count(f"; the sample is arrays: number {WRONG}") == 1, told
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_workers_that_share_a_tests_batches_tell_theirs(tmp_path: Path, workers: int) -> None:
+    test = "test_iter: 5\ntest_interval: 100\ntest_initialization: false"
+    solver = written(tmp_path, "Data", ARRAYS.format(batch=12, shuffle="false"), test)
+    hw = tmp_path / "workers.toml"
+    hw.write_text(WORKERS.format(count=workers))
+    right, wrong = arrays(60), arrays(60)
+    right["label"][WRONG] = 0
+    with (
+        demitasse.compose(hw if workers > 1 else "auto") as runtime,
+        runtime.trainer(solver, data={"train": right, "test": wrong}) as trainer,
+        pytest.raises(SampleError) as caught,
+    ):
+        trainer.test()
+    assert str(caught.value).count(f"; the sample is arrays: number {WRONG}") == 1
+
+
+def test_a_source_of_two_layers_is_told_once(tmp_path: Path) -> None:
+    solver = written(tmp_path, "Data", ARRAYS.format(batch=4, shuffle="false"))
+    net = tmp_path / "net.prototxt"
+    head, loss, rest = net.read_text().partition('layer { name: "ip"')
+    more = head[head.index("layer") :].replace('"data"', '"more"').replace('"label"', '"other"')
+    silent = 'layer { name: "silent" type: "Silence" bottom: "more" bottom: "other" }'
+    net.write_text("\n".join([head, more, silent, loss + rest]))
+    told = refused(solver)
+    assert told.count(f"arrays: number {WRONG}") == 1
+
+
+@pytest.mark.parametrize(
+    ("sample", "samples", "said"),
+    [(3, 4, [13]), (3, 0, [13]), (4, 0, []), (3, 2, []), (3, 8, [])],
+)
+def test_only_samples_that_were_read_are_looked_for(sample: int, samples: int, said: list[int]) -> None:
+    feed = SimpleNamespace(source=SimpleNamespace(origin=lambda number: number), count=4)
+    found = origins(SampleError("label 5", sample, samples), [(feed, 10)])  # type: ignore[list-item]
+    assert found == [str(number) for number in said]
 
 
 class Own(DataSource):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -179,3 +180,30 @@ def test_a_machine_prints_as_a_description_that_reads_as_the_same_machine(
 ) -> None:
     assert read(tmp_path, str(machine)) == machine
     assert hash(read(tmp_path, str(machine))) == hash(machine)
+
+
+def test_rates_of_operations_are_written_and_read(tmp_path: Path) -> None:
+    plain, halved = Quantity(3e9, "FLOP/s", "measured"), Quantity(7e9, "FLOP/s", "paper")
+    known = {"convolution 3x3 of 4": Rate(2e9, "FLOP/s", "vendor", {"bf16": halved}), "relu": plain}
+    machine = Machine("m", (Level("node", sustained=Rate(9e9, "FLOP/s", operations=known)),))
+    (level,) = read(tmp_path, str(machine)).levels
+    assert isinstance(level.sustained, Rate) and level.sustained.operations == known
+    assert copy.deepcopy(machine) == machine
+
+
+def test_rates_are_of_operations_alone() -> None:
+    with pytest.raises(DescriptionError, match="'convolution 3 x 3' names no operation"):
+        Rate(9e9, "FLOP/s", operations={"convolution 3 x 3": Quantity(1e9, "FLOP/s")})
+
+
+def test_rates_of_operations_share_a_source(tmp_path: Path) -> None:
+    path = tmp_path / "m.toml"
+    path.write_text(
+        'schema = 1\nname = "m"\n[[level]]\nname = "node"\n[level.sustained]\nf32 = "9 GFLOP/s"\n'
+        '[level.sustained.operations]\nsource = "paper"\nrelu = "1 GFLOP/s"\n'
+        'dropout = "2 GFLOP/s (vendor)"\n'
+    )
+    (level,) = load_machine(path).levels
+    assert isinstance(level.sustained, Rate) and level.sustained.source == "assumed"
+    sources = {name: rate.source for name, rate in level.sustained.operations.items()}
+    assert sources == {"relu": "paper", "dropout": "vendor"}

@@ -151,6 +151,59 @@ MISTAKES = [
         "sustained: convolution 1x1 needs 'f32'",
         "by precision with f32",
     ),
+    (
+        'kernels = "sw26010"',
+        '[level.sustained]\nf32 = "9 GFLOP/s"\nbf16 = "9 GFLOPS"',
+        32,
+        "sustained: bf16 = '9 GFLOPS'",
+        "did you mean 'GFLOP/s'",
+    ),
+    (
+        'kernels = "sw26010"',
+        'sustained.f32 = "9 GFLOP/s"\nsustained.fp16 = "9 GFLOP/s"',
+        31,
+        "sustained: unknown precision 'fp16'",
+        "did you mean 'bf16'",
+    ),
+    (
+        'kernels = "sw26010"',
+        'features = ["a"]\n[level.sustained.operations]\nrelu = "9 GFLOP/s"',
+        31,
+        "sustained needs 'f32'",
+        "by precision with f32",
+    ),
+    (
+        'kernels = "sw26010"',
+        '[level.sustained]\nf32 = "9 GFLOP/s"\n[level.sustained.operations]\nrelu = "9 GFLOP/s"\n'
+        '[level.sustained.operations."convolution 3x3"]\nf32 = "9 GFLOP/s"\nbf16 = "9 GFLOPS"',
+        36,
+        "sustained: convolution 3x3: bf16 = '9 GFLOPS'",
+        "did you mean 'GFLOP/s'",
+    ),
+    (
+        'kernels = "sw26010"',
+        '[level.sustained]\nf32 = "9 GFLOP/s"\n[level.sustained.operations]\nrelu = "9 GFLOP/s"\n'
+        '[level.sustained.operations."convolution 3x3"]\nbf16 = "9 GFLOP/s"',
+        34,
+        "sustained: convolution 3x3 needs 'f32'",
+        "by precision with f32",
+    ),
+    (
+        'kernels = "sw26010"',
+        'sustained.f32 = "9 GFLOP/s"\nsustained.operations."convolution 3x3" = "9 GFLOP/s"\n'
+        'sustained.operations."convolution 1x1".bf16 = "9 GFLOP/s"',
+        32,
+        "sustained: convolution 1x1 needs 'f32'",
+        "by precision with f32",
+    ),
+    (
+        'kernels = "sw26010"',
+        '[level.sustained]\nf32 = "9 GFLOP/s"\n[level.sustained.operations]\nsource = "guess"\n'
+        'relu = "9 GFLOP/s"',
+        34,
+        "sustained: relu = '9 GFLOP/s': unknown source 'guess'",
+        "valid: assumed, measured, paper, vendor",
+    ),
     ('"11.6 GFLOP/s"', '{ f32 = "9 GFLOP/s", operations = {} }', 29, "precision 'operations'", ""),
     ('"11.6 GFLOP/s"', '{ bf16 = "2 GFLOP/s" }', 29, "peak needs 'f32'", "by precision with f32"),
     ('"11.6 GFLOP/s"', "{ f32 = 2 }", 29, "peak: f32 = 2 ", "like '2 GFLOP/s'"),

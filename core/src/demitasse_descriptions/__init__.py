@@ -133,8 +133,10 @@ def _elsewhere(kind: Any, key: str) -> str:
 def _without_text(match: re.Match[str]) -> str:
     """The lines of a string or a comment, without what they say; a key in quotes stays."""
     behind = match.string[match.end() :].lstrip(" \t")[:1]
-    text = match[0][1:-1]
-    if behind == "=" and match[0][0] in "\"'" and not set(text) & {'"', "\n", "\\"}:
+    text, line = match[0][1:-1], match.string.rfind("\n", 0, match.start()) + 1
+    of_table = behind == "]" and match.string[line : match.start()].lstrip()[:1] == "["
+    is_key = behind in ("=", ".") or of_table
+    if is_key and match[0][0] in "\"'" and not set(text) & {'"', "\n", "\\"}:
         return f'"{text}"'
     return "\n" * match[0].count("\n")
 
@@ -146,7 +148,7 @@ class _Reader:
         self.path, self.line, self.lines = str(path), 1, dict[str, list[int]]()
         bare = re.sub(_STRINGS, _without_text, text)
         for number, line in enumerate(bare.split("\n"), 1):
-            for quoted, key in re.findall(r"(?:\"([^\"]*)\"|([\w-]+))\s*[]=]", line):
+            for quoted, key in re.findall(r"(?:\"([^\"]*)\"|([\w-]+))\s*[].=]", line):
                 self.lines.setdefault(quoted or key, []).append(number)
 
     def record(self, kind: Any, table: dict[str, Any]) -> Any:
@@ -201,20 +203,26 @@ class _Reader:
         own = {**table}
         self.check_rates(key, own)
         known = own.pop("operations", {}) if key == "sustained" else {}
-        rate, operations = Rate.of(own, source, f"{self.path}:{self.line}: {key}"), dict[str, Quantity]()
+        rate, operations = self.by_precision(own, source, key), dict[str, Quantity]()
         source = str(table.get("source", source))
         if not isinstance(known, dict):
             told = f"{self.place('operations')}: operations = {shortened(known, quoted=True)}"
             raise DescriptionError(f"{told} (valid: a table of rates by operation)")
         self.check_rates(f"{key}.operations", known)
+        source = str(known.pop("source", source))
         for name, value in known.items():
             where = f"{self.place(name)}: {key}: "
             operations[str(RatedOperation.parse(name, where))] = (
-                Rate.of(value, source, f"{where}{name}")
+                self.by_precision(value, source, f"{key}: {name}")
                 if isinstance(value, dict)
                 else Quantity.parse(value, source, "FLOP/s", f"{where}{name} = ")
             )
         return replace(rate, operations=operations)
+
+    def by_precision(self, table: dict[str, Any], source: str, what: str) -> Rate:
+        """Rates by precision, in errors each with its own line."""
+        where = f"{self.path}:{self.line}: {what}"
+        return Rate.of(table, source, where, {key: f"{self.place(key)}: {what}" for key in table})
 
     def check_rates(self, key: str, table: dict[str, Any]) -> None:
         """Raise DescriptionError for what stands among rates, and is the level's."""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any, Self
 
 from demitasse import PRECISIONS, DescriptionError, nearest, shortened, unknown
@@ -103,16 +104,23 @@ class Rate(Quantity):
             RatedOperation.parse(name)
 
     @classmethod
-    def of(cls, table: Mapping[str, Any], source: str = "assumed", where: str = "") -> Self:
+    def of(
+        cls,
+        table: Mapping[str, Any],
+        source: str = "assumed",
+        where: str = "",
+        places: Mapping[str, str] = MappingProxyType({}),
+    ) -> Self:
         """``{"f32": "67 TFLOP/s", "bf16": "989 TFLOP/s (vendor)"}``, with a ``source`` of all that name
-        none. Raises DescriptionError, which begins with ``where``."""
+        none. Raises DescriptionError, which begins with a key's of ``places``, else with ``where``."""
         own = {**table}
         source = str(own.pop("source", source))
         rates = dict[str, Quantity]()
         for precision, text in own.items():
+            place = places.get(precision, where)
             if precision not in PRECISIONS:
-                raise DescriptionError(unknown("precision", precision, PRECISIONS, where))
-            rates[precision] = Quantity.parse(text, source, "FLOP/s", f"{where}: {precision} = ")
+                raise DescriptionError(unknown("precision", precision, PRECISIONS, place))
+            rates[precision] = Quantity.parse(text, source, "FLOP/s", f"{place}: {precision} = ")
         if "f32" not in rates:
             told = f"{where} needs 'f32', which is taken for what no other is given of"
             raise DescriptionError(f"{told} (valid: a rate, or a table of rates by precision with f32)")

@@ -11,8 +11,10 @@ from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from demitasse import Candidate, Request
 from demitasse.operations import VOCABULARY
 from demitasse_cpu.kernels.layouts import NHWC, NHWC_BF16, PLAIN_BF16
+from demitasse_cpu.kernels.pooling import FACTORIES
 
 Compute = Callable[..., list[Any]]
 Lying = Callable[..., tuple[Any, list[Any]]]
@@ -34,6 +36,10 @@ def windows(x: Any, y: Any, attributes: dict[str, Any]) -> Iterator[tuple[Any, l
 def extents(x: Any, attributes: dict[str, Any]) -> tuple[int, ...]:
     (y,) = VOCABULARY["pooling_average"].shapes({"x": x.shape}, attributes)
     return tuple(y[2:])
+
+
+def candidates(request: Request) -> list[Candidate]:
+    return [*FACTORIES[request.operation.name](request)]
 
 
 @st.composite
@@ -87,6 +93,30 @@ def test_averages(compute: Compute, geometry: Any, dtype: str, seed: int) -> Non
         np.testing.assert_allclose(y[:, :, i, j], mean, rtol=1e-5, atol=1e-5)
         expected[:, :, rows, columns] += dy[:, :, i, j, None, None].astype(np.float64) / size
     np.testing.assert_allclose(dx, expected, rtol=1e-5, atol=1e-5)
+
+
+@few
+@given(geometry=geometries(), channels=st.sampled_from([16, 19, 32]), seed=st.integers(0, 99))
+def test_gradients_of_averages_may_have_channels_innermost_where_dy_lies_plain(
+    requested: Callable[..., Request], geometry: Any, channels: int, seed: int
+) -> None:
+    """Which is worth it from as many channels on as vectors have, and of float32."""
+    (samples, _, *image), attributes = geometry
+    shape, about = (samples, channels, *image), {**attributes, "shape": (samples, channels, *image)}
+    output = extents(np.empty(shape), attributes)
+    dy = np.random.default_rng(seed).standard_normal((*shape[:2], *output)).astype(np.float32)
+    first, second = candidates(requested("pooling_average_backward", [dy], about, 2, ()))
+    assert not first.input_layouts and not first.output_layouts
+    assert second.input_layouts == second.output_layouts == (NHWC,)
+    dx, given = np.full((samples, *image, channels), 77, np.float32), NHWC.pack(dy).copy()
+    second.bind([given], [dx], np.full(second.workspace, 255, np.uint8))()
+    expected = np.zeros(shape)
+    for (i, j), (rows, columns), size in windows(image, output, attributes):
+        expected[:, :, rows, columns] += dy[:, :, i, j, None, None].astype(np.float64) / size
+    np.testing.assert_allclose(NHWC.unpack(dx, shape), expected, rtol=1e-5, atol=1e-5)
+    for other in (dy[:, :15], dy.astype(np.float64)):
+        about = {**attributes, "shape": (samples, other.shape[1], *image)}
+        assert len(candidates(requested("pooling_average_backward", [other], about, 2, ()))) == 1
 
 
 @few

@@ -10,10 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import demitasse
-from demitasse import Place, Quantity, Rate, RatedOperation, Request, TensorSpec
-from demitasse.operations import define
+from demitasse import (
+    Candidate,
+    Level,
+    Machine,
+    MemorySpace,
+    Place,
+    Quantity,
+    Rate,
+    RatedOperation,
+    Request,
+    TensorSpec,
+)
+from demitasse.operations import VOCABULARY, define
 from demitasse_simulator.operation_rates import OperationRates
 from demitasse_simulator.program import Simulation
+from demitasse_simulator.roofline import Roofline
 
 LEVEL = """
 [[level]]
@@ -33,6 +45,7 @@ convolution = { f32 = "4 GFLOP/s", bf16 = "7 GFLOP/s" }
 convolution_backward_weights = "2 GFLOP/s"
 pooling_max = "1 GFLOP/s (measured)"
 """
+NO_RATE = "the description has no rate of bf16"
 SAMPLES = {"data": (1, 12, 12), "label": ()}
 
 
@@ -77,7 +90,53 @@ def test_an_operations_rate_in_a_precision_is_its_own_or_that_of_all(
     assert found["conv", "forward"] == pytest.approx(7)
     assert found["conv", "backward"] == pytest.approx(90)
     assert found["pool", "forward"] == pytest.approx(1)
-    assert not [note for note in done.notes if "has no rate" in note]
+    assert not [note for note in done.notes if NO_RATE in note]
+
+
+def test_a_rate_in_the_runs_precision_is_of_what_is_no_product_too(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    pooled = 'pooling_max = { f32 = "1 GFLOP/s", bf16 = "3 GFLOP/s" }\n'
+    done = simulated(solver, machine(LEVEL + pooled), "bf16")
+    assert rates(done)["pool", "forward"] == rates(done)["pool", "backward"] == pytest.approx(3)
+    assert not [note for note in done.notes if NO_RATE in note]
+    plain = simulated(solver, machine(LEVEL.replace('bf16 = "90 GFLOP/s"', "") + pooled), "bf16")
+    assert rates(plain)["pool", "forward"] == pytest.approx(3)
+
+
+def test_what_is_double_goes_by_no_rate_of_single_precision() -> None:
+    """In a run of float32, as sums may be."""
+    single, double = Quantity(8e9, "FLOP/s"), {"f64": Quantity(2e9, "FLOP/s")}
+    known = {"relu": Rate(*vars(single).values(), double), "softmax": single}
+    level = Level(
+        "node",
+        memory=(MemorySpace("host", bandwidth=Quantity(1e15, "B/s")),),
+        sustained=Rate(4e9, "FLOP/s", others={"f64": Quantity(1e9, "FLOP/s")}, operations=known),
+    )
+    roofline = Roofline(Machine("m", (level,)), Place("node"), {})
+
+    def seconds(name: str, dtype: str) -> float:
+        x = TensorSpec((1000,), dtype)
+        request = Request(VOCABULARY[name], (x,), (x,), {}, Place("node"))
+        return roofline.cost("", Candidate("k", lambda *given: lambda: None), request, 8e9, 1.0).seconds
+
+    assert seconds("relu", "float32") == pytest.approx(1)
+    assert seconds("relu", "float64") == pytest.approx(4)
+    assert seconds("softmax", "float64") == pytest.approx(8)
+    assert not roofline.fallen_back
+
+
+def test_where_no_rate_is_of_the_precision_an_operations_own_is_taken(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    plain = (LEVEL + GIVEN).replace('bf16 = "90 GFLOP/s"', "").replace(', bf16 = "7 GFLOP/s"', "")
+    wide = {"layer.conv.convolution_param.kernel_size": 5, "layer.conv.convolution_param.num_output": 64}
+    with demitasse.compose(machine(plain)) as runtime:
+        done = runtime.simulate(solver, samples=SAMPLES, precision="bf16", overrides=wide)
+    found = rates(done)
+    assert found["conv", "forward"] == pytest.approx(4)
+    assert found["conv", "backward"] == pytest.approx(2)
+    assert [note for note in done.notes if NO_RATE in note]
 
 
 def test_a_rate_that_is_of_no_operation_is_told(solver: Path, machine: Callable[[str], Path]) -> None:
@@ -105,6 +164,8 @@ CHOICES = [
     (["convolution_relu"], "convolution", (8, 4, 3, 3), None),
     (["convolution", "convolution 3x3", "convolution 1x1"], "convolution", (8, 4, 3, 3), 1),
     (["convolution", "convolution 3x3", "convolution 1x1"], "convolution", (8, 4, 5, 5), 0),
+    (["convolution", "convolution 3x3"], "convolution", (8, 4, 4, 4), 0),
+    (["convolution of 4", "convolution_backward_data"], "convolution_backward_data", (8, 3, 3, 3), 1),
     (["convolution 3x3", "convolution 7x7"], "convolution", (8, 4, 6, 6), 1),
     (["convolution 3x3", "convolution 1x1"], "convolution", (8, 4, 1, 7), 0),
     (

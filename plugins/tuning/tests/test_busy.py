@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from demitasse_tuning import tuner
+from demitasse_tuning import tuner, waiting
 from demitasse_tuning.cache import cache_file, read
 from demitasse_tuning.diagnosis import findings
 from demitasse_tuning.waiting import DISTURBED, disturbed, waited
@@ -88,6 +88,26 @@ def test_whether_a_kernel_runs_the_last_trial_tells(bench, relu, monkeypatch, fi
     assert picked == chosen
 
 
+@pytest.mark.parametrize("fails", ["no room", "no kernel runs"])
+def test_a_choice_stays_where_the_trial_that_doubts_it_cannot_be(pick, bench, relu, monkeypatch, fails):
+    pick(9, 8, busy=0.5)
+    monkeypatch.setattr(tuner, "_tried_here", set())
+    error = MemoryError() if fails == "no kernel runs" else None
+    bench.allocator.room = 0 if fails == "no room" else bench.allocator.room
+    with closing(bench.tuner()) as made:
+        candidates = [bench.kernel("a", 9, error=error), bench.kernel("b", 8, error=error)]
+        assert made.pick("fast", relu(), candidates) == (1, f"remembered: 8 ms, next 9{BUSY}")
+
+
+def test_with_fewer_threads_than_a_choice_is_of_nothing_is_tried_again(pick, bench, monkeypatch):
+    """As in a forked process: what is tried there says little of the choice that it would replace."""
+    pick(9, 8, busy=0.5)
+    calls = len(bench.calls)
+    monkeypatch.setattr(tuner, "threads_here", lambda wanted: wanted - 1)
+    assert pick(7, 20) == f"remembered: 8 ms, next 9{BUSY}"
+    assert len(bench.calls) == calls
+
+
 def test_the_file_and_doctor_say_what_was_disturbed(pick):
     pick(9, 20, busy=0.5)
     (entry,) = json.loads(cache_file().read_text())["plugins"]["fast"]["choices"].values()
@@ -115,6 +135,25 @@ def test_the_thread_that_waited_longest_tells():
     assert disturbed(before, after, 0.29 / DISTURBED)
     assert not disturbed(before, after, 0.31 / DISTURBED)
     assert not disturbed({}, {}, 1.0)
+
+
+def test_what_is_told_of_one_end_alone_does_not_disturb():
+    """Since a process began its threads may have waited for long."""
+    assert not disturbed({}, {"1": 60.0, "host": 9.0}, 1.0)
+    assert not disturbed({"1": 60.0}, {}, 1.0)
+
+
+def test_of_a_thread_that_ends_meanwhile_nothing_is_told_and_of_others_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(waiting, "THREADS", tmp_path / "task")
+    monkeypatch.setattr(waiting, "STATISTICS", tmp_path / "stat")
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    assert waited() == {}
+    for name in ("1", "2"):
+        (tmp_path / "task" / name).mkdir(parents=True)
+    (tmp_path / "task" / "2" / "schedstat").write_text("5000000000 3000000000 7\n")
+    assert waited() == {"2": 3.0}
+    (tmp_path / "stat").write_text("cpu  1 2 3 4 5 6 7 800 9 10\ncpu0 1 2 3 4 5 6 7 800 9 10\n")
+    assert waited() == {"2": 3.0, "host": 2.0}
 
 
 SPIN = "import time\nend = time.time() + 20\nwhile time.time() < end: pass"

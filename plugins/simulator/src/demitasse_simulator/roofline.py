@@ -184,16 +184,25 @@ class Roofline:
         particular = self._operations.find(request)
         key = asked, request.precision, particular
         if key not in self._rates:
-            rated = None if particular is None else self._of_operation(particular, *key[:2])
-            self._rates[key] = rated or self._of_all(asked)
+            self._rates[key] = self._known(particular, asked, request.precision)
         rated = self._rates[key]
         self.fallen_back |= rated.precision not in (asked, request.precision)
         return rated
 
-    def _of_operation(self, which: RatedOperation, asked: str, stored: str) -> Rated | None:
-        """An operation's own rate in the run's precision, else in the one that is asked for. None where
-        neither is said."""
-        for precision in (asked,) if asked == "f64" else (stored, asked):
+    def _known(self, which: RatedOperation | None, asked: str, stored: str) -> Rated:
+        """The operation's own rate in the run's precision, else in the one that is asked for; else the
+        rate of all in that one, and where they have none, the operation's in float32."""
+        own = (asked,) if asked == "f64" else (stored, asked)
+        if which is not None and (found := self._of_operation(which, *own)) is not None:
+            return found
+        whole = self._of_all(asked)
+        if which is None or whole.precision == asked:
+            return whole
+        return self._of_operation(which, PLAIN) or whole
+
+    def _of_operation(self, which: RatedOperation, *precisions: str) -> Rated | None:
+        """An operation's own rate in the first of these precisions that it is said in."""
+        for precision in precisions:
             if (found := _in_precision(self._operations[which], precision)) is not None:
                 return Rated("sustained", found, precision, str(which))
         return None

@@ -214,11 +214,10 @@ class Pace:
             apart = crew.asynchronous and self._processes.size > 1  # others may be at work on them
             found = [*([] if lost in told else [lost]), *causes([] if apart else crew.workers)]
         elif not crew.asynchronous:
-            found = [
-                diagnose(worker.step)
-                for worker in crew.workers
-                if worker.step is not None and not math.isfinite(worker.step.loss())
-            ]
+            for worker in crew.workers:
+                if worker.step is not None and not math.isfinite(worker.step.loss()):
+                    with traced(worker.reading.origins):  # a device's kernels tell of labels only now
+                        found.append(diagnose(worker.step))
             crew.restore_statistics()
         rate = f"learning rate {rate_of(self._solver, self.iteration):g}"
         return NumericsError("; ".join([told, *dict.fromkeys(found), rate, self._kept()]))

@@ -16,6 +16,7 @@ from demitasse import (
     NetDefinition,
     Plan,
     Runtime,
+    SampleError,
     ShapeError,
     Slot,
     Step,
@@ -213,13 +214,13 @@ class PlannedNet:
         for stream, out in zip(self.streams, self._made.outs, strict=True):
             out.take(stream, ahead)
 
-    def _origins(self, sample: int) -> list[str]:
-        """Where that sample of the batch that was read last is from; not where others are on their way,
+    def _origins(self, error: SampleError) -> list[str]:
+        """Where a sample of the batch that was read last is from; not where others are on their way,
         which the streams have moved on for."""
         if any(out.expects for out in self._made.outs):
             return []
         feeds = zip(self.graph.feeds, self._streams, strict=False)
-        return origins((f.source, s.cursor - self._every * f.batch + sample) for f, s in feeds)
+        return origins(error, ((f, s.cursor - self._every * f.batch) for f, s in feeds))
 
     def _read(self, number: int) -> None:
         self._made.outs[number].take(self.streams[number])

@@ -8,7 +8,19 @@ from contextlib import ExitStack, suppress
 from functools import cached_property, partial
 from typing import Any
 
-from demitasse import Allocator, Bucket, Buffer, DataError, Feed, Graph, Plan, Stream, StreamEngine, Work
+from demitasse import (
+    Allocator,
+    Bucket,
+    Buffer,
+    DataError,
+    Feed,
+    Graph,
+    Plan,
+    SampleError,
+    Stream,
+    StreamEngine,
+    Work,
+)
 from demitasse_training.origins import origins
 from demitasse_training.samples import Destination, close_stream, destinations, open_stream
 
@@ -95,10 +107,10 @@ class Reading:
             finally:
                 close_stream(stream)
 
-    def origins(self, sample: int) -> list[str]:
-        """Where that sample of the batch that was read last is from, by each source that can tell."""
+    def origins(self, error: SampleError) -> list[str]:
+        """Where a sample of the batch that was read last is from, by each source that can tell."""
         feeds = zip(self._graph.feeds, self._first, strict=False)
-        return origins((feed.source, first - feed.batch + sample) for feed, first in feeds)
+        return origins(error, ((feed, first - feed.batch) for feed, first in feeds))
 
     def _stream(self, feed: Feed, iteration: int) -> Stream:
         return open_stream(feed, self._number(feed, iteration), feed.batch)

@@ -140,24 +140,32 @@ class CandidateTuner:
         found = self._cache.find(plugin, version, key, names)
         if found is None and lone:
             found = self._lone.find(plugin, version, key, names)
-        if found is not None and not self._doubts(found, key):
+        if found is not None and (lone or not self._doubts(found, key)):
             return names.index(found.kernel), f"remembered: {_times(found)}"
         start = self._clock()
+        _tried_here.add((self._cache.path, key))
         try:
             outcome = compare(
                 plugin, request, candidates, self._scratch, self._clock, self._met, self._waits
             )
         except MemoryError:
-            return 0, "not tried: too little memory"
+            return self._untried("too little memory", found, names)
         finally:
             self._scratch.release()
             self.seconds_spent += self._clock() - start
         if outcome is None:
-            return 0, "not tried: none ran on made-up values"
-        _tried_here.add((self._cache.path, key))
+            return self._untried("none ran on made-up values", found, names)
         entry = _remembered(names, outcome, found, request, candidates)
         (self._lone if lone else self._cache).put(plugin, version, key, entry)
         return names.index(entry.kernel), f"tried: {_times(entry)}"
+
+    @staticmethod
+    def _untried(why: str, found: Remembered | None, names: list[str]) -> tuple[int, str]:
+        """The choice where a trial could not be: the one ``found`` that it was to make better, else the
+        preferred kernel."""
+        if found is not None:
+            return names.index(found.kernel), f"remembered: {_times(found)}"
+        return 0, f"not tried: {why}"
 
     def _doubts(self, found: Remembered, key: str) -> bool:
         """Whether a choice was made while others had the cores, and may be made better now: not in the

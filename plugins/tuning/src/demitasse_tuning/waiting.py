@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 THREADS = Path("/proc/self/task")
@@ -21,20 +22,23 @@ Waits = Callable[[], Mapping[str, float]]
 
 def waited() -> dict[str, float]:
     """Seconds that each thread of this process could have run and waited for a core, so far, and those
-    that the host of a virtual machine took of a core; nothing where the system does not tell (Linux
-    does)."""
-    found = {}
-    try:
+    that the host of a virtual machine took of a core; nothing of what the system does not tell (Linux
+    does), or of threads that end meanwhile."""
+    found = dict[str, float]()
+    untold = OSError, ValueError, IndexError
+    with suppress(*untold):
         for thread in THREADS.iterdir():
-            found[thread.name] = int((thread / "schedstat").read_text("ascii").split()[1]) * 1e-9
+            with suppress(*untold):
+                found[thread.name] = int((thread / "schedstat").read_text("ascii").split()[1]) * 1e-9
+    with suppress(*untold):
         ticks = int(STATISTICS.read_text("ascii").split(maxsplit=STOLEN + 1)[STOLEN])
         found["host"] = ticks * 1e-2 / (os.cpu_count() or 1)
-    except (OSError, ValueError, IndexError):
-        return {}  # not Linux, or a thread that just ended
     return found
 
 
 def disturbed(before: Mapping[str, float], after: Mapping[str, float], seconds: float) -> bool:
-    """Whether a thread waited for too much of so many seconds."""
+    """Whether a thread waited for too much of so many seconds; not where nothing was told ``before``."""
+    if not before:
+        return False
     longest = max((spent - before.get(thread, 0.0) for thread, spent in after.items()), default=0.0)
     return longest > DISTURBED * seconds

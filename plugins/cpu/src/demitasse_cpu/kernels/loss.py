@@ -364,6 +364,7 @@ def wrong_label(
             f"label {labels[row]:g} of sample {sample} of the batch is no class "
             f"(valid: whole numbers from 0 to {classes - 1}{also})",
             sample,
+            labels.size // labels_of_sample,
         )
 
     return failed

@@ -175,6 +175,7 @@ def _wrong(wrong: Any, found: Any, of_sample: int, what: str, valid: str) -> Cal
             f"{what} {found[place]:g} of sample {sample} of the batch is none of those that are valid "
             f"(whole numbers from 0 {valid})",
             sample,
+            found.size // of_sample,
         )
 
     return failed

@@ -7,6 +7,7 @@ anything has changed. Who then seeks the layer calls its work alone, and that lo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from demitasse import DataError, SampleError
@@ -32,6 +33,7 @@ def checked(
             f"label {value:g} of sample {sample} of the batch is no class "
             f"(valid: whole numbers from 0 to {classes - 1}{also})",
             sample,
+            prod(label.shape) // of_sample,
         )
 
     return Checked(label.device, works, check)

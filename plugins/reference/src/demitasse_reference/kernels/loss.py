@@ -98,6 +98,7 @@ def _labels(x: Reals, label: Values, axis: int, ignore_label: int | None) -> tup
             f"label {given[first]:g} of sample {first[0]} of the batch is none of the {classes} "
             f"classes (valid: whole numbers from 0 to {classes - 1}{ignored})",
             int(first[0]),
+            len(given),
         )
     return np.where(valid, given, 0).astype(np.int64), valid
 

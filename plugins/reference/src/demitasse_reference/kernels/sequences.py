@@ -105,7 +105,9 @@ def _check_lengths(lengths: Values, most: int, what: str) -> None:
     if wrong.any():
         n = int(wrong.argmax())
         raise SampleError(
-            f"{what} {lengths[n]:g} of sample {n} of the batch is no whole number from 0 to {most}", n
+            f"{what} {lengths[n]:g} of sample {n} of the batch is no whole number from 0 to {most}",
+            n,
+            len(lengths),
         )
 
 
@@ -120,6 +122,7 @@ def _labels(label: Values, classes: int, blank: int) -> list[Values]:
             f"label {rows[n, i]:g} of sample {n} of the batch is none of the {classes} classes (valid: "
             f"whole numbers from 0 to {classes - 1}, and -1, which ends a label)",
             int(n),
+            len(rows),
         )
     return [row[row != blank].astype(np.int64) for row in map(_ended, rows)]
 
