@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import signal
 from small_nets import net_below
 
 import demitasse
@@ -42,6 +41,8 @@ def correlated(
     groups: int,
 ) -> np.ndarray:
     """A convolution layer without bias, one pair of channels after the other."""
+    from scipy import signal  # which takes long to import for whoever collects tests
+
     each, made = w.shape[1], w.shape[0] // groups
     padded = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in pad)])
     steps = tuple(slice(None, None, s) for s in stride)
@@ -68,6 +69,8 @@ def spread(
     groups: int,
 ) -> np.ndarray:
     """A deconvolution layer without bias: elements apart by the stride, convolved, less the padding."""
+    from scipy import signal  # as above
+
     each, made = x.shape[1] // groups, w.shape[1]
     apart = np.zeros(
         [*x.shape[:2], *((n - 1) * s + 1 for n, s in zip(x.shape[2:], stride, strict=True))]
