@@ -207,3 +207,10 @@ def test_rates_of_operations_share_a_source(tmp_path: Path) -> None:
     assert isinstance(level.sustained, Rate) and level.sustained.source == "assumed"
     sources = {name: rate.source for name, rate in level.sustained.operations.items()}
     assert sources == {"relu": "paper", "dropout": "vendor"}
+
+
+def test_a_peak_is_not_of_operations() -> None:
+    peak = Rate(1e9, "FLOP/s", operations={"relu": Quantity(1e9, "FLOP/s")})
+    assert str(peak) == "1 GFLOP/s (assumed) in f32, and of relu"
+    with pytest.raises(DescriptionError, match=r"level 'node': its peak has rates of operations"):
+        Machine("odd", (Level("node", peak=peak),))

@@ -52,6 +52,9 @@ def _check_numbers(level: Any, where: str) -> None:
                 raise DescriptionError(told)
     if level.mesh and math.prod(level.mesh) != level.count:
         raise DescriptionError(f"{where}: mesh {[*level.mesh]} is not count {level.count}")
+    if getattr(level.peak, "operations", None):
+        told = f"{where}: its peak has rates of operations (valid: a rate, or one by precision"
+        raise DescriptionError(f"{told}; what operations reach is what the level has 'sustained')")
     peaks, reached = _rates(level.peak), _rates(level.sustained)
     for precision in peaks.keys() & reached.keys():
         peak, sustained = peaks[precision], reached[precision]

@@ -129,5 +129,4 @@ class Rate(Quantity):
     def __str__(self) -> str:
         whole = {"f32": super().__str__(), **{name: str(rate) for name, rate in self.others.items()}}
         text = ", ".join(f"{rate} in {name}" for name, rate in whole.items())
-        known = len(self.operations)
-        return f"{text}, and rates of {known} operations" if known else text
+        return f"{text}, and of {', '.join(self.operations)}" if self.operations else text

@@ -180,7 +180,7 @@ def compute() -> Callable[..., list[Any]]:
     def call(name: str, inputs: Sequence[Any], *arguments: Any, **options: Any) -> list[Any]:
         request = make_request(name, inputs, *[*arguments, {}][:1], 2, options.get("absent", ()))
         candidate, *others = offered(request)
-        if others or {*candidate.input_layouts, *candidate.output_layouts} - {PLAIN}:
+        if {*candidate.input_layouts, *candidate.output_layouts} - {PLAIN}:
             return compute_lying(request, inputs)
         (work, given, outputs), check = bind_checked(name, inputs, *arguments, **options)
         work()
@@ -189,6 +189,9 @@ def compute() -> Callable[..., list[Any]]:
             return given
         if not options.get("in_place"):
             work()
+        for other in others:
+            for mine, theirs in zip(outputs, computed_by(other, request, inputs), strict=True):
+                np.testing.assert_allclose(theirs, mine, rtol=1e-5, atol=1e-5)
         return outputs
 
     return call
