@@ -447,7 +447,7 @@ FORKS = (
     ),
     Fork(
         "MobileNet-YOLO's fork",
-        types="SegmentationEvaluate YoloSeg Yolov3",
+        types="SegmentationEvaluate YoloSeg",
     ),
     Fork("OpenVINO's fork", types="DetectionOutputExtended GRN"),
     Fork("the fork of Caffe Neural Tool", types="Affinity ConnectedComponent MalisLoss MergeCrop"),
