@@ -35,7 +35,7 @@ def _of_image(
     owner, shown = _owners(told.shape[:3], mine, anchors, mask, about)
     # Nothing is there, unless the box that is told overlaps an object by more than the limit.
     empty = (near <= about["overlap"]) & (owner < 0)
-    loss, slopes[empty, 4] = _towards(told[empty][:, 4], 0.0, about)
+    loss, slopes[empty, 4] = _towards(told[empty, 4], 0.0, about)
     at = np.nonzero(owner >= 0)
     numbers, box, pulls = told[at], mine.boxes[owner[at]], slopes[at]
     extent, place = np.array(told.shape[2:0:-1]), np.stack(at[:0:-1], -1)  # columns, rows
