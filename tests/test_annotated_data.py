@@ -178,8 +178,8 @@ RESIZED = "resize_param { height: 32 width: 24 }"
         ({"transform": "mean_value: [1, 2]"}, "2 mean_value for 1 channels; give 1"),
         ({"about": "max_objects: 0"}, "max_objects is 0"),
         (
-            {"about": "yolo_data_jitter: 0.3"},
-            "yolo_data_jitter 0.3 cuts samples at random as Darknet does",
+            {"about": "yolo_data_jitter: 1"},
+            "yolo_data_jitter 1 is not a share by which sides are cut, 0 or more and below 1",
         ),
         (
             {"about": "batch_sampler { sampler { min_scale: 0.9 max_scale: 0.3 } }"},

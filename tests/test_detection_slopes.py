@@ -26,6 +26,13 @@ NETS = {
         """layer { name: "loss" type: "RegionLoss" bottom: "x" bottom: "label" top: "loss" loss_weight: 2
         region_loss_param { num: 2 num_class: 2 rescore: 0 thresh: 0.9 biases: [1, 2, 2, 1] } }""",
     ),
+    "Yolov3": (
+        (2, 2 * 7, 3, 3),
+        OBJECTS,
+        """layer { name: "loss" type: "Yolov3" bottom: "x" bottom: "label" top: "loss" loss_weight: 2
+        yolov3_param { num: 2 num_class: 2 thresh: 0.9 biases: [30, 40, 60, 35, 10, 12] mask: 0 mask: 1 }
+        }""",
+    ),
     "FocalLoss": (
         (3, 4, 2),
         np.array([[0, 3], [1, 2], [2, 2]]),

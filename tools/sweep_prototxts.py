@@ -5,8 +5,9 @@
 Each file is read; a solver's fields are checked; a net is planned and run forward in both phases, and
 trained for an iteration at rate 0 where it has a loss. Samples are random, of the shape that a layer's
 transform_param asks for, else of the first of some common shapes that the net can take; labels are 0
-or 1. Batches are made small. Layers of type Python without bottoms become DummyData, since their code is
-not there. Printed is a line a net and phase: ``ran``, ``trained``, ``unknown type``, or the error.
+or 1. Batches are made small. Of several sizes that a layer brings images to the first stays, since there
+is one here; the line tells it. Layers of type Python without bottoms become DummyData, since their code
+is not there. Printed is a line a net and phase: ``ran``, ``trained``, ``unknown type``, or the error.
 """
 
 from __future__ import annotations
@@ -113,12 +114,25 @@ def _outcome(
 ) -> Outcome:
     start = time.perf_counter()
     try:
-        outcome, detail = run(runtime, net, batch, solver or idle(net)), ""
+        outcome, detail = run(runtime, net, batch, solver or idle(net)), _of_sizes(net)
     except DemitasseError as error:
         outcome, detail = next(name for text, name in KINDS if text in str(error)), str(error)
     except Exception as error:  # noqa: BLE001  a defect, which the sweep is there to find
         outcome, detail = "crashed", f"{type(error).__name__}: {error}"
     return Outcome(str(path), phase, outcome, detail, time.perf_counter() - start)
+
+
+def _of_sizes(net: NetDefinition) -> str:
+    """What to tell of a net that asks for images of several sizes."""
+    counts = [len(_resizing(layer.parameters)) for layer in net.layers]
+    most = max(counts, default=0)
+    return f"with the first of {most} resize_param" if most > 1 else ""
+
+
+def _resizing(message: Any) -> Any:
+    """The sizes that a layer brings images to."""
+    known = hasattr(message, "DESCRIPTOR") and message.HasField("transform_param")
+    return message.transform_param.resize_param if known else ()
 
 
 def stages(path: Path) -> list[str]:
@@ -166,7 +180,8 @@ def idle(net: NetDefinition) -> Solver:
 
 def has_loss(net: NetDefinition) -> bool:
     """Whether a layer's top is part of an objective."""
-    return any("Loss" in layer.type or any(layer.loss_weights) for layer in net.layers)
+    named = (layer for layer in net.layers if "Loss" in layer.type or layer.type == "Yolov3")
+    return any(named) or any(any(layer.loss_weights) for layer in net.layers)
 
 
 def run(runtime: Runtime, net: NetDefinition, batch: int, solver: Solver) -> str:
@@ -225,6 +240,7 @@ def reduced(layer: Layer, batch: int | None) -> Layer:
     message.CopyFrom(layer.parameters)
     if message.HasField("transform_param"):
         message.transform_param.ClearField("mean_file")
+        del message.transform_param.resize_param[1:]
     if layer.type in SAMPLED and batch:
         getattr(message, SAMPLED[layer.type]).batch_size = batch
     elif layer.type == "Input" and batch:

@@ -127,6 +127,11 @@ def test_what_changes_a_solvers_results_is_refused_by_name(read: Any, field: str
         ),
         ("BatchNorm", "batch_norm_param { add_eps_before_sqrt: 0 }", r"Synopsys's fork, .* deviation"),
         ("Dropout", "dropout_param { sqrt_scale: true }", r"caffe-windows"),
+        (
+            "AnnotatedData",
+            "annotated_data_param { train_diffcult: false }",
+            r"train_diffcult is a field of MobileNet-YOLO's fork, .*: it leaves out difficult objects$",
+        ),
     ],
 )
 def test_what_changes_a_layers_results_is_refused_by_name(
@@ -169,6 +174,7 @@ def test_what_changes_nothing_in_a_phase_is_no_matter_there(
         "batch_norm_param { use_weight_bias: 0 }",
         "transform_param { crop_h: 0 }",
         "batch_norm_param { add_eps_before_sqrt: true }",
+        "annotated_data_param { train_diffcult: true difficult_label_warmup: false }",
         "detection_output_param { nms_param { soft_nms: false theta: 0.5 } }",
     ],
 )
@@ -206,6 +212,7 @@ def test_an_old_type_of_a_fork_is_told_as_that(read: Any) -> None:
         ("StridedSlice", "Synopsys's fork"),
         ("Insanity", "caffe-windows"),
         ("BoxData", "the fork of caffe-yolo"),
+        ("GaussianYolov3", "MobileNet-YOLO's fork"),
         ("CoSData", "CaffeOnSpark"),
         ("DenseCrf", "DeepLab's older fork"),
         ("DataHeatmap", "the fork of Pfister's heatmaps"),

@@ -18,7 +18,7 @@ from demitasse import DataError
 from demitasse_datasets.annotated.asked import augmentation
 from demitasse_datasets.annotated.colours import Distorted, Distortion
 from demitasse_datasets.annotated.draws import Draws
-from demitasse_datasets.annotated.sampling import Sampler, Sampling
+from demitasse_datasets.annotated.sampling import Jitter, Sampler, Sampling
 
 sizes = st.tuples(st.integers(24, 90), st.integers(24, 90))
 RESIZINGS = (
@@ -35,6 +35,7 @@ PARTS = {
     "most": 1,
     "trials": 30,
 }
+JITTER = {"most": 0.5}
 ANYWHERE = {"scale": (0.2, 1.0), "ratio": (0.5, 2.0), "most": 1, "trials": 1}
 
 
@@ -43,7 +44,7 @@ ANYWHERE = {"scale": (0.2, 1.0), "ratio": (0.5, 2.0), "most": 1, "trials": 1}
     st.integers(0, 10**6),
     st.sampled_from(RESIZINGS),
     st.booleans(),
-    st.sampled_from(([], [PARTS], [ANYWHERE])),
+    st.sampled_from(([], [PARTS], [ANYWHERE], JITTER)),
     st.booleans(),
 )
 def test_a_box_stays_where_its_object_is(
@@ -60,7 +61,7 @@ def test_a_box_stays_where_its_object_is(
     asked: dict[str, Any] = {"mirror": True, "resizing": resizing, "random": True}
     if expanded:
         asked["expansion"] = 0.7, 3.0
-    asked["sampling"] = cut
+    asked["jitter" if cut is JITTER else "sampling"] = cut
     if cropped or (resizing or {}).get("mode") == "FIT_SMALL_SIZE":
         asked["crop"] = 16, 20
     rows = np.array([[5, 3, *box, 1]])
@@ -138,6 +139,36 @@ def test_parts_are_those_that_an_object_meets(
     asked = {"overlap": overlap, "sample_coverage": sample, "object_coverage": whole}
     found = Sampling([Sampler(**given, **asked, most=most)]).found(boxes, Draws(0, 0, number, 200))
     np.testing.assert_allclose(found, np.array(wanted[:most]).reshape(-1, 4))
+
+
+def test_jitter_cuts_a_fifth_of_images_by_nothing_and_a_fifth_by_half_as_much() -> None:
+    parts = {
+        alike: np.array(
+            [
+                Sampling([], Jitter(0.4, alike)).part(boxes, Draws(1, 2, number, 5))
+                for number in range(4000)
+            ]
+        )
+        for alike, boxes in ((False, np.zeros((0, 4))), (True, np.ones((2, 4))))
+    }
+    for alike, each in parts.items():
+        assert each.min() >= 0 and each.max() <= 1
+        sides = each[:, 2:] - each[:, :2]
+        assert sides.min() == pytest.approx(0.6, abs=0.01)
+        assert (sides == 1).all(1).mean() == pytest.approx(0.2, abs=0.02)
+        # Of those that are cut by up to 0.4 half are above 0.8, as all are of those cut by up to 0.2.
+        assert (sides[:, 0] >= 0.8).mean() == pytest.approx(0.2 + 0.2 + 0.6 / 2, abs=0.03)
+        assert (sides[:, 0] == pytest.approx(sides[:, 1])) == alike
+        # Anywhere: the left over what is left and right is spread evenly.
+        room = 1 - sides[:, 0]
+        left = each[room > 0.05, 0] / room[room > 0.05]
+        assert np.quantile(left, [0.1, 0.5, 0.9]) == pytest.approx([0.1, 0.5, 0.9], abs=0.03)
+
+
+def test_a_jitter_gives_way_to_samplers() -> None:
+    sampling = Sampling([Sampler(scale=(0.3, 0.4))], Jitter(0.1))
+    part = sampling.part(np.array([[0.0, 0, 1, 1]]), Draws(0, 0, 0, sampling.draws))
+    assert part is not None and (part[2] - part[0]) * (part[3] - part[1]) < 0.2
 
 
 def test_whose_centre_is_not_in_the_part_or_too_little_of_it_is_gone() -> None:
@@ -292,6 +323,7 @@ def test_mistakes_are_named(tmp_path: Path, opened: Callable[..., Any]) -> None:
     fails("several sizes; it needs a crop", augmentation={"resizing": resized(mode="FIT_SMALL_SIZE")})
     fails("scale from 0 to 1 is not above 0", augmentation={"sampling": [{"scale": (0, 1)}]})
     fails("tries 0 times", augmentation={"sampling": [{"trials": 0}]})
+    fails("jitter of 1 is not above 0 and below 1", augmentation={"jitter": {"most": 1}})
     fails("expanded 0.5 times; 1 or more", augmentation={"expansion": (1.0, 0.5)})
     fails("room for 0 objects", objects=0)
     fails("key '0000000[1-8]': its image has shape .* the first sample's", read=True)

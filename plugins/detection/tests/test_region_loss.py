@@ -10,6 +10,7 @@ import pytest
 from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from yolo_formulas import annotated, iou, logistic, objects_of, problem
 
 import demitasse
 from demitasse_detection.operations import OPERATIONS
@@ -20,30 +21,13 @@ DEFAULTS = next(word for word in OPERATIONS if word.name == "region_loss").attri
 BIASES = ((1.0, 1.5), (3.0, 2.0), (0.5, 4.0))
 
 
-def logistic(x: float) -> float:
-    return 1 / (1 + math.exp(-x))
-
-
-def iou(a: tuple[float, ...], b: tuple[float, ...]) -> float:
-    """Of boxes as centre and sides."""
-    wide, tall = (
-        min(a[i] + a[i + 2] / 2, b[i] + b[i + 2] / 2) - max(a[i] - a[i + 2] / 2, b[i] - b[i + 2] / 2)
-        for i in (0, 1)
-    )
-    if wide <= 0 or tall <= 0:
-        return 0.0
-    return wide * tall / (a[2] * a[3] + b[2] * b[3] - wide * tall)
-
-
 def slow(maps: np.ndarray, truth: np.ndarray, about: dict[str, Any]) -> tuple[float, np.ndarray]:
     """The objective and its deltas: first nothing is anywhere, then each object takes its place."""
     images, _, rows, columns = maps.shape
     classes, each = about["classes"], 5 + about["classes"]
     deltas, loss = np.zeros_like(maps), 0.0
     for image in range(images):
-        objects = list(truth[image].reshape(-1, 5))
-        until = next((k for k, row in enumerate(objects) if row[3] == 0), len(objects))
-        objects, terms = objects[:until], {}
+        objects, terms = objects_of(truth[image]), {}
 
         def box(n: int, j: int, i: int, image: int = image) -> tuple[float, ...]:
             x, y, w, h = maps[image, n * each : n * each + 4, j, i]
@@ -82,18 +66,6 @@ def slow(maps: np.ndarray, truth: np.ndarray, about: dict[str, Any]) -> tuple[fl
     return loss / images, deltas / images
 
 
-def problem(seed: int, images: int, classes: int, found: int, rows: int, columns: int) -> list[Any]:
-    dice = np.random.default_rng(seed)
-    maps = dice.normal(size=(images, len(BIASES) * (5 + classes), rows, columns))
-    truth = np.zeros((images, found + 2, 5))
-    for image in range(images):
-        count = dice.integers(0, found + 1)
-        truth[image, :count, 0] = dice.integers(0, classes, count)
-        truth[image, :count, 1:3] = dice.uniform(0.02, 0.98, (count, 2))
-        truth[image, :count, 3:] = dice.uniform(0.05, 0.9, (count, 2))
-    return [maps, truth.reshape(images, -1)]
-
-
 ABOUT = st.fixed_dictionaries(
     {
         "overlap": st.sampled_from([0.2, 0.5, 0.9]),
@@ -113,7 +85,7 @@ def test_the_loss_and_its_slopes_are_darknets(
     about: dict[str, Any], seed: int, images: int, classes: int, found: int
 ) -> None:
     about = {**DEFAULTS, **about, "classes": classes, "anchors": BIASES, "source": ""}
-    maps, truth = problem(seed, images, classes, found, 3, 4)
+    maps, truth = problem(seed, images, len(BIASES), classes, found, 3, 4)
     loss, slopes = region_loss(maps, truth, about)
     wanted, deltas = slow(maps, truth, about)
     assert loss == pytest.approx(wanted, rel=1e-9, abs=1e-12)
@@ -131,15 +103,10 @@ def test_the_loss_and_its_slopes_are_darknets(
 
 def test_objects_of_annotated_data_are_those_of_darknet() -> None:
     about = {**DEFAULTS, "classes": 4, "anchors": BIASES, "source": ""}
-    maps, truth = problem(5, 2, 4, 6, 5, 5)
-    rows = truth.reshape(2, -1, 5)
-    annotated = np.full((2, 1, rows.shape[1], 8), -1.0)
-    for image in range(2):
-        for number, (label, x, y, w, h) in enumerate(rows[image]):
-            if w:
-                corners = (x - w / 2, y - h / 2, x + w / 2, y + h / 2)
-                annotated[image, 0, number] = (image, label + 1, number, *corners, 0)
-    assert region_loss(maps, annotated, about)[0] == pytest.approx(region_loss(maps, truth, about)[0])
+    maps, truth = problem(5, 2, 3, 4, 6, 5, 5)
+    assert region_loss(maps, annotated(truth), about)[0] == pytest.approx(
+        region_loss(maps, truth, about)[0]
+    )
 
 
 def test_numbers_beyond_all_bounds_are_finite() -> None:
@@ -173,7 +140,7 @@ OF_BIASES = " ".join(f"biases: {side}" for pair in BIASES for side in pair)
     ],
 )
 def test_a_layers_fields_are_those_of_the_loss(run: Any, fields: str, about: dict[str, Any]) -> None:
-    maps, truth = problem(3, 2, 2, 4, 3, 4)
+    maps, truth = problem(3, 2, 3, 2, 4, 3, 4)
     whole = {**DEFAULTS, "classes": 2, "anchors": BIASES, "source": "", **about}
     made = run(LOSS.format(f"num_class: 2 {OF_BIASES} {fields}"), map=maps, label=truth)["l"]
     assert float(made) == pytest.approx(slow(maps, truth, whole)[0], rel=1e-9)
@@ -192,14 +159,14 @@ def test_a_layers_fields_are_those_of_the_loss(run: Any, fields: str, about: dic
     ],
 )
 def test_a_wrong_field_is_told_with_its_layer(run: Any, fields: str, message: str) -> None:
-    maps, truth = problem(3, 2, 2, 4, 3, 4)
+    maps, truth = problem(3, 2, 3, 2, 4, 3, 4)
     with pytest.raises(demitasse.ModelError, match=message) as caught:
         run(LOSS.format(fields), map=maps, label=truth)
     assert "net.prototxt:3" in str(caught.value)
 
 
 def test_labels_that_are_no_rows_are_told(run: Any) -> None:
-    maps, _ = problem(3, 2, 2, 4, 3, 4)
+    maps, _ = problem(3, 2, 3, 2, 4, 3, 4)
     with pytest.raises(demitasse.ModelError, match=r"label \(2, 7\) has neither rows of 8 numbers"):
         run(LOSS.format(f"num_class: 2 {OF_BIASES}"), map=maps, label=np.zeros((2, 7)))
 
@@ -212,7 +179,7 @@ def test_labels_that_are_no_rows_are_told(run: Any) -> None:
     ],
 )
 def test_an_object_that_is_none_is_an_error(run: Any, row: tuple[float, ...], told: str) -> None:
-    maps, _ = problem(3, 2, 2, 4, 3, 4)
+    maps, _ = problem(3, 2, 3, 2, 4, 3, 4)
     label = np.zeros((2, 10))
     label[1, :5] = row
     message = rf"net.prototxt:3: layer 'l' \(RegionLoss\): {told}.* \(valid: classes from 0 to 1, sides"

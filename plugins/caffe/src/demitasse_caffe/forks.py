@@ -447,7 +447,21 @@ FORKS = (
     ),
     Fork(
         "MobileNet-YOLO's fork",
-        types="SegmentationEvaluate YoloSeg Yolov3",
+        fields=(
+            Fields(
+                "AnnotatedDataParameter",
+                "train_diffcult",
+                "it leaves out difficult objects",
+                idle="true",
+            ),
+            Fields(
+                "AnnotatedDataParameter",
+                "difficult_label_warmup",
+                "it leaves out difficult objects at first",
+                idle="false",
+            ),
+        ),
+        types="AssistedExcitation GaussianYolov3 LaneData SegmentationEvaluate YoloSeg",
     ),
     Fork("OpenVINO's fork", types="DetectionOutputExtended GRN"),
     Fork("the fork of Caffe Neural Tool", types="Affinity ConnectedComponent MalisLoss MergeCrop"),

@@ -34,6 +34,23 @@ def overlaps(one: Reals, others: Reals) -> Reals:
     return found
 
 
+def corners(boxes: Reals) -> Reals:
+    """Of boxes (..., 4) that are a centre and sides."""
+    half = boxes[..., 2:] / 2
+    return np.concatenate([boxes[..., :2] - half, boxes[..., :2] + half], -1)
+
+
+def centres(boxes: Reals) -> Reals:
+    """Centres and sides (..., 4) of boxes."""
+    low, high = boxes[..., :2], boxes[..., 2:]
+    return np.concatenate([(low + high) / 2, high - low], -1)
+
+
+def alike(one: Reals, others: Reals) -> Reals:
+    """The overlaps of boxes with these sides (..., 2) whose centres are one."""
+    return overlaps(*(np.concatenate([-sides / 2, sides / 2], -1) for sides in (one, others)))
+
+
 def decode(told: Reals, priors: Reals, variances: Reals, code: str) -> Reals:
     """The boxes that ``told`` (..., P, 4) says beside priors (P, 4), each number times its variance."""
     told = told * variances

@@ -18,6 +18,7 @@ from demitasse_detection.proposals import proposals
 from demitasse_detection.regions import pooled, pooled_backward
 from demitasse_detection.yolo import found_in_maps
 from demitasse_detection.yolo_loss import region_loss
+from demitasse_detection.yolov3_loss import yolov3_loss
 
 Bind: TypeAlias = Callable[[Request, Sequence[Any], Sequence[Any]], Work]
 
@@ -159,6 +160,7 @@ _WORKS: dict[str, Bind] = {
     "multibox_loss_backward": _of_slopes,
     "region_loss": _loss(region_loss),
     "region_loss_backward": _of_slopes,
+    "yolov3_loss": _loss(yolov3_loss),
     "focal_loss": _loss(focal_loss),
     "focal_loss_backward": _of_slopes,
     "evaluate_detections": _evaluate_detections,

@@ -13,7 +13,7 @@ from demitasse import GraphBuilder, Layer, Tensor, unknown
 from demitasse_detection.base import DetectionLayer, check_count, decimal, place, rows_found
 from demitasse_detection.boxes import CODES
 from demitasse_detection.evaluation import VERSIONS, average_precisions
-from demitasse_detection.loss_layers import FocalLoss, RegionLoss
+from demitasse_detection.loss_layers import FocalLoss, RegionLoss, Yolov3
 from demitasse_detection.mining_layers import BoxAnnotatorOHEM, SoftmaxWithLossOHEM
 from demitasse_detection.priors import PriorBox, PriorBoxClustered
 from demitasse_detection.yolo_layers import (
@@ -367,6 +367,7 @@ LAYER_TYPES = (
     RegionLoss(),
     SoftmaxWithLossOHEM(),
     YoloDetectionOutput(),
+    Yolov3(),
     Yolov3DetectionOutput(),
 )
 """Every layer type that the plugin knows."""

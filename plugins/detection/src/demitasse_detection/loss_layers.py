@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from demitasse import GraphBuilder, Layer, Tensor
 from demitasse_detection.base import DetectionLayer, decimal, place
 from demitasse_detection.mining_layers import normalization, reached_first
-from demitasse_detection.yolo_layers import pairs
+from demitasse_detection.yolo_layers import check_mask, pairs, shares
 
 
 class RegionLoss(DetectionLayer):
@@ -34,18 +34,14 @@ class RegionLoss(DetectionLayer):
                 f"coords is {about.coords} and softmax {about.softmax}; a box has 4, and its class is a "
                 f"softmax, 1"
             )
-        if about.num_class < 1:
-            raise ValueError("num_class is 0; 1 or more, and there is none for the background")
+        check_classes(about.num_class)
         anchors = pairs(about.biases)
         if len(anchors) != about.num:
             raise ValueError(f"has {len(anchors)} pairs of biases for {about.num} num")
         scales = {
             name: getattr(about, f"{name}_scale") for name in ("coord", "object", "noobject", "class")
         }
-        for name, value in {**scales, "thresh": about.thresh}.items():
-            if not 0 <= value < math.inf:
-                told = name if name == "thresh" else f"{name}_scale"
-                raise ValueError(f"{told} {value:g} is not 0 or more")
+        check_positive(**{f"{name}_scale": scales[name] for name in scales}, thresh=about.thresh)
         made: Sequence[Tensor] = graph.apply(
             "region_loss",
             maps if reached_first(layer, graph) else graph.apply("stop_gradient", maps),
@@ -62,6 +58,71 @@ class RegionLoss(DetectionLayer):
             source=place(layer),
         )
         return made[0]
+
+
+class Yolov3(DetectionLayer):
+    """How far one of the maps of a net (the first bottom), of ``num`` anchors, is from the objects in
+    the images (the second: rows as AnnotatedData makes them, or Darknet's). The anchors of all maps are
+    the ``biases``, in pixels of an image that is ``anchors_scale`` times the map; ``mask`` numbers those
+    of this one. *YOLOv3*, section 2."""
+
+    name = "Yolov3"
+    bottoms = 2
+    tops = (0, 1)
+    loss_weight = 1.0
+
+    def expand(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Tensor:
+        about, (maps, label) = layer.parameters.yolov3_param, bottoms
+        if about.iou_loss != about.MSE:
+            told = about.IouLoss.Name(about.iou_loss)
+            raise ValueError(f"iou_loss {told}: the overlap of boxes is no loss here; valid: MSE")
+        if about.use_focal_loss:
+            raise ValueError("use_focal_loss true is not served; leave it out, or false")
+        check_classes(about.num_class)
+        biases, mask = pairs(about.biases), list(about.mask)
+        if not 0 < len(set(mask)) == len(mask) == about.num:
+            raise ValueError(
+                f"mask {mask} is not {about.num} (num) numbers of pairs of biases, each another"
+            )
+        check_mask(mask, biases)
+        if about.anchors_scale < 1:
+            raise ValueError("anchors_scale is 0; 1 or more, pixels of the image for each place")
+        fields = ("coord_scale", "object_scale", "class_scale", "thresh", "iou_thresh")
+        numbers = {name: decimal(getattr(about, name)) for name in fields}
+        check_positive(**numbers)
+        smoothed = decimal(about.label_smooth_eps)
+        if not 0 <= smoothed <= 1:
+            raise ValueError(f"label_smooth_eps {smoothed:g} is not from 0 to 1")
+        made: Sequence[Tensor] = graph.apply(
+            "yolov3_loss",
+            maps if reached_first(layer, graph) else graph.apply("stop_gradient", maps),
+            label,
+            classes=about.num_class,
+            anchors=tuple(shares(biases, maps, about.anchors_scale)),
+            mask=tuple(mask),
+            overlap=numbers["thresh"],
+            alike=numbers["iou_thresh"],
+            placed=numbers["coord_scale"],
+            present=numbers["object_scale"] if about.use_logic_gradient else 1.0,
+            classed=numbers["class_scale"],
+            smoothed=smoothed,
+            squared=about.use_logic_gradient,
+            source=place(layer),
+        )
+        return made[0]
+
+
+def check_classes(count: int) -> None:
+    """Raise ValueError for no class."""
+    if count < 1:
+        raise ValueError("num_class is 0; 1 or more, and there is none for the background")
+
+
+def check_positive(**numbers: float) -> None:
+    """Raise ValueError for a field's number that is below 0 or beyond all bounds."""
+    for name, value in numbers.items():
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{name} {value:g} is not 0 or more")
 
 
 class FocalLoss(DetectionLayer):

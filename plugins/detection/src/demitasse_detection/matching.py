@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from demitasse import DataError
+from demitasse import DataError, SampleError
 from demitasse_detection.boxes import Reals, overlaps
 
 ROW = 8
@@ -41,11 +41,13 @@ def objects(truth: Any, images: int, about: Mapping[str, Any]) -> list[Objects]:
     wrong = there & ~(valid & (rows[:, 1] != about["background"]))
     if wrong.any():
         at = int(wrong.argmax())
-        raise DataError(
+        told = (
             f"{about['source']}: row {at} of the objects is of image {rows[at, 0]:g} and class "
             f"{rows[at, 1]:g} (valid: images from 0 to {images - 1}, classes from 0 to "
             f"{about['classes'] - 1} but for the background {about['background']}; -1: no object)"
         )
+        known = rows[at, 0] in range(images)
+        raise SampleError(told, int(rows[at, 0])) if known else DataError(told)
     if not about["difficult"]:
         there &= rows[:, 7] == 0
     each = (rows[there & (rows[:, 0] == image)] for image in range(images))

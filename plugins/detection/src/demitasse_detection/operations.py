@@ -20,8 +20,7 @@ from demitasse_detection.evaluation import ROW as EVALUATED
 from demitasse_detection.matching import ROW as OBJECT
 from demitasse_detection.proposals import ROW as REGION
 from demitasse_detection.proposals import capacity as regions_of
-from demitasse_detection.yolo import numbers
-from demitasse_detection.yolo_loss import OF_DARKNET
+from demitasse_detection.yolo_operations import WORDS_OF_YOLO
 
 _define = partial(define, "detection")
 _BOXES = {"classes": REQUIRED, "background": 0, "code": "CORNER", "encoded": False}
@@ -67,20 +66,6 @@ def _detections(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     return ((1, 1, shapes["location"][0] * capacity(count, attributes), ROW),)
 
 
-def _in_maps(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
-    maps, anchors = shapes["maps"], attributes["anchors"]
-    each = numbers(attributes)
-    rows = 0
-    for shape, mine in zip(maps, anchors, strict=True):
-        if len(shape) != 4 or shape[0] != maps[0][0] or shape[1] != len(mine) * each:
-            raise ValueError(
-                f"map {shape} is not {maps[0][0]} images x {len(mine) * each} x rows x columns: {each} "
-                f"numbers ({attributes['classes']} classes) for each of {len(mine)} anchors"
-            )
-        rows += prod(shape) // each
-    return ((1, 1, rows, ROW),)
-
-
 def _loss(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     _priors(shapes, attributes, 1)
     images, label = shapes["location"][0], shapes["label"]
@@ -122,23 +107,6 @@ def _aligned(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     if not regions or prod(regions[1:]) != 5:
         raise ValueError(f"regions {regions} are not rows of 5 numbers: a sample and two corners")
     return ((regions[0], x[1], size[0] + 1, size[1] + 1),)
-
-
-def _region_loss(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
-    maps, label, count = shapes["maps"], shapes["label"], len(attributes["anchors"])
-    each = count * (5 + attributes["classes"])
-    if len(maps) != 4 or maps[1] != each:
-        raise ValueError(
-            f"maps {maps} are not images x {each} x rows x columns: 5 numbers and "
-            f"{attributes['classes']} classes for each of {count} anchors"
-        )
-    ssd = bool(label) and label[-1] == OBJECT and label[0] in (1, maps[0])
-    if not ssd and (not label or label[0] != maps[0] or prod(label[1:]) % OF_DARKNET):
-        raise ValueError(
-            f"label {label} has neither rows of {OBJECT} numbers, as AnnotatedData makes, nor rows of "
-            f"{OF_DARKNET} for each of {maps[0]} images: class, centre and sides"
-        )
-    return (), maps
 
 
 def _focal(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
@@ -207,29 +175,6 @@ OPERATIONS = (
             "eta": 1.0,
             "top_k": -1,
             "keep": -1,
-        },
-    ),
-    _define(
-        "detections_in_maps",
-        "found = a row for each box that is found: image, class (from 1 on), confidence and two "
-        "corners in shares of the image, by image and falling confidence, with rows of -1 behind them. "
-        "Each map has at each place, for each of its anchors (width and height), logits of the centre "
-        "within the place, logarithms of the sides over the anchor's, a logit of an object and for "
-        "each class one of it, or, where they are exclusive, numbers for a softmax; where boxes are "
-        "uncertain, each of the first four is followed by a logit of how unsure it is. The confidence "
-        "is an object's times its best class's, times the mean of how sure the box is. A box is found "
-        "with confidence or more, if it overlaps no better one by overlap",
-        inputs="*maps",
-        outputs="found",
-        shapes=_in_maps,
-        flops=lambda shapes, attributes: 10.0 * sum(map(prod, shapes["maps"])),
-        attributes={
-            "classes": REQUIRED,
-            "anchors": REQUIRED,
-            "exclusive": False,
-            "uncertain": False,
-            "confidence": 0.01,
-            "overlap": 0.45,
         },
     ),
     _define(
@@ -386,43 +331,6 @@ OPERATIONS = (
         attributes={"size": REQUIRED, "scale": REQUIRED, "grown": 0.0, "source": "", "shape": None},
     ),
     _define(
-        "region_loss",
-        "the sum, over images the mean, of half squares: of placed times what is told of the centre in "
-        "its place and of the logarithms of sides over the anchor's, less those of the object; of "
-        "present times how sure an object is, less 1 or, if rescored, how much the box overlaps it; of "
-        "absent times how sure one is elsewhere, unless the box overlaps an object by more than "
-        "overlap; and of classed times -log of the softmax at the object's class. An object's place is "
-        "that of its centre, with the anchor (by_anchors) or the box whose sides are the most alike. "
-        "slopes are those of maps, through which nothing passes to what is overlapped. What is no "
-        "object is an error, which says that it was in source",
-        inputs="maps label",
-        outputs="loss slopes?",
-        shapes=_region_loss,
-        flops=per_element("maps", 20.0),
-        attributes={
-            "classes": REQUIRED,
-            "anchors": REQUIRED,
-            "overlap": 0.6,
-            "placed": 1.0,
-            "present": 5.0,
-            "absent": 1.0,
-            "classed": 1.0,
-            "rescored": True,
-            "by_anchors": True,
-            "normalization": "batch_size",
-            "source": "",
-        },
-        gradients=["maps = region_loss_backward(dloss, slopes)"],
-    ),
-    _define(
-        "region_loss_backward",
-        "the slopes times dloss",
-        inputs="dloss slopes",
-        outputs="dmaps",
-        shapes=lambda shapes, attributes: (shapes["slopes"],),
-        flops=per_element("slopes"),
-    ),
-    _define(
         "focal_loss",
         "the sum over the labels, but for ignore_label, of -alpha (1 - p)^gamma log p, p being the "
         "softmax of x along axis at the label, over the normaliser: valid (labels that count), full "
@@ -450,4 +358,5 @@ OPERATIONS = (
         shapes=lambda shapes, attributes: (shapes["slopes"],),
         flops=per_element("slopes"),
     ),
+    *WORDS_OF_YOLO,
 )

@@ -87,8 +87,7 @@ class Yolov3DetectionOutput(YoloDetectionOutput):
         biases, mask, each = pairs(about.biases), list(about.mask), about.num_box
         if not bottoms or len(mask) != each * len(bottoms):
             raise ValueError(f"has {len(mask)} mask for {len(bottoms)} bottoms of {each} num_box each")
-        if max(mask) >= len(biases):
-            raise ValueError(f"mask {max(mask)} is none of {len(biases)} pairs of biases, from 0 on")
+        check_mask(mask, biases)
         scales = list(about.anchors_scale)
         if len(scales) != len(bottoms) or min(scales) < 1:
             raise ValueError(
@@ -111,6 +110,12 @@ def pairs(biases: Sequence[float]) -> Sides:
             f"biases {numbers} are not positive numbers, two (width, height) for each anchor"
         )
     return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def check_mask(mask: Sequence[int], biases: Sides) -> None:
+    """Raise ValueError for a number of an anchor that there is not."""
+    if max(mask) >= len(biases):
+        raise ValueError(f"mask {max(mask)} is none of {len(biases)} pairs of biases, from 0 on")
 
 
 def shares(biases: Sides, x: Tensor, scale: int) -> Sides:

@@ -32,10 +32,10 @@ class AnnotatedData(CaffeLayer):
     ) -> Sequence[Tensor]:
         data, parameters = message.data_param, message.transform_param
         about = message.annotated_data_param
-        if about.yolo_data_jitter:
+        if not 0 <= about.yolo_data_jitter < 1:
             raise ValueError(
-                f"yolo_data_jitter {number(about.yolo_data_jitter):g} cuts samples at random as Darknet "
-                f"does, which is not served; leave it out, and cut them by a batch_sampler"
+                f"yolo_data_jitter {number(about.yolo_data_jitter):g} is not a share by which sides are "
+                f"cut, 0 or more and below 1"
             )
         if about.max_objects < 1:
             raise ValueError("max_objects is 0; an image's label has room for 1 object or more")
@@ -82,6 +82,9 @@ def _augmentation(parameters: Any, about: Any, training: bool) -> dict[str, Any]
         "random": training,
         "mirror": parameters.mirror,
     }
+    if about.yolo_data_jitter and not about.batch_sampler:
+        fits = [each.resize_mode == each.FIT_LARGE_SIZE_AND_PAD for each in parameters.resize_param]
+        asked["jitter"] = {"most": number(about.yolo_data_jitter), "alike": fits == [True]}
     if parameters.HasField("emit_constraint"):
         emit = parameters.emit_constraint
         centre = emit.emit_type == emit.CENTER

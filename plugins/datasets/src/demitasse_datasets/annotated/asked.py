@@ -10,7 +10,7 @@ from demitasse import unknown
 from demitasse_datasets.annotated.augmentation import Augmentation
 from demitasse_datasets.annotated.colours import Distortion
 from demitasse_datasets.annotated.resizing import Resizing
-from demitasse_datasets.annotated.sampling import Sampler, Sampling
+from demitasse_datasets.annotated.sampling import Jitter, Sampler, Sampling
 from demitasse_datasets.images import LARGEST_IMAGE
 
 _Made = TypeVar("_Made")
@@ -22,7 +22,11 @@ def augmentation(given: Mapping[str, Any], seed: int, stream: int) -> Augmentati
     for name, kind in (("distortion", Distortion), ("resizing", Resizing)):
         if values.get(name) is not None:
             values[name] = _made(kind, values[name])
-    values["sampling"] = Sampling([_made(Sampler, each) for each in values.get("sampling", ())])
+    jitter = values.pop("jitter", None)
+    values["sampling"] = Sampling(
+        [_made(Sampler, each) for each in values.get("sampling", ())],
+        None if jitter is None else _made(Jitter, jitter),
+    )
     made = _made(Augmentation, {**values, "seed": seed, "stream": stream})
     if made.resizing:
         made.resizing.check()

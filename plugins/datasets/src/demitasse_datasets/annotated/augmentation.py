@@ -56,7 +56,7 @@ class Augmentation:
         """Sample ``number``: its image (height, width, channels), uint8, and objects: their class,
         number, corners and whether they are difficult (objects, 7). Raises DataError for an image that
         is smaller than the crop."""
-        draws = Draws(self.seed, self.stream, number, 4 * self.sampling.trials)
+        draws = Draws(self.seed, self.stream, number, self.sampling.draws)
         distorted = self.distortion.drawn(draws) if self.distortion else Distorted()
         height, width = pixels.shape[:2]
         left, top, across, down = self._larger(height, width, draws)

@@ -84,6 +84,9 @@ class AnnotatedSamples:
             label[: len(rows), 0], label[: len(rows), 1:] = 0, rows
             label[len(rows) :] = NONE
 
+    def where(self, number: int) -> str:
+        return f"{self.name}: {self._key(number)}"
+
     def _key(self, number: int) -> str:
         return f"key {shown(self._reader.key(number))}"
 
