@@ -116,6 +116,13 @@ MISTAKES = [
     ),
     (
         'kernels = "sw26010"',
+        '[level.sustained]\nf32 = "9 GFLOP/s"\n[level.sustained.operation]\nrelu = "9 GFLOP/s"',
+        32,
+        "sustained: unknown key 'operation'",
+        "did you mean 'operations'",
+    ),
+    (
+        'kernels = "sw26010"',
         '[level.sustained]\nf32 = "9 GFLOP/s"\noperations = 3',
         32,
         "operations = 3",
@@ -162,7 +169,7 @@ MISTAKES = [
         'kernels = "sw26010"',
         'sustained.f32 = "9 GFLOP/s"\nsustained.fp16 = "9 GFLOP/s"',
         31,
-        "sustained: unknown precision 'fp16'",
+        "sustained: unknown key 'fp16'",
         "did you mean 'bf16'",
     ),
     (

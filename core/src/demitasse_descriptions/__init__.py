@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from demitasse import (
+    PRECISIONS,
     DescriptionError,
     Level,
     Link,
@@ -203,6 +204,9 @@ class _Reader:
         own = {**table}
         self.check_rates(key, own)
         known = own.pop("operations", {}) if key == "sustained" else {}
+        valid = {*PRECISIONS, "source", "operations"}
+        for name in [each for each in own if key == "sustained" and each not in valid][:1]:
+            raise DescriptionError(unknown("key", name, valid, f"{self.place(name)}: {key}"))
         rate, operations = self.by_precision(own, source, key), dict[str, Quantity]()
         source = str(table.get("source", source))
         if not isinstance(known, dict):
