@@ -14,13 +14,11 @@ import pytest
 from machine_files import RACKS
 
 import demitasse
-from demitasse import CompositionError, DescriptionError, GradientSync, hookimpl, load_machine
-from demitasse_simulator.described import standing_in
+from demitasse import CompositionError, DescriptionError, GradientSync, hookimpl
 from demitasse_simulator.program import Simulation
 from demitasse_simulator.report import by_layer, human_bytes, show
 
 SAMPLES = {"data": (1, 12, 12), "label": ()}
-ROOT = Path(__file__).parents[3]
 
 NODE = """
 [[level]]
@@ -226,19 +224,6 @@ def test_only_nodes_that_are_there_take_part(solver: Path, machine: Callable[[st
     assert one.workers == 1 and not one.exchange
 
 
-def test_what_the_network_joins_has_its_levels_name(solver: Path) -> None:
-    """KESCH has 12 nodes of 16 devices (S-Caffe, section 6.1), which MPI joins."""
-    machine, _ = standing_in(load_machine(ROOT / "hwdesc/kesch-cs-storm.toml"))
-    with demitasse.compose(machine) as runtime:
-        made = runtime.simulate(solver, samples=SAMPLES, scaling="weak")
-        with pytest.raises(CompositionError, match=r"193 gpus of .*1 to 192; .*node x 12, gpu x 16"):
-            runtime.simulate(solver, samples=SAMPLES, nodes=193)
-    assert (made.workers, made.nodes, made.joined) == (192, 192, "192 gpus")
-    assert not any(" 1 workers" in line for line in made.sources)
-    assert "192 workers on 192 gpus, batch" in show(made)
-    assert any(line.startswith("192 gpus agree by chain and binomial") for line in made.sources)
-
-
 def test_strong_scaling_divides_the_batch_and_weak_scaling_multiplies_it(
     solver: Path, machine: Callable[[str], Path]
 ) -> None:
@@ -416,44 +401,6 @@ def test_here_rates_are_measured_and_remembered_and_the_step_is_not_run(
         assert (count > 0) is taken
 
 
-def described_elsewhere() -> list[Path]:
-    """The descriptions of machines that are not here, less those whose kernels sw26010's tests plan."""
-    files = sorted((ROOT / "hwdesc").glob("*.toml"))
-    machines = ((path, load_machine(path)) for path in files)
-    return [path for path, m in machines if m.simulated and "sw26010" not in (m.plugins or ())]
-
-
-DESCRIBED = described_elsewhere()
-
-
-def test_most_descriptions_of_the_house_are_of_machines_that_are_not_here() -> None:
-    assert len(DESCRIBED) >= 8
-
-
-@pytest.mark.parametrize("path", DESCRIBED, ids=lambda path: path.stem)
-def test_every_described_machine_of_the_house_can_be_simulated(path: Path, solver: Path) -> None:
-    described = load_machine(path)
-    machine, _ = standing_in(described)
-    with demitasse.compose(machine) as runtime:
-        done = runtime.simulate(solver, samples=SAMPLES, scaling="weak")
-    assert done.seconds > 0 and done.fits
-    for level in described.levels:
-        for memory in level.memory:
-            assert memory.capacity is not None and memory.bandwidth is not None
-
-
-def test_a_plugin_that_is_not_installed_is_stood_in_for(
-    solver: Path, machine: Callable[[str], Path]
-) -> None:
-    text = (CLUSTER % "").replace('"simulator"', '"allreduce-of-tomorrow"')
-    described = load_machine(machine(text))
-    made, lines = standing_in(described)
-    assert made.levels[1].sync is not None and made.levels[1].sync.plugin == "simulator"
-    assert "allreduce-of-tomorrow is not installed" in lines[0]
-    with demitasse.compose(made) as runtime:
-        assert runtime.simulate(solver, samples=SAMPLES, scaling="weak").exchange["seconds"] > 0
-
-
 def test_an_unknown_algorithm_of_a_description_says_where(
     solver: Path, machine: Callable[[str], Path]
 ) -> None:
@@ -516,13 +463,3 @@ def test_an_infogain_matrix_that_is_not_here_is_as_large_as_its_classes_say(
     loss = 'type: "InfogainLoss" infogain_loss_param { source: "far/infogain.binaryproto" }'
     net.write_text(net.read_text().replace('type: "SoftmaxWithLoss"', loss))
     assert simulated(solver, machine(NODE)).seconds > 0
-
-
-def test_a_machine_of_accelerators_that_are_not_here_is_simulated_without_their_libraries() -> None:
-    """Its description fits any machine that has one."""
-    machine, _ = standing_in(load_machine(ROOT / "hwdesc" / "one-gpu.toml"))
-    with demitasse.compose(machine) as runtime:
-        solver = ROOT / "examples" / "digits" / "digits_solver.prototxt"
-        found = runtime.simulate(solver)
-    assert {"conv1", "loss"} <= {each.name for each in found.timeline}
-    assert found.seconds > 0
