@@ -156,6 +156,9 @@ from demitasse_host.memory import (
 from demitasse_host.threads import (
     Workers as Workers,
 )
+from demitasse_host.waits import (
+    waits_for_cores as waits_for_cores,
+)
 from demitasse.machine import (
     Level as Level,
     Link as Link,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from demitasse_host import waits
 from demitasse_tuning import tuner, waiting
 from demitasse_tuning.cache import cache_file, read
 from demitasse_tuning.diagnosis import findings
@@ -144,7 +145,7 @@ def test_what_is_told_of_one_end_alone_does_not_disturb():
 
 
 def test_of_a_thread_that_ends_meanwhile_nothing_is_told_and_of_others_all(tmp_path, monkeypatch):
-    monkeypatch.setattr(waiting, "THREADS", tmp_path / "task")
+    monkeypatch.setattr(waits, "THREADS", tmp_path / "task")
     monkeypatch.setattr(waiting, "STATISTICS", tmp_path / "stat")
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     assert waited() == {}

@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from demitasse import PLAIN, Allocator, Candidate, Memory, Request, TensorSpec
+from demitasse import PLAIN, Allocator, Candidate, Memory, Request, TensorSpec, waits_for_cores
 
 ALIGNMENT = 64
 CALLS = 300
@@ -40,7 +39,6 @@ WHOLE = ("label", "index", "place", "regions", "steps", "lengths")
 """What operands of classes (and objects), of rows, of places, of regions of images and of how many steps
 or places there are, are called, in every vocabulary here."""
 
-THREADS = Path("/proc/self/task")
 Parts = tuple[float, ...]
 
 
@@ -55,7 +53,7 @@ class Bench:
         clock: Callable[[], float] = time.perf_counter,
         waits: Callable[[], Mapping[str, float]] | None = None,
     ) -> None:
-        self._allocator, self._clock, self._waits = allocator, clock, waits or waiting
+        self._allocator, self._clock, self._waits = allocator, clock, waits or waits_for_cores
         self._block: Memory | None = None
         self._other = np.ones(evict // 8) if evict else None
         self.disturbed = False
@@ -208,19 +206,6 @@ def wanted(request: Request, candidate: Candidate) -> list[TensorSpec | None]:
         for i, spec in enumerate(specs):
             layout = layouts[i] if layouts else PLAIN
             found.append(None if spec is None else replace(spec, layout=layout))
-    return found
-
-
-def waiting() -> dict[str, float]:
-    """Seconds that each thread of this process could have run and waited for a core, so far; nothing
-    where the system does not tell (it is Linux's schedstat that does)."""
-    found = {}
-    try:
-        for thread in THREADS.iterdir():
-            waited = (thread / "schedstat").read_text("ascii").split()[1]
-            found[thread.name] = int(waited) * 1e-9
-    except (OSError, ValueError, IndexError):
-        return {}  # not Linux, or a thread that just ended
     return found
 
 

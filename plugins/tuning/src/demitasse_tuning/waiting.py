@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-THREADS = Path("/proc/self/task")
+from demitasse import waits_for_cores
+
 STATISTICS = Path("/proc/stat")
 STOLEN = 8
 """The column of what a virtual machine's host took, in hundredths of seconds of all its cores."""
@@ -24,13 +25,8 @@ def waited() -> dict[str, float]:
     """Seconds that each thread of this process could have run and waited for a core, so far, and those
     that the host of a virtual machine took of a core; nothing of what the system does not tell (Linux
     does), or of threads that end meanwhile."""
-    found = dict[str, float]()
-    untold = OSError, ValueError, IndexError
-    with suppress(*untold):
-        for thread in THREADS.iterdir():
-            with suppress(*untold):
-                found[thread.name] = int((thread / "schedstat").read_text("ascii").split()[1]) * 1e-9
-    with suppress(*untold):
+    found = waits_for_cores()
+    with suppress(OSError, ValueError, IndexError):
         ticks = int(STATISTICS.read_text("ascii").split(maxsplit=STOLEN + 1)[STOLEN])
         found["host"] = ticks * 1e-2 / (os.cpu_count() or 1)
     return found
