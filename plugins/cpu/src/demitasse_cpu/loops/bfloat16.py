@@ -169,7 +169,9 @@ number: Any = intrinsic(_number_typed)
 got: Any = intrinsic(_got_typed)
 """``got(x, i)``: widen(x[i]) of a flat array for i from 0 on, where nothing that ``put`` writes in the
 same loop lies in x. So the compiler needs no slices to see that i is not negative, and no checks of what
-overlaps: of those it makes eight at most, and gives vectors up where there would be more."""
+overlaps: of those it makes eight at most, and gives vectors up where there would be more, or where a
+result lies in an operand's place. Both hold only if a loop reads all that it reads so, and asks nothing
+before: the promise of what is read in a branch is lost."""
 
 put: Any = intrinsic(_put_typed)
 """``put(y, i, value)``: y[i] = narrow(value, y), in the same way."""

@@ -49,7 +49,8 @@ def chosen(dy: Array, argmax: Array, dx: Array, mine: int, begin: int, end: int)
     zero = number(0, dy)
     dy, argmax, dx = dy[begin:end], argmax[begin:end], dx[begin:end]
     for i in range(dx.size):
-        put(dx, i, got(dy, i) if argmax[i] == mine else zero)
+        value = got(dy, i)
+        put(dx, i, value if got(argmax, i) == mine else zero)
 
 
 @compiled()

@@ -35,7 +35,8 @@ def masked(dy: Array, mask: Array, dx: Array, factor: float, begin: int, end: in
     zero, scale = number(0, dy), number(factor, dy)
     dy, mask, dx = dy[begin:end], mask[begin:end], dx[begin:end]
     for i in range(dx.size):
-        put(dx, i, scale * got(dy, i) if mask[i] != 0 else zero)
+        value = scale * got(dy, i)
+        put(dx, i, value if got(mask, i) != 0 else zero)
 
 
 @compiled()

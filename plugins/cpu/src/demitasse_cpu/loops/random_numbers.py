@@ -5,10 +5,12 @@ Philox4x32-10 (Salmon et al., 2011), each word in a 64-bit one, as vectors multi
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from demitasse_cpu.loops.bfloat16 import narrow, number, widen
-from demitasse_cpu.loops.compiled import Array, compiled
+from demitasse_cpu.loops.bfloat16 import got, number, put
+from demitasse_cpu.loops.compiled import Array, compiled, inlined
 
 _LOW = np.uint64(2**32 - 1)
 _HALF = np.uint64(32)
@@ -48,6 +50,26 @@ def _draw(
         drawn[i] = low | upper
 
 
+@inlined
+def _dropped(
+    x: Array, y: Array, mask: Array, keeps_mask: bool, drawn: Array, stride: int, count: int, scale: Any
+) -> None:
+    """``count`` elements that follow each other, of which every ``stride``-th byte tells whether to keep
+    one; y may be x."""
+    zero = number(0, x)
+    if keeps_mask:
+        told = mask[:count]
+        for i in range(count):
+            told[i] = got(drawn, i * stride)
+        for i in range(count):
+            value = scale * got(x, i)
+            put(y, i, value if got(told, i) != 0 else zero)
+    else:
+        for i in range(count):
+            value = scale * got(x, i)
+            put(y, i, value if got(drawn, i * stride) != 0 else zero)
+
+
 @compiled()
 def dropout(
     x: Array,
@@ -69,7 +91,7 @@ def dropout(
     """Samples ``begin`` to ``end`` of ``elements`` each; ``mask`` is not touched unless kept.
     ``words`` and ``drawn`` are the same memory, room for all of a sample's bytes where there are
     ``channels`` innermost, else (1) for some."""
-    zero, scale = number(0, x), number(factor, x)
+    scale = number(factor, x)
     low, high = iteration[0] & _LOW, iteration[0] >> _HALF
     blocks, together = (elements + 3) // 4, words.size
     for n in range(begin, end):
@@ -79,22 +101,15 @@ def dropout(
             _draw(some, first, j, low, high, key[0], key[1], threshold)
             start, stop = n * elements + 4 * first, min(4 * (first + together), elements) + n * elements
             given, result = x[start:stop], y[start:stop]
+            kept = mask[start:stop] if keeps_mask else mask
             if channels > 1:
                 plane = elements // channels
                 for p in range(plane):
-                    near, kept = given[p * channels :], result[p * channels :]
-                    for c in range(channels):
-                        keep = drawn[c * plane + p]
-                        kept[c] = narrow(scale * widen(near[c]) if keep != 0 else zero, y)
-                        if keeps_mask:
-                            mask[start + p * channels + c] = keep
+                    at = p * channels
+                    near, there, marks = given[at:], result[at:], kept[at:]
+                    _dropped(near, there, marks, keeps_mask, drawn[p:], plane, channels, scale)
             else:
-                for i in range(result.size):
-                    result[i] = narrow(scale * widen(given[i]) if drawn[i] != 0 else zero, y)
-                if keeps_mask:
-                    kept = mask[start:stop]
-                    for i in range(kept.size):
-                        kept[i] = drawn[i]
+                _dropped(given, result, kept, keeps_mask, drawn, 1, result.size, scale)
 
 
 @compiled()
