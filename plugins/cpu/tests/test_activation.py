@@ -73,11 +73,13 @@ def test_dropout_draws_the_mask_of_the_core(
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("axis", [1, 2])
+@pytest.mark.parametrize(("axis", "inner"), [(1, 5), (2, 5), (1, 150), (0, 7)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_softmax_and_its_gradient(compute: Compute, dtype: str, axis: int, in_place: bool) -> None:
+def test_softmax_and_its_gradient(
+    compute: Compute, dtype: str, axis: int, inner: int, in_place: bool
+) -> None:
     random = np.random.default_rng(4)
-    x = (random.standard_normal((7, 11, 5)) * 40).astype(dtype)
+    x = (random.standard_normal((7, 11, inner)) * 40).astype(dtype)
     powers = np.exp(x.astype(np.float64) - x.max(axis, keepdims=True))
     expected = powers / powers.sum(axis, keepdims=True)
     (y,) = compute("softmax", [x], {"axis": axis}, in_place=in_place)
@@ -87,3 +89,15 @@ def test_softmax_and_its_gradient(compute: Compute, dtype: str, axis: int, in_pl
     y64, dy64 = y.astype(np.float64), dy.astype(np.float64)
     wanted = y64 * (dy64 - (dy64 * y64).sum(axis, keepdims=True))
     np.testing.assert_allclose(dx, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("inner", [1, 150])
+def test_what_is_no_number_makes_none_of_its_own_prediction_alone(compute: Compute, inner: int) -> None:
+    x = np.random.default_rng(5).standard_normal((4, 9, inner)).astype(np.float32)
+    x[1, 0, 0], x[2, 5, 0], x[3, 8, 0] = np.nan, np.nan, -np.inf
+    powers = np.exp(x.astype(np.float64))
+    expected = powers / powers.sum(1, keepdims=True)
+    (y,) = compute("softmax", [x], {"axis": 1})
+    assert np.isnan(y[1:3, :, 0]).all()
+    assert y[3, 8, 0] == 0
+    np.testing.assert_allclose(y, expected, rtol=1e-5)

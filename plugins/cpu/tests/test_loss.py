@@ -13,11 +13,11 @@ from demitasse import DataError
 Compute = Callable[..., list[Any]]
 
 
-def predictions(dtype: str, kind: str) -> tuple[Any, Any]:
-    """Scores of 7 classes at 6 x 3 places, class axis 1, and labels of which some are 2."""
+def predictions(dtype: str, kind: str, places: int = 3) -> tuple[Any, Any]:
+    """Scores of 7 classes at 6 x ``places``, class axis 1, and labels of which some are 2."""
     random = np.random.default_rng(7)
-    x = (random.standard_normal((6, 7, 3)) * 5).astype(dtype)
-    return x, random.integers(0, 7, (6, 3)).astype(kind)
+    x = (random.standard_normal((6, 7, places)) * 5).astype(dtype)
+    return x, random.integers(0, 7, (6, places)).astype(kind)
 
 
 def normaliser(label: Any, ignore: int | None, normalization: str) -> float:
@@ -28,11 +28,14 @@ def normaliser(label: Any, ignore: int | None, normalization: str) -> float:
 
 @pytest.mark.parametrize("normalization", ["valid", "full", "batch_size", "none"])
 @pytest.mark.parametrize("ignore", [None, 2])
-@pytest.mark.parametrize(("dtype", "kind"), [("float32", "float32"), ("float64", "int32")])
+@pytest.mark.parametrize(
+    ("dtype", "kind", "places"),
+    [("float32", "float32", 3), ("float64", "int32", 1), ("float32", "int32", 150)],
+)
 def test_softmax_loss_and_its_gradient(
-    compute: Compute, dtype: str, kind: str, ignore: int | None, normalization: str
+    compute: Compute, dtype: str, kind: str, places: int, ignore: int | None, normalization: str
 ) -> None:
-    x, label = predictions(dtype, kind)
+    x, label = predictions(dtype, kind, places)
     given = {"ignore_label": ignore, "normalization": normalization}
     powers = np.exp(x.astype(np.float64))
     probability = powers / powers.sum(1, keepdims=True)

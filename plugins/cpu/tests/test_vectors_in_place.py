@@ -11,7 +11,13 @@ import pytest
 
 numba = pytest.importorskip("numba")
 
-from demitasse_cpu.loops import combinations, elementwise, random_numbers  # noqa: E402
+from demitasse_cpu.loops import (  # noqa: E402
+    combinations,
+    elementwise,
+    pair_loss,
+    plane_normalization,
+    random_numbers,
+)
 
 SIZE = 6000
 
@@ -24,6 +30,15 @@ def element_loops() -> dict[str, tuple[Any, tuple[Any, ...]]]:
         "relu_backward": (elementwise.relu_backward, (x, x, x, factor, n, n)),
         "masked": (elementwise.masked, (x, marks, x, factor, n, n)),
         "chosen": (combinations.chosen, (x, numba.int32[::1], x, n, n, n)),
+        "plane_scaled": (plane_normalization.plane_scaled, (x, x, x, x, factor, n, n, n, n)),
+        "plane_normalised": (
+            plane_normalization.plane_normalised,
+            (x, x, x, x, x, factor, factor, n, n, n, n),
+        ),
+        "sigmoid_cross_entropy_loss_backward": (
+            pair_loss.sigmoid_cross_entropy_loss_backward,
+            (x, x, x, x, factor, factor, n, n),
+        ),
         "scaled_sum_where": (elementwise.scaled_sum_where, (x, x, x, x, factor, factor, n, n)),
     }
 

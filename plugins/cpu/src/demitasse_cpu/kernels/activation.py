@@ -9,12 +9,14 @@ from typing import Any
 from demitasse import PLAIN, Candidate, Request, Work
 from demitasse_cpu.kernels.layouts import by_channels, is_by_channels, like, unconverted
 from demitasse_cpu.kernels.requests import (
+    ROOM_OF_ROWS,
     aligned,
     flat,
     is_real,
     parts_for,
     philox_key,
     rows_along,
+    rows_together,
     spec,
 )
 from demitasse_cpu.kernels.work import ready, spread
@@ -141,10 +143,13 @@ def _by_row(request: Request, loop: str) -> Iterable[Candidate]:
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import loss as loops
 
-        arguments = (*map(flat, inputs), flat(outputs[0]), classes, inner)
-        return spread(getattr(loops, loop), arguments, rows, parts)
+        arrays, shares = [*map(flat, inputs), flat(outputs[0])], []
+        for i, part in enumerate(divide(rows, parts)):
+            beside = rows_together(workspace[i * ROOM_OF_ROWS :], arrays[-1].dtype)
+            shares.append(ready(getattr(loops, loop), *arrays, *beside, classes, inner, *part))
+        return at_once(shares)
 
-    return (Candidate(KERNEL, bind),)
+    return (Candidate(KERNEL, bind, workspace=parts * ROOM_OF_ROWS),)
 
 
 FACTORIES = {

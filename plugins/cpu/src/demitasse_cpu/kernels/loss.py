@@ -8,7 +8,15 @@ from typing import Any
 
 from demitasse import Candidate, DataError, Request, SampleError, TensorSpec, Work
 from demitasse_cpu.kernels.layouts import like
-from demitasse_cpu.kernels.requests import flat, is_real, parts_for, rows_along, spec
+from demitasse_cpu.kernels.requests import (
+    ROOM_OF_ROWS,
+    flat,
+    is_real,
+    parts_for,
+    rows_along,
+    rows_together,
+    spec,
+)
 from demitasse_cpu.kernels.work import ready, spread
 from demitasse_cpu.native import at_once, in_order
 from demitasse_cpu.threads import divide
@@ -47,18 +55,18 @@ def _loss_of_softmax(request: Request, loop: str, *numbers: float) -> Iterable[C
         partials, wrong = _sums(workspace, parts)
         shares = []
         for i, part in enumerate(divide(rows, parts)):
-            if probability is not None:
-                kept = flat(outputs[1])
-            else:
-                kept = _room(workspace, parts, i, room, scores.dtype)
-            arguments = *operands, kept, probability is not None, partials[i], _ignored(request)
-            shares.append(ready(getattr(loops, loop), *arguments, *numbers, classes, inner, *part))
+            own = _room(workspace, parts, i, ROOM_OF_ROWS + room, "uint8")
+            beside = rows_together(own, scores.dtype)
+            kept = own[ROOM_OF_ROWS:].view(scores.dtype) if probability is None else flat(outputs[1])
+            arguments = *operands, kept, probability is not None, partials[i], *beside
+            figures = _ignored(request), *numbers, classes, inner
+            shares.append(ready(getattr(loops, loop), *arguments, *figures, *part))
         divisor = _divisor(request, _samples(request, axis), rows)
         failed = wrong_label(request, wrong, labels, rows // spec(x).shape[0], classes)
         total = ready(loops.total_loss, partials, flat(outputs[0]), wrong, divisor, failed=failed)
         return in_order([at_once(shares), total])
 
-    room_of_all = parts * (_PARTIAL + room) + _PARTIAL
+    room_of_all = parts * (_PARTIAL + ROOM_OF_ROWS + room) + _PARTIAL
     return (Candidate(KERNEL, bind, workspace=room_of_all, in_place=False),)
 
 

@@ -52,6 +52,19 @@ def rows_along(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
     return prod(shape[:axis]) * inner, shape[axis], inner
 
 
+_ROWS = 64
+
+ROOM_OF_ROWS = 2 * 8 * _ROWS
+"""Bytes of workspace that ``rows_together`` takes."""
+
+
+def rows_together(workspace: Any, dtype: Any) -> tuple[Any, Any]:
+    """A number of ``dtype`` and a float64 sum for each of the predictions that a loop takes together,
+    which lie side by side, so that all numbers of a class are one vector."""
+    numbers, sums = workspace[: ROOM_OF_ROWS // 2], workspace[ROOM_OF_ROWS // 2 : ROOM_OF_ROWS]
+    return numbers.view(dtype)[:_ROWS], sums.view("float64")
+
+
 def philox_key(attributes: Mapping[str, Any]) -> Any:
     """The two words, for 64-bit arithmetic, of an operation's key; see demitasse's random numbers."""
     import numpy as np

@@ -9,51 +9,132 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from demitasse_cpu.loops.bfloat16 import narrow, number
+from demitasse_cpu.loops.bfloat16 import got, narrow, number, put
 from demitasse_cpu.loops.compiled import Array, compiled
+from demitasse_cpu.loops.exponentials import exponential
 from demitasse_cpu.native import WrongError
 
 
 @compiled()
-def _softmax_of(x: Array, y: Array, at: int, classes: int, inner: int) -> Any:
+def _softmax_of(x: Array, y: Array) -> Any:
     """The softmax of one row; returns the largest of x, and the logarithm of what the powers of x
     less that sum to. They are added in float64: of a million classes alike a float32 would lose the
     fifth digit, and of 2^24 all that follow."""
-    real = x.dtype.type
-    largest = x[at]
-    for c in range(1, classes):
-        value = x[at + c * inner]
+    largest = x[0]
+    for c in range(1, x.size):
+        value = x[c]
         if not (value <= largest) and largest == largest:
             largest = value
+    for c in range(x.size):
+        put(y, c, exponential(got(x, c) - largest))
     total = 0.0
-    for c in range(classes):
-        power = math.exp(x[at + c * inner] - largest)
-        total += power
-        y[at + c * inner] = power
-    divisor = real(total)
-    for c in range(classes):
-        y[at + c * inner] /= divisor
+    for c in range(y.size):
+        total += y[c]
+    divisor = number(total, x)
+    for c in range(y.size):
+        y[c] /= divisor
     return largest, math.log(total)
 
 
 @compiled()
-def softmax(x: Array, y: Array, classes: int, inner: int, begin: int, end: int) -> None:
-    for row in range(begin, end):
-        _softmax_of(x, y, row // inner * classes * inner + row % inner, classes, inner)
+def _softmax_of_many(
+    x: Array, y: Array, classes: int, inner: int, largest: Array, totals: Array
+) -> None:
+    """The softmax of as many rows as ``largest`` has places, which begin side by side: all of a class
+    at a time, as vectors take them. Leaves what ``_softmax_of`` returns, but the sums themselves."""
+    n = largest.size
+    totals = totals[:n]
+    for i in range(n):
+        largest[i] = x[i]
+        totals[i] = 0
+    for c in range(1, classes):
+        line = x[c * inner : c * inner + n]
+        for i in range(n):
+            value, most = line[i], largest[i]
+            largest[i] = value if (not (value <= most)) & (most == most) else most
+    for c in range(classes):
+        line, powers = x[c * inner : c * inner + n], y[c * inner : c * inner + n]
+        for i in range(n):
+            put(powers, i, exponential(got(line, i) - got(largest, i)))
+        for i in range(n):
+            totals[i] += powers[i]
+    for c in range(classes):
+        shares = y[c * inner : c * inner + n]
+        for i in range(n):
+            shares[i] /= number(totals[i], x)
+
+
+@compiled()
+def softmax(
+    x: Array, y: Array, largest: Array, totals: Array, classes: int, inner: int, begin: int, end: int
+) -> None:
+    """``largest`` and ``totals``, float64, have room for rows that are taken together."""
+    row = begin
+    while row < end:
+        at, n = row // inner * classes * inner + row % inner, 1
+        if inner == 1:
+            _softmax_of(x[at : at + classes], y[at : at + classes])
+        else:
+            n = min(largest.size, end - row, inner - row % inner)
+            _softmax_of_many(x[at:], y[at:], classes, inner, largest[:n], totals)
+        row += n
+
+
+@compiled()
+def _softmax_backward_of(dy: Array, y: Array, dx: Array) -> None:
+    """Of one row."""
+    total = 0.0
+    for c in range(y.size):
+        total += float(dy[c]) * float(y[c])
+    mean = number(total, y)
+    for c in range(y.size):
+        put(dx, c, got(y, c) * (got(dy, c) - mean))
+
+
+@compiled()
+def _softmax_backward_of_many(
+    dy: Array, y: Array, dx: Array, classes: int, inner: int, means: Array, totals: Array
+) -> None:
+    """Of as many rows as ``means`` has places, which begin side by side."""
+    n = means.size
+    totals = totals[:n]
+    for i in range(n):
+        totals[i] = 0
+    for c in range(classes):
+        given, share = dy[c * inner : c * inner + n], y[c * inner : c * inner + n]
+        for i in range(n):
+            totals[i] += float(given[i]) * float(share[i])
+    for i in range(n):
+        means[i] = number(totals[i], y)
+    for c in range(classes):
+        given, share = dy[c * inner : c * inner + n], y[c * inner : c * inner + n]
+        result = dx[c * inner : c * inner + n]
+        for i in range(n):
+            put(result, i, got(share, i) * (got(given, i) - got(means, i)))
 
 
 @compiled()
 def softmax_backward(
-    dy: Array, y: Array, dx: Array, classes: int, inner: int, begin: int, end: int
+    dy: Array,
+    y: Array,
+    dx: Array,
+    means: Array,
+    totals: Array,
+    classes: int,
+    inner: int,
+    begin: int,
+    end: int,
 ) -> None:
-    for row in range(begin, end):
-        at = row // inner * classes * inner + row % inner
-        total = 0.0
-        for i in range(at, at + classes * inner, inner):
-            total += float(dy[i]) * float(y[i])
-        mean = y.dtype.type(total)
-        for i in range(at, at + classes * inner, inner):
-            dx[i] = y[i] * (dy[i] - mean)
+    """``means`` and ``totals`` as ``largest`` and ``totals`` of softmax."""
+    row = begin
+    while row < end:
+        at, n = row // inner * classes * inner + row % inner, 1
+        if inner == 1:
+            _softmax_backward_of(dy[at : at + classes], y[at : at + classes], dx[at : at + classes])
+        else:
+            n = min(means.size, end - row, inner - row % inner)
+            _softmax_backward_of_many(dy[at:], y[at:], dx[at:], classes, inner, means[:n], totals)
+        row += n
 
 
 @compiled()
@@ -68,28 +149,39 @@ def softmax_loss(
     probability: Array,
     keeps_probability: bool,
     partial: Array,
+    largest: Array,
+    totals: Array,
     ignored: float,
     classes: int,
     inner: int,
     begin: int,
     end: int,
 ) -> None:
-    """``probability`` has room for as much as one (classes, inner) when it is not kept."""
+    """``probability`` has room for as much as one (classes, inner) when it is not kept; ``largest`` and
+    ``totals`` as in softmax."""
     partial[:] = 0
-    for row in range(begin, end):
-        at = row // inner * classes * inner + row % inner
-        value = float(label[row])
-        counts = value != ignored
-        if counts and not _is_class(value, classes):
-            partial[2] = row + 1
-            return
-        source = x[at : at + (classes - 1) * inner + 1]
+    row = begin
+    while row < end:
+        at, n = row // inner * classes * inner + row % inner, 1
         start = at if keeps_probability else row % inner
-        target = probability[start : start + (classes - 1) * inner + 1]
-        largest, logarithm = _softmax_of(source, target, 0, classes, inner)
-        if counts:
-            partial[0] += logarithm + (largest - source[int(value) * inner])
-            partial[1] += 1
+        if inner > 1:
+            n = min(largest.size, end - row, inner - row % inner)
+            _softmax_of_many(x[at:], probability[start:], classes, inner, largest[:n], totals)
+        for i in range(n):
+            value = float(label[row + i])
+            counts = value != ignored
+            if counts and not _is_class(value, classes):
+                partial[2] = row + i + 1
+                return
+            if inner == 1:
+                source, target = x[at : at + classes], probability[start : start + classes]
+                most, logarithm = _softmax_of(source, target)
+            else:
+                most, logarithm = largest[i], math.log(totals[i])
+            if counts:
+                partial[0] += logarithm + (most - x[at + int(value) * inner + i])
+                partial[1] += 1
+        row += n
 
 
 @compiled()
@@ -124,23 +216,25 @@ def softmax_loss_backward(
             divisor += float(label[row]) != ignored
         divisor = max(divisor, 1.0)
     factor, zero, one = number(dloss[0] / divisor, dx), number(0, dx), number(1, dx)
-    for row in range(begin, end):
-        at = row // inner * classes * inner + row % inner
-        value = float(label[row])
-        if value == ignored:
-            for i in range(at, at + classes * inner, inner):
-                dx[i] = narrow(zero, dx)
-            continue
-        own = at + int(value) * inner
-        at_own = probability[own] - one  # dx may be the same memory
-        if inner == 1:
-            source, target = probability[at : at + classes], dx[at : at + classes]
+    row = begin
+    while row < end:
+        at, n = row // inner * classes * inner + row % inner, min(end - row, inner - row % inner)
+        labels, value = label[row : row + n], float(label[row])
+        if inner > 1:
             for c in range(classes):
-                target[c] = narrow(factor * source[c], dx)
+                source, target = probability[at + c * inner :][:n], dx[at + c * inner :][:n]
+                for i in range(n):
+                    wanted = got(labels, i)
+                    slope = factor * (got(source, i) - (one if wanted == c else zero))
+                    put(target, i, zero if wanted == ignored else slope)
         else:
-            for i in range(at, at + classes * inner, inner):
-                dx[i] = narrow(factor * probability[i], dx)
-        dx[own] = narrow(factor * at_own, dx)
+            source, target = probability[at : at + classes], dx[at : at + classes]
+            at_own = source[int(value)] - one if value != ignored else zero  # dx may be the same memory
+            for c in range(classes):
+                put(target, c, zero if value == ignored else factor * got(source, c))
+            if value != ignored:
+                target[int(value)] = narrow(factor * at_own, dx)
+        row += n
 
 
 @compiled()
@@ -239,6 +333,8 @@ def infogain_loss(
     probability: Array,
     keeps_probability: bool,
     partial: Array,
+    largest: Array,
+    totals: Array,
     ignored: float,
     least: float,
     classes: int,
@@ -246,25 +342,27 @@ def infogain_loss(
     begin: int,
     end: int,
 ) -> None:
-    """``probability`` as in softmax_loss."""
+    """``probability``, ``largest`` and ``totals`` as in softmax_loss."""
     partial[:] = 0
-    for row in range(begin, end):
+    row = begin
+    while row < end:
         at = row // inner * classes * inner + row % inner
-        value = float(label[row])
-        counts = value != ignored
-        if counts and not _is_class(value, classes):
-            partial[2] = row + 1
-            return
-        source = x[at : at + (classes - 1) * inner + 1]
-        start = at if keeps_probability else row % inner
-        target = probability[start : start + (classes - 1) * inner + 1]
-        _softmax_of(source, target, 0, classes, inner)
-        if counts:
-            gains = matrix[int(value) * classes : (int(value) + 1) * classes]
-            for c in range(classes):
-                share = float(target[c * inner])
-                partial[0] -= gains[c] * math.log(least if share < least else share)
-            partial[1] += 1
+        n = min(largest.size, end - row, inner - row % inner)
+        target = probability[at if keeps_probability else row % inner :]
+        _softmax_of_many(x[at:], target, classes, inner, largest[:n], totals)
+        for i in range(n):
+            value = float(label[row + i])
+            counts = value != ignored
+            if counts and not _is_class(value, classes):
+                partial[2] = row + i + 1
+                return
+            if counts:
+                gains = matrix[int(value) * classes : (int(value) + 1) * classes]
+                for c in range(classes):
+                    share = float(target[c * inner + i])
+                    partial[0] -= gains[c] * math.log(least if share < least else share)
+                partial[1] += 1
+        row += n
 
 
 @compiled()

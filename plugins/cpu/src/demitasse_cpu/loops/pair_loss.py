@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 
+from demitasse_cpu.loops.bfloat16 import got, put
 from demitasse_cpu.loops.compiled import Array, compiled
 from demitasse_cpu.loops.exponentials import exponential, logarithm_of_one_plus
 
@@ -74,10 +75,11 @@ def sigmoid_cross_entropy_loss_backward(
     one, zero, factor = x.dtype.type(1), x.dtype.type(0), x.dtype.type(dloss[0] / divisor)
     values, targets, slopes = x[begin:end], target[begin:end], dx[begin:end]
     for i in range(values.size):
-        value, wanted = values[i], x.dtype.type(targets[i])
+        value, wanted = got(values, i), x.dtype.type(got(targets, i))
         power = exponential(-abs(value))
         share = (one if value >= 0 else power) / (one + power)
-        slopes[i] = factor * (share - wanted) if np.trunc(wanted) != ignored else zero
+        slope = factor * (share - wanted)
+        put(slopes, i, slope if np.trunc(wanted) != ignored else zero)
 
 
 @compiled(reassociate=True)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from demitasse_cpu.loops.batch_normalization import keep_moments
+from demitasse_cpu.loops.bfloat16 import got, put
 from demitasse_cpu.loops.compiled import Array, compiled, inlined
 
 _CHUNK = 512
@@ -92,9 +93,9 @@ def plane_batch_norm(
         for image in range(images):
             given, result = _plane(x, image, c, channels, plane), _plane(y, image, c, channels, plane)
             for i in range(plane):
-                value = (given[i] - centre) * slope + level
+                value = (got(given, i) - centre) * slope + level
                 value = ceiling if value > ceiling else value
-                result[i] = floor if value < floor else value
+                put(result, i, floor if value < floor else value)
 
 
 @compiled(reassociate=True)
@@ -145,10 +146,10 @@ def plane_batch_norm_backward(
             arriving, given = _plane(dy, image, c, channels, plane), _plane(x, image, c, channels, plane)
             result = _plane(dx, image, c, channels, plane)
             for i in range(plane):
-                off, arrived = given[i] - centre, arriving[i]
+                off, arrived = got(given, i) - centre, got(arriving, i)
                 made = off * slope + level
                 value = zero if (made <= floor) | (made >= ceiling) else arrived
-                result[i] = slope * value - offset - tilt * off
+                put(result, i, slope * value - offset - tilt * off)
 
 
 @compiled()
@@ -173,9 +174,9 @@ def plane_normalised(
         at = which * plane
         given, result = x[at : at + plane], y[at : at + plane]
         for i in range(plane):
-            value = (given[i] - centre) * slope + level
+            value = (got(given, i) - centre) * slope + level
             value = ceiling if value > ceiling else value
-            result[i] = floor if value < floor else value
+            put(result, i, floor if value < floor else value)
 
 
 @compiled()
@@ -189,8 +190,8 @@ def plane_scaled(
         at = which * plane
         given, result = x[at : at + plane], y[at : at + plane]
         for i in range(plane):
-            value = given[i] * slope + level
-            result[i] = floor if value < floor else value
+            value = got(given, i) * slope + level
+            put(result, i, floor if value < floor else value)
 
 
 @compiled(reassociate=True)
@@ -216,4 +217,4 @@ def plane_scaled_backward(
         for image in range(images if gives_dx else 0):
             given, result = _plane(dy, image, c, channels, plane), _plane(dx, image, c, channels, plane)
             for i in range(plane):
-                result[i] = slope * given[i]
+                put(result, i, slope * got(given, i))
