@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from demitasse_cli.main import main
+from demitasse_cli.timeline import Timeline
 
 
 def test_a_run_is_drawn_with_its_phases_and_one_iteration_s_operations(
@@ -38,6 +40,19 @@ def test_a_run_is_drawn_with_its_phases_and_one_iteration_s_operations(
     ]
     assert operations[0]["args"]["kernel"] == "direct"
     assert runtime.made.profiled == 1
+
+
+def test_neighbours_do_not_overlap_by_rounding() -> None:
+    """Perfetto reads whole nanoseconds, and leaves out what overlaps the one before."""
+    entry: Any = SimpleNamespace(
+        kernel="direct", plugin="cpu", operation="convolution", flops=1.0, bytes=1.0,
+        layer="conv1", phase="forward",
+    )  # fmt: skip
+    timeline = Timeline()
+    timeline.profile([(entry, 1.00000051e-6 / 3)] * 200)
+    drawn = [event for event in timeline.events if event["ph"] == "X"]
+    ends = [(round(e["ts"] * 1e3), round((e["ts"] + e["dur"]) * 1e3)) for e in drawn]
+    assert len(drawn) == 200 and all(before[1] == after[0] for before, after in pairwise(ends))
 
 
 def test_without_the_option_nothing_is_profiled(runtime: Any) -> None:

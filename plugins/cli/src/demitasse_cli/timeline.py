@@ -85,13 +85,16 @@ class Timeline:
     def _add(
         self, process: int, row: int, name: str, kind: str, begin: float, seconds: float, args: Any
     ) -> None:
+        # Both ends are rounded: Perfetto leaves out what overlaps its neighbour by a nanosecond.
+        since = begin - self._start
+        start, stop = (round(end * 1e6, 3) for end in (since, since + seconds))
         self.events.append(
             {
                 "name": name,
                 "cat": kind,
                 "ph": "X",
-                "ts": round((begin - self._start) * 1e6, 3),
-                "dur": round(seconds * 1e6, 3),
+                "ts": start,
+                "dur": round(stop - start, 3),
                 "pid": process,
                 "tid": row,
                 "args": args,
