@@ -134,6 +134,7 @@ def test_files_hold_the_picture_and_the_data(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (("rign", "--ranks", 4), "unknown algorithm 'rign'; did you mean 'ring'"),
+        (("aut", "--ranks", 4), "unknown algorithm 'aut'; did you mean 'auto'"),
         (
             ("ring", "--ranks", 4, "--goal", "reduced"),
             "unknown goal 'reduced'; did you mean 'allreduce'|valid",

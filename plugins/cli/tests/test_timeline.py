@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from demitasse import Event
 from demitasse_cli.main import main
+from demitasse_cli.timeline import Timeline
 
 
 def test_a_run_is_drawn_with_its_phases_and_one_iteration_s_operations(
@@ -38,6 +42,39 @@ def test_a_run_is_drawn_with_its_phases_and_one_iteration_s_operations(
     ]
     assert operations[0]["args"]["kernel"] == "direct"
     assert runtime.made.profiled == 1
+
+
+def test_neighbours_do_not_overlap_by_rounding() -> None:
+    """Perfetto reads whole nanoseconds, and leaves out what overlaps the one before."""
+    entry: Any = SimpleNamespace(
+        kernel="direct", plugin="cpu", operation="convolution", flops=1.0, bytes=1.0,
+        layer="conv1", phase="forward",
+    )  # fmt: skip
+    timeline = Timeline()
+    timeline.profile([(entry, 1.00000051e-6 / 3)] * 200)
+    drawn = [event for event in timeline.events if event["ph"] == "X"]
+    ends = [(round(e["ts"] * 1e3), round((e["ts"] + e["dur"]) * 1e3)) for e in drawn]
+    assert len(drawn) == 200 and all(before[1] == after[0] for before, after in pairwise(ends))
+
+
+def test_synchronisations_that_go_on_at_once_have_a_row_each() -> None:
+    """Broadcasts that are all posted first: a viewer would leave out those that overlap in a row."""
+    timeline = Timeline()
+    now = time.perf_counter()
+    spans = [
+        ("c", now + 3, now + 4),
+        ("a", now, now + 2),
+        ("b", now + 1, now + 3),
+        ("d", now + 4, now + 5),
+    ]
+    values = {"seconds": 5.0, "loss": 0.0, "rate": 0.1, "phases": {}, "spans": lambda: spans}
+    timeline(Event("iteration", 1, values))
+    rows = {e["name"]: e["tid"] for e in timeline.events if e.get("cat") == "synchronisation"}
+    assert rows == {"a": 3, "b": 4, "c": 3, "d": 3}
+    named = [e for e in timeline.events if e["name"] == "thread_name" and e["pid"] == 1]
+    assert {e["tid"]: e["args"]["name"] for e in named} == {
+        1: "iterations", 2: "phases", 3: "synchronisation", 4: "synchronisation",
+    }  # fmt: skip
 
 
 def test_without_the_option_nothing_is_profiled(runtime: Any) -> None:

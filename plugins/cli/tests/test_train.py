@@ -15,7 +15,7 @@ import pytest
 
 from demitasse import PRECISIONS, Event, ModelError, NumericsError
 from demitasse_cli import options
-from demitasse_cli.history import HISTORY, History
+from demitasse_cli.history import HISTORY, History, came_to
 from demitasse_cli.main import main
 from demitasse_cli.newest import snapshots
 
@@ -314,6 +314,14 @@ def test_a_signal_saves_and_stops(
     assert last.endswith("snapshot s_iter_2.demitasse")
     assert json.loads((tmp_path / "result.json").read_text())["interrupted"] is True
     assert {each: signal.getsignal(each) for each in before} == before
+
+
+def test_the_last_line_says_of_which_iteration_its_scores_are() -> None:
+    history = History()
+    history(Event("test", 0, {"scores": {"accuracy": 0.1}}))
+    assert "test of iteration 0: accuracy 0.1" in came_to(578, 0.5, history, 6.2)
+    history(Event("test", 578, {"scores": {"accuracy": 0.9}}))
+    assert "  test accuracy 0.9" in came_to(578, 0.5, history, 6.2)
 
 
 def test_resume_auto_takes_the_newest_snapshot(runtime: Any, tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 from demitasse import CompositionError, ModelError, PluginError, load_machine
-from demitasse_simulator import commands, papers, report, scalability
+from demitasse_simulator import commands, drawing, papers, report, scalability
 from demitasse_simulator.commands import _Progress, reproduce, shapes, simulate
+from demitasse_simulator.step import Happening
 
 NODE = """
 [[level]]
@@ -90,7 +91,46 @@ def test_the_trace_is_what_chrome_reads(
         assert event["cat"] in ("read", "forward", "backward", "synchronise")
         assert event["args"]["time"].startswith("simulated, ")
     by_row = sorted((e for e in events if e["tid"] == 1), key=lambda e: e["ts"])
-    assert all(a["ts"] + a["dur"] <= b["ts"] + 0.01 for a, b in pairwise(by_row))
+    # In whole nanoseconds, as Perfetto reads it, which leaves out what overlaps.
+    ends = [(round(e["ts"] * 1e3), round((e["ts"] + e["dur"]) * 1e3)) for e in by_row]
+    assert all(stop <= start for (_, stop), (start, _) in pairwise(ends))
+
+
+def test_neighbours_in_a_trace_do_not_overlap_by_rounding() -> None:
+    starts = [number * 1.00000051e-6 / 3 for number in range(200)]
+    row = [
+        Happening("compute", "conv1", "forward", start, stop - start, "kernel")
+        for start, stop in pairwise(starts)
+    ]
+    told = json.loads(drawing.trace(row, "a step"))["traceEvents"]
+    drawn = [event for event in told if event["ph"] == "X"]
+    ends = [(round(e["ts"] * 1e3), round((e["ts"] + e["dur"]) * 1e3)) for e in drawn]
+    assert all(before[1] == after[0] for before, after in pairwise(ends))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "last"),
+    [
+        (13.09, "12 s"),
+        (8.932e-3, "8 ms"),
+        (0.2, "200 ms"),
+        (4.2e-6, "4 us"),
+        (3e-8, "0.03 us"),
+        (1, "1 s"),
+        (12345.0, "12,000 s"),
+    ],
+)
+def test_a_picture_has_round_times_below(seconds: float, last: str) -> None:
+    waited = Happening("compute", "samples", "read", 0.0, seconds, "wait")
+    svg = ET.fromstring(drawing.picture([waited], "a step"))
+    texts = [(float(str(each.get("x"))), each) for each in svg.iter("{http://www.w3.org/2000/svg}text")]
+    times = [(x, each) for x, each in texts if str(each.text)[0].isdigit()]
+    assert 5 <= len(times) <= 11
+    assert (times[0][1].text or "").startswith("0 ") and times[-1][1].text == last
+    for x, each in times:  # a letter is at most 8 wide
+        wide = 8 * len(str(each.text))
+        assert x + (wide / 2 if each.get("text-anchor") == "middle" else 0) <= drawing.WIDTH
+    assert "wait" in [each.text for _, each in texts]
 
 
 def test_json_on_standard_output_is_alone(solver: Path, machine: Callable[[str], Path]) -> None:

@@ -83,7 +83,7 @@ class Way:
 
     def __str__(self) -> str:
         parts = [self.ranks] if self.ranks != "natural" else []
-        parts += [f"{self.chunks} chunks"] if self.chunks else []
+        parts += [f"{self.chunks} chunk{'s' * (self.chunks > 1)}"] if self.chunks else []
         parts += [f"groups of {self.group}"] if self.group else []
         return self.algorithm + (f" ({', '.join(parts)})" if parts else "")
 

@@ -202,10 +202,11 @@ def _way(
     known: Mapping[str, Algorithm],
 ) -> tuple[Way, list[str]]:
     """What was asked for; the cheapest of its kind, and the table of offers, where it says auto."""
-    from demitasse import CompositionError
-    from demitasse_allreduce.algorithms import algorithm
+    from demitasse import CompositionError, unknown
     from demitasse_allreduce.choice import AUTO, Chooser, Way
 
+    if name != AUTO and name not in known:
+        raise CompositionError(unknown("algorithm", name, (AUTO, *known)))
     table, asked = list[str](), (name, order)
     if AUTO in asked:
         only = () if name == AUTO else (name,)
@@ -215,7 +216,7 @@ def _way(
         name, order = best.algorithm, best.ranks
         chunks = chunks or best.chunks or None
         chain = chain or best.group or None
-    takes = algorithm(name, known=known).options
+    takes = known[name].options
     given = {"--map": order != "natural", "--chunks": bool(chunks), "--chain": bool(chain)}
     for option in () if AUTO in asked else given:
         if given[option] and not _takes(known[name], option):

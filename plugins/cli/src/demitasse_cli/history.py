@@ -49,7 +49,9 @@ def came_to(iteration: int, loss: float, history: History, seconds: float) -> st
     if not math.isnan(loss):
         parts.append(f"loss {loss:.4g}")
     if history.scores:
-        parts.append(f"test {report.scores_text(history.scores)}")
+        at = history.tests[-1]["iteration"]
+        when = f" of iteration {at}:" if at != iteration else ""  # one that was interrupted ends without
+        parts.append(f"test{when} {report.scores_text(history.scores)}")
     parts.append(f"{seconds:.1f} s")
     if history.snapshot is not None:
         parts.append(f"snapshot {history.snapshot}")

@@ -24,7 +24,8 @@ class Timeline:
     """A listener that records when iterations, tests and snapshots were, in microseconds.
 
     The phases of an iteration are drawn in their order with the time that each took, beside them what
-    synchronisation did meanwhile. ``profile`` adds the operations of one iteration, end to end.
+    synchronisation did meanwhile, in as many rows as it did at once: viewers leave out what overlaps in
+    one. ``profile`` adds the operations of one iteration, end to end.
     """
 
     def __init__(self) -> None:
@@ -34,7 +35,12 @@ class Timeline:
         self.events: list[dict[str, Any]] = [
             _name(RUN, "run: iterations as they happened"),
             _name(PROFILE, "one iteration, measured operation by operation"),
+            _name(RUN, "iterations", 1),
+            _name(RUN, "phases", 2),
+            _name(PROFILE, "forward", 1),
+            _name(PROFILE, "backward", 2),
         ]
+        self._ends: list[float] = []
 
     def __call__(self, event: Event) -> None:
         now = time.perf_counter()
@@ -56,8 +62,9 @@ class Timeline:
             for phase, seconds in event.values["phases"].items():
                 self._add(RUN, 2, phase, "phase", begin, seconds, {})
                 begin += seconds
-            for name, start, stop in event.values.get("spans", tuple)():
-                self._add(RUN, 3, name, "synchronisation", start, stop - start, {})
+            spans = event.values.get("spans", tuple)()
+            for name, start, stop in sorted(spans, key=lambda span: span[1]):
+                self._add(RUN, self._row(start, stop), name, "synchronisation", start, stop - start, {})
         elif event.kind in ("test", "snapshot"):
             values = {key: str(value) for key, value in event.values.items()}
             self._add(RUN, 1, event.kind, event.kind, self._before, now - self._before, values)
@@ -82,16 +89,28 @@ class Timeline:
         """The file that chrome://tracing and Perfetto open."""
         write_text(path, json.dumps({"traceEvents": self.events, "displayTimeUnit": "ms"}) + "\n")
 
+    def _row(self, start: float, stop: float) -> int:
+        """The first row of synchronisation in which nothing goes on then."""
+        at = next((number for number, end in enumerate(self._ends) if end <= start), len(self._ends))
+        if at == len(self._ends):
+            self._ends.append(stop)
+            self.events.append(_name(RUN, "synchronisation", 3 + at))
+        self._ends[at] = stop
+        return 3 + at
+
     def _add(
         self, process: int, row: int, name: str, kind: str, begin: float, seconds: float, args: Any
     ) -> None:
+        # Both ends are rounded: Perfetto leaves out what overlaps its neighbour by a nanosecond.
+        since = begin - self._start
+        start, stop = (round(end * 1e6, 3) for end in (since, since + seconds))
         self.events.append(
             {
                 "name": name,
                 "cat": kind,
                 "ph": "X",
-                "ts": round((begin - self._start) * 1e6, 3),
-                "dur": round(seconds * 1e6, 3),
+                "ts": start,
+                "dur": round(stop - start, 3),
                 "pid": process,
                 "tid": row,
                 "args": args,
@@ -99,5 +118,7 @@ class Timeline:
         )
 
 
-def _name(process: int, text: str) -> dict[str, Any]:
-    return {"name": "process_name", "ph": "M", "pid": process, "tid": 0, "args": {"name": text}}
+def _name(process: int, text: str, row: int = 0) -> dict[str, Any]:
+    """What a viewer calls a process, or a row of one."""
+    kind = "thread_name" if row else "process_name"
+    return {"name": kind, "ph": "M", "pid": process, "tid": row, "args": {"name": text}}

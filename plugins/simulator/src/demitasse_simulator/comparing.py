@@ -141,8 +141,9 @@ def _curves(rows: Sequence[Row]) -> Iterator[str]:
                 f"{each.simulation.samples_per_second:,.1f} samples/s</title></circle>"
             )
             if each is not mine[0]:
+                # Below and to the right, where a line that rises has none of itself.
                 yield (
-                    f'<text x="{x - 6:.1f}" y="{y + 16:.1f}" text-anchor="end" font-size="11" '
+                    f'<text x="{x + 20:.1f}" y="{y + 18:.1f}" text-anchor="end" font-size="11" '
                     f'fill="{colour}">{each.efficiency:.0%}</text>'
                 )
 

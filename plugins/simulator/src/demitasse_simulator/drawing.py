@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Any
 
@@ -15,6 +16,7 @@ COLOURS = {
     "backward": "#f58518",
     "synchronise": "#54a24b",
 }
+WAIT = "#d9d9d9"
 
 WIDTH, ROW, LEFT, TOP = 1200, 34, 110, 56
 
@@ -30,13 +32,15 @@ def trace(happenings: Sequence[Happening], title: str) -> str:
         named = {"name": "thread_name", "ph": "M", "pid": 1, "tid": number, "args": {"name": name}}
         events.append(named)
     for each in happenings:
+        # Both ends are rounded: Perfetto leaves out what overlaps its neighbour by a nanosecond.
+        start, stop = (round((end - first) * 1e6, 3) for end in (each.start, each.stop))
         events.append(
             {
                 "name": each.name,
                 "cat": each.phase,
                 "ph": "X",
-                "ts": round((each.start - first) * 1e6, 3),
-                "dur": round(each.seconds * 1e6, 3),
+                "ts": start,
+                "dur": round(stop - start, 3),
                 "pid": 1,
                 "tid": rows.index(each.resource) + 1,
                 "args": {**each.facts, "time": f"simulated, {each.source}"},
@@ -46,7 +50,7 @@ def trace(happenings: Sequence[Happening], title: str) -> str:
 
 
 def picture(happenings: Sequence[Happening], title: str) -> str:
-    """An SVG: a row for each resource, what it does in the colour of its phase, milliseconds below."""
+    """An SVG: a row for each resource, what it does in the colour of its phase, round times below."""
     rows = _resources(happenings)
     first = min((each.start for each in happenings), default=0.0)
     end = max((each.stop for each in happenings), default=1.0)
@@ -58,31 +62,44 @@ def picture(happenings: Sequence[Happening], title: str) -> str:
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
         f'<text x="10" y="20" font-size="15">{escape(title)}</text>',
     ]
-    for number, (phase, colour) in enumerate(COLOURS.items()):
+    waits = {"wait": WAIT} if any(each.source == "wait" for each in happenings) else {}
+    for number, (phase, colour) in enumerate({**COLOURS, **waits}.items()):
         x = LEFT + 120 * number
         parts.append(f'<rect x="{x}" y="30" width="12" height="12" fill="{colour}"/>')
         parts.append(f'<text x="{x + 17}" y="40">{phase}</text>')
     for number, name in enumerate(rows):
         y = TOP + ROW * number
         parts.append(f'<text x="10" y="{y + 20}">{escape(name)}</text>')
+    foot = TOP + ROW * len(rows)
+    for after, text in _ticks(end - first):
+        left = LEFT + after * scale
+        anchor = "end" if left > WIDTH - 50 else "middle"
+        parts.append(f'<line x1="{left:.1f}" y1="{TOP}" x2="{left:.1f}" y2="{foot}" stroke="#ccc"/>')
+        parts.append(f'<text x="{left:.1f}" y="{foot + 18}" text-anchor="{anchor}">{text}</text>')
     for each in happenings:
         y = TOP + ROW * rows.index(each.resource) + 4
         left, width = LEFT + (each.start - first) * scale, each.seconds * scale
-        fill = "#d9d9d9" if each.source == "wait" else COLOURS[each.phase]
+        fill = WAIT if each.source == "wait" else COLOURS[each.phase]
         parts.append(
             f'<rect x="{left:.2f}" y="{y}" width="{max(width, 0.2):.2f}" height="{ROW - 8}" '
             f'fill="{fill}" stroke="white" stroke-width="0.2"><title>{escape(each.name)} {each.phase} '
             f"{each.seconds * 1e3:.4g} ms (simulated)</title></rect>"
         )
-    y = TOP + ROW * len(rows)
-    for tenth in range(0, 11, 2):
-        left = LEFT + (WIDTH - LEFT - 20) * tenth / 10
-        parts.append(f'<line x1="{left:.1f}" y1="{TOP}" x2="{left:.1f}" y2="{y}" stroke="#ccc"/>')
-        milliseconds = (end - first) * tenth * 100
-        parts.append(
-            f'<text x="{left:.1f}" y="{y + 18}" text-anchor="middle">{milliseconds:.4g} ms</text>'
-        )
     return "\n".join([*parts, "</svg>", ""])
+
+
+def _ticks(seconds: float) -> Iterator[tuple[float, str]]:
+    """Round times from 0 to the end, five to ten of them apart, each as seconds and as text."""
+    if seconds <= 0:
+        return
+    unit, many = next(
+        (u, m) for u, m in (("s", 1.0), ("ms", 1e3), ("us", 1e6)) if seconds * m >= 1 or m == 1e6
+    )
+    span = seconds * many
+    decade = 10.0 ** math.floor(math.log10(span))
+    apart = next(part * decade for part in (0.1, 0.2, 0.5, 1.0) if span / (part * decade) <= 10)
+    for number in range(int(span / apart + 1e-9) + 1):
+        yield number * apart / many, f"{number * apart:,.12g} {unit}"
 
 
 def _resources(happenings: Iterable[Happening]) -> list[str]:
