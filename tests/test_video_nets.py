@@ -134,6 +134,41 @@ def test_windows_may_be_given_by_shapes(runtime: Runtime, tmp_path: Path) -> Non
     assert z.shape == (2, 4, 1, 1, 1)
 
 
+@pytest.mark.parametrize("how", ["MAX", "AVE"])
+@pytest.mark.parametrize("apart", ["\n", " "])
+def test_a_pooling_may_repeat_its_numbers(
+    runtime: Runtime, tmp_path: Path, how: str, apart: str
+) -> None:
+    """As forks for volumes have it; one number is of all axes."""
+    windows = apart.join(
+        ["kernel_size: 1", "kernel_size: 3", "kernel_size: 2", "stride: 1", "stride: 3", "stride: 2"]
+    )
+    text = f"""layer {{ name: "p" type: "Pooling" bottom: "x" top: "y" pooling_param {{
+      pool: {how} {windows} pad: 0 }} }}"""
+    x = np.random.default_rng(3).normal(size=(2, 2, 4, 8, 7))
+    found = net_below(runtime, tmp_path, text, "f64", x=x.shape).forward(x=x)
+    expected = pooled(x, how, (1, 3, 2), (1, 3, 2), (0, 0, 0))
+    np.testing.assert_allclose(found["y"], expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("kernel_size: 2 kernel_size: 2", "has 2 numbers for 3 spatial axes"),
+        ("kernel_size: 2 kernel_size: 2 kernel_size: 2 pad: 1 pad: 1", "pad_shape has 2 numbers"),
+        ("stride: 2 stride: 2 stride: 2", "needs a kernel_size as often"),
+        ("kernel_size: 2 kernel_size: 2 kernel_size: 2 global_pooling: true", "goes without global"),
+        ("kernel_h: 2 kernel_h: 2", "kernel_h has one value, and is given again"),
+    ],
+)
+def test_repeated_numbers_that_do_not_fit(
+    runtime: Runtime, tmp_path: Path, words: str, told: str
+) -> None:
+    text = f"""layer {{ name: "p" type: "Pooling" bottom: "x" top: "y" pooling_param {{ {words} }} }}"""
+    with pytest.raises(ModelError, match=f"layer 'p'.*{told}"):
+        net_below(runtime, tmp_path, text, "f64", x=(1, 2, 4, 5, 5))
+
+
 @pytest.mark.parametrize(
     ("kind", "words", "told"),
     [

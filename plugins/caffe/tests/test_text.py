@@ -121,8 +121,8 @@ def test_layers_in_a_list_know_their_lines(read: Any) -> None:
             r"unknown field 'pooling_parm'; .* as Caffe's caffe\.proto lists them\)$",
         ),
         (
-            'layer { name: "p"\n pooling_param { kernel_size: 1\n kernel_size: 2 } }',
-            r":3:2: layer 'p': .* kernel_size has .* in line 2 \(each axis has its own in kernel_h and",
+            'layer { name: "p"\n upsample_param { scale: 1\n scale: 2 } }',
+            r":3:2: layer 'p': .* scale has .* in line 2 \(each axis has its own in scale_h and",
         ),
         (
             'layer { name: "c"\n convolution_param { num_output: 1\n num_output: 1 } }',

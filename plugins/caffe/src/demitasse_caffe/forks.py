@@ -463,6 +463,30 @@ FORKS = (
         ),
         types="AssistedExcitation GaussianYolov3 LaneData SegmentationEvaluate YoloSeg",
     ),
+    Fork(
+        "TextBoxes++'s fork",
+        fields=tuple(
+            Fields(message, "use_polygon", "boxes are quadrilaterals", idle="false")
+            for message in (
+                "DetectionEvaluateParameter",
+                "DetectionOutputParameter",
+                "MultiBoxLossParameter",
+            )
+        ),
+    ),
+    Fork(
+        "the forks of Mask R-CNN",
+        fields=(
+            Fields(
+                "LayerParameter",
+                "roi_align_param",
+                "cells are means of places within them; ROIAlign here is Cascade R-CNN's, with "
+                "roi_pooling_param",
+            ),
+        ),
+    ),
+    Fork("the fork of PDB-ConvLSTM", types="ConvLSTM"),
+    Fork("the forks with spatial transformers", types="SpatialTransformer"),
     Fork("OpenVINO's fork", types="DetectionOutputExtended GRN"),
     Fork("the fork of Caffe Neural Tool", types="Affinity ConnectedComponent MalisLoss MergeCrop"),
     Fork(

@@ -21,6 +21,7 @@ from demitasse_caffe.outline import DEEPEST, Block, Change, Entry, Outline
 from demitasse_caffe.schema import Schema, is_repeated
 from demitasse_caffe.syntax_errors import syntax_error, unknown_escape
 from demitasse_caffe.whole_file import read_whole
+from demitasse_caffe.window_lists import LISTED, with_shapes
 
 _CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7})(?=\s)", re.MULTILINE)
 """What a tool for versions leaves at the beginning of a line where it cannot join two."""
@@ -97,6 +98,7 @@ class _Fields:
 
     def check(self) -> None:
         """Go through all fields whose message is known."""
+        lists: dict[Block, None] = {}
         for entry, descriptor in _fields(self._outline, self._schema.descriptor(self._name)):
             if not re.fullmatch(r"[A-Za-z_]\w*", entry.name):
                 continue
@@ -106,10 +108,14 @@ class _Fields:
             field = descriptor.fields_by_name[entry.name]
             first = self._first.setdefault((entry.block, entry.name), entry)
             again = (first.line, first.column) != (entry.line, entry.column)
-            if again and not is_repeated(field):
+            if again and descriptor.name == "PoolingParameter" and entry.name in LISTED:
+                lists[entry.block] = None
+            elif again and not is_repeated(field):
                 raise ModelError(given_twice(self._path, entry, first, descriptor))
             if entry.value is not None:
                 self._value(entry, field)
+        for block in lists:
+            self.text = with_shapes(self.text, self._outline.entries, block)
         if self._name == "SolverParameter":
             self.text = _DEVICES.sub(self._one_device, self.text)
 

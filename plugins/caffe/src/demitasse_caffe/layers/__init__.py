@@ -67,6 +67,7 @@ from demitasse_caffe.layers.loss import (
     SegAccuracy,
     SigmoidCrossEntropyLoss,
     SoftmaxWithLoss,
+    TripletLoss,
 )
 from demitasse_caffe.layers.margins import CosinAddm, LabelSpecificAdd
 from demitasse_caffe.layers.normalization import LRN, MVN, BatchNorm, Bias, GroupNorm, Scale
@@ -216,6 +217,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Swish(),
     Threshold(),
     Tile(),
+    TripletLoss(),
     Unpooling(),
     Upsample(),
     VideoData(),

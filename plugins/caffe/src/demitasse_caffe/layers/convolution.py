@@ -217,12 +217,21 @@ class Pooling(CaffeLayer):
         return [y] if len(layer.tops) == 1 else [y, as_numbers(places[0], graph)]
 
     def _parameters(self, message: Any) -> Any:
-        return message.pooling_param
+        pooling = message.pooling_param
+        if not any(pooling.HasField(f"{stem}_shape") for stem in ("kernel", "stride", "pad")):
+            return pooling
+        if not pooling.HasField("kernel_shape"):
+            raise ValueError("repeats stride or pad, and needs a kernel_size as often")
+        if pooling.global_pooling or pooling.HasField("round_mode"):
+            raise ValueError("a kernel_size for each axis goes without global_pooling and round_mode")
+        return by_shapes(pooling, type(message.pooling_nd_param)(pool=pooling.pool))
 
     def _is_global(self, pooling: Any) -> bool:
-        return bool(pooling.global_pooling)
+        return bool(getattr(pooling, "global_pooling", False))
 
     def _rounding(self, pooling: Any) -> str:
+        if "round_mode" not in pooling.DESCRIPTOR.fields_by_name:
+            return "ceil"
         name: str = pooling.RoundMode.Name(pooling.round_mode)
         return name.lower()
 
@@ -412,3 +421,21 @@ def _plane(message: Any, field: str, stem: str | None, spatial: int, default: in
     if len(given) not in (1, spatial):
         raise ValueError(f"{field} has {len(given)} numbers for {spatial} spatial axes")
     return tuple(given * spatial if len(given) == 1 else given)
+
+
+def by_shapes(parameters: Any, made: Any) -> Any:
+    """``made``, a message whose sizes are lists, with the numbers of the shapes of ``parameters``.
+    Raises ValueError where there are none, or not of as many axes."""
+    kernel = list(parameters.kernel_shape.dim)
+    if not kernel:
+        raise ValueError("needs a kernel_shape { dim: ... }")
+    for stem, default in (("kernel", 0), ("stride", 1), ("pad", 0)):
+        given = list(getattr(parameters, f"{stem}_shape").dim) or [default] * len(kernel)
+        if len(given) != len(kernel):
+            raise ValueError(f"{stem}_shape has {len(given)} numbers, and kernel_shape {len(kernel)}")
+        if min(given) < 0:
+            raise ValueError(f"{stem}_shape {given} has a number below 0")
+        field = "kernel_size" if stem == "kernel" else stem
+        made.ClearField(field)
+        getattr(made, field).extend(given)
+    return made

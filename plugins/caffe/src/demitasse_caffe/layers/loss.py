@@ -205,6 +205,37 @@ class ContrastiveLoss(Loss):
         return [graph.apply("contrastive_loss", *bottoms, margin=margin, legacy=legacy)]
 
 
+class TripletLoss(Loss):
+    """Half the mean over samples of what an anchor's squared distance to its positive, plus a margin, is
+    above that to its negative, or 0; the bottoms are anchors, positives, negatives. Of the forks that
+    have it with three bottoms. Schroff et al. 2015, *FaceNet*, equation 3."""
+
+    name = "TripletLoss"
+    bottoms = (3, 3)
+    no_gradient = MappingProxyType({})
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        shape, given = bottoms[0].shape, message.triplet_loss_param
+        if not given.HasField("margin"):
+            raise ValueError(
+                "needs triplet_loss_param { margin: ... }: forks with this type differ in its default"
+            )
+        if len(shape) < 2 or any(each.shape != shape for each in bottoms):
+            told = ", ".join(map(repr, bottoms))
+            raise ValueError(f"anchors, positives and negatives {told} are not rows of one length each")
+        rows = (shape[0], math.prod(shape[1:]))
+        anchor, *others = (graph.apply("reshape", each, shape=rows) for each in bottoms)
+        away = [graph.apply("sum", anchor, each, coefficients=(1.0, -1.0)) for each in others]
+        near, far = (graph.apply("square_total", each, axis=1) for each in away)
+        farther = graph.apply("sum", near, far, coefficients=(1.0, -1.0))
+        margin = number(given.margin)
+        above = graph.apply("relu", graph.apply("power", farther, power=1.0, shift=margin))
+        mean = {"coefficient": 0.5 / shape[0], "normalization": "full"}
+        return [graph.apply("total", above, axis=0, **mean)]
+
+
 class Accuracy(CaffeLayer):
     """The share of labels among the top_k predictions; a second top is that share by class."""
 

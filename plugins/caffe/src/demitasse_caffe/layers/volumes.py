@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from demitasse import GraphBuilder, Layer, Tensor
-from demitasse_caffe.layers.convolution import Convolution, Deconvolution, Pooling
+from demitasse_caffe.layers.convolution import Convolution, Deconvolution, Pooling, by_shapes
 
 
 class Convolution3D(Convolution):
@@ -78,7 +78,7 @@ class NdConvolution(Convolution):
 
     def _parameters(self, message: Any) -> Any:
         convolution = message.convolution_param
-        return _by_shapes(convolution, _without_shapes(convolution))
+        return by_shapes(convolution, _without_shapes(convolution))
 
 
 class NdPooling(Pooling):
@@ -91,7 +91,7 @@ class NdPooling(Pooling):
         pooling = message.pooling_param
         if pooling.global_pooling:
             return _without_shapes(pooling)
-        return _by_shapes(pooling, type(message.pooling_nd_param)(pool=pooling.pool))
+        return by_shapes(pooling, type(message.pooling_nd_param)(pool=pooling.pool))
 
     def _is_global(self, pooling: Any) -> bool:
         return bool(getattr(pooling, "global_pooling", False))
@@ -106,24 +106,6 @@ def _without_shapes(parameters: Any) -> Any:
     made.CopyFrom(parameters)
     for field in ("kernel_shape", "stride_shape", "pad_shape"):
         made.ClearField(field)
-    return made
-
-
-def _by_shapes(parameters: Any, made: Any) -> Any:
-    """``made``, a message whose sizes are lists, with the numbers of the shapes of ``parameters``.
-    Raises ValueError where there are none, or not of as many axes."""
-    kernel = list(parameters.kernel_shape.dim)
-    if not kernel:
-        raise ValueError("needs a kernel_shape { dim: ... }")
-    for stem, default in (("kernel", 0), ("stride", 1), ("pad", 0)):
-        given = list(getattr(parameters, f"{stem}_shape").dim) or [default] * len(kernel)
-        if len(given) != len(kernel):
-            raise ValueError(f"{stem}_shape has {len(given)} numbers, and kernel_shape {len(kernel)}")
-        if min(given) < 0:
-            raise ValueError(f"{stem}_shape {given} has a number below 0")
-        field = "kernel_size" if stem == "kernel" else stem
-        made.ClearField(field)
-        getattr(made, field).extend(given)
     return made
 
 
