@@ -69,6 +69,26 @@ def test_several_blobs_become_one_as_a_model(runtime: Runtime, operation: str, t
     agree(runtime.net(path).forward(**inputs), expected, 1e-6)
 
 
+@pytest.mark.parametrize(("axis", "points"), [(1, (1,)), (-1, (2, 3)), (1, ())])
+def test_a_blob_that_is_cut_into_several_is_cut_in_a_model(
+    runtime: Runtime, axis: int, points: tuple[int, ...], tmp_path: Path
+) -> None:
+    tops = [f"t{number}" for number in range(len(points) + 1 if points else 2)]
+    net = small(
+        tmp_path,
+        'layer { name: "s" type: "Slice" bottom: "x" '
+        + " ".join(f'top: "{top}"' for top in tops)
+        + f" slice_param {{ axis: {axis} "
+        + " ".join(f"slice_point: {point}" for point in points)
+        + " } }",
+        'layer { name: "a" type: "TanH" bottom: "t0" top: "a" }',
+    )
+    weights, inputs, expected = filled(runtime, net, tmp_path)
+    path = exported(runtime, net, weights, inputs, tmp_path)
+    agree(evaluated(path, inputs), expected, 1e-5)
+    agree(runtime.net(path).forward(**inputs), expected, 1e-6)
+
+
 @pytest.mark.parametrize("opset", [13, 15, 17, 19, 22])
 def test_every_version_that_is_written_computes_the_same(
     runtime: Runtime, opset: int, tmp_path: Path

@@ -290,6 +290,18 @@ def _crop(out: Exporter, node: Node) -> None:
     out.emit(node, "Slice", [_x(out, node), *names], last=True)
 
 
+def _sliced(out: Exporter, node: Node) -> None:
+    """Each piece by itself: Split has its sizes in another place from one version to the next."""
+    axis, start = node.attributes["axis"], 0
+    axes = out.constant(f"{node.layer}.axes", np.array([axis], np.int64))
+    for piece, shape in zip(node.outputs, node.attributes["shapes"], strict=True):
+        bounds = {"starts": start, "ends": start + shape[axis]}
+        names = [out.constant(f"{node.layer}.{n}", np.array([at], np.int64)) for n, at in bounds.items()]
+        if piece is not None:
+            out.emit(node, "Slice", [_x(out, node), *names, axes], last=piece)
+        start += shape[axis]
+
+
 def _tile(out: Exporter, node: Node) -> None:
     repeats = np.ones(len(_shape(node)), np.int64)
     repeats[node.attributes["axis"]] = node.attributes["tiles"]
@@ -427,6 +439,7 @@ WORDS: dict[str, Word] = {
     "scale": _scale,
     "select": _select,
     "sigmoid": _simple("Sigmoid"),
+    "slice": _sliced,
     "softmax": _simple("Softmax", axis="axis"),
     "softplus": _simple("Softplus"),
     "square_total": _total("Mul"),
@@ -438,3 +451,6 @@ WORDS: dict[str, Word] = {
     "total": _total(None),
 }
 """What has a form in ONNX, by word."""
+
+SEVERAL = ("slice",)
+"""Those of which every result has one."""
