@@ -69,6 +69,20 @@ def test_several_blobs_become_one_as_a_model(runtime: Runtime, operation: str, t
     agree(runtime.net(path).forward(**inputs), expected, 1e-6)
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (3, 4)])
+@pytest.mark.parametrize("words", ["", "across_channels: true eps: 0.1", "normalize_variance: false"])
+@pytest.mark.parametrize("opset", [17, 18])
+def test_a_normalised_blob_is_normalised_in_a_model(
+    runtime: Runtime, shape: tuple[int, ...], words: str, opset: int, tmp_path: Path
+) -> None:
+    net = tmp_path / "net.prototxt"
+    layer = f'layer {{ name: "n" type: "MVN" bottom: "x" top: "y" mvn_param {{ {words} }} }}'
+    net.write_text(small_nets.inputs(x=shape) + "\n" + layer)
+    weights, inputs, expected = filled(runtime, net, tmp_path)
+    path = exported(runtime, net, weights, inputs, tmp_path, opset=opset)
+    agree(evaluated(path, inputs), expected, 1e-5)
+
+
 @pytest.mark.parametrize(("axis", "points"), [(1, (1,)), (-1, (2, 3)), (1, ())])
 def test_a_blob_that_is_cut_into_several_is_cut_in_a_model(
     runtime: Runtime, axis: int, points: tuple[int, ...], tmp_path: Path
