@@ -284,7 +284,7 @@ def test_a_model_of_more_bytes_than_protobuf_has_room_for_is_refused(
 def test_what_onnx_has_no_words_for_is_not_exported(runtime: Runtime, tmp_path: Path) -> None:
     net = small(
         tmp_path,
-        'layer { name: "s" type: "MVN" bottom: "x" top: "y" mvn_param { across_channels: true } }',
+        'layer { name: "s" type: "Im2col" bottom: "x" top: "y" convolution_param { kernel_size: 3 } }',
     )
     with pytest.raises(ModelError, match=r"layer 's': operation '\w+' has no form in ONNX here"):
         runtime.program("export_onnx", net, tmp_path / "s.onnx")

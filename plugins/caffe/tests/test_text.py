@@ -146,7 +146,7 @@ def test_layers_in_a_list_know_their_lines(read: Any) -> None:
         ("name: /data/net", r':1:7: name: a text is written in quotes: "/data/net"$'),
         (
             'name: "n"\nlayer { name: conv1}',
-            r""":2:15: layer 'conv1': name: a text is written in quotes: "conv1"$""",
+            r""":2:15: name: a text is written in quotes: "conv1"$""",
         ),
         (
             'layer { type: "Foo"\n foo_param { path: C:\\data\\x } }',

@@ -64,7 +64,7 @@ def syntax_error(path: Path, text: str, outline: Outline, error: Any) -> str:
     before = [e for e in outline.entries if (e.line, e.column) <= here]
     # A field that has no value takes the next line's first word for it.
     own = before and (before[-1].line == line or reason.startswith("Couldn't parse"))
-    layer = layer_around(before[-1], own=True) if own else ""
+    layer = layer_around(before[-1], own=True) if own and before[-1].name != "name" else ""
     if rest.startswith("["):
         named = re.search(r"(\w+)\s*:\s*$", written[: (column or 1) - 1])
         list_of = f"{named[1]} " if named else ""
