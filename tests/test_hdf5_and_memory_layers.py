@@ -48,6 +48,18 @@ def test_real_hdf5_files_are_read_by_the_names_of_the_tops(runtime: Any, tmp_pat
             np.testing.assert_allclose(found[key], array[numbers], rtol=1e-6)
 
 
+def test_a_file_that_the_script_itself_has_open_is_read(runtime: Any, tmp_path: Path) -> None:
+    values = np.arange(12, dtype=np.float32).reshape(4, 3)
+    with h5py.File(tmp_path / "samples.h5", "w") as written:
+        written["data"] = values
+    (tmp_path / "list.txt").write_text("samples.h5\n")
+    text = """layer { name: "d" type: "HDF5Data" top: "data"
+                      hdf5_data_param { source: "list.txt" batch_size: 4 } }"""
+    with h5py.File(tmp_path / "samples.h5") as held, net_of(runtime, tmp_path, text) as net:
+        assert np.array_equal(net.forward()["data"], values)
+        assert np.array_equal(held["data"], values)
+
+
 def test_hdf5_output_writes_the_blobs_of_the_last_forward(runtime: Any, tmp_path: Path) -> None:
     path = tmp_path / "out.h5"
     made = net_of(

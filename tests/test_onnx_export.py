@@ -69,6 +69,40 @@ def test_several_blobs_become_one_as_a_model(runtime: Runtime, operation: str, t
     agree(runtime.net(path).forward(**inputs), expected, 1e-6)
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (3, 4)])
+@pytest.mark.parametrize("words", ["", "across_channels: true eps: 0.1", "normalize_variance: false"])
+@pytest.mark.parametrize("opset", [17, 18])
+def test_a_normalised_blob_is_normalised_in_a_model(
+    runtime: Runtime, shape: tuple[int, ...], words: str, opset: int, tmp_path: Path
+) -> None:
+    net = tmp_path / "net.prototxt"
+    layer = f'layer {{ name: "n" type: "MVN" bottom: "x" top: "y" mvn_param {{ {words} }} }}'
+    net.write_text(small_nets.inputs(x=shape) + "\n" + layer)
+    weights, inputs, expected = filled(runtime, net, tmp_path)
+    path = exported(runtime, net, weights, inputs, tmp_path, opset=opset)
+    agree(evaluated(path, inputs), expected, 1e-5)
+
+
+@pytest.mark.parametrize(("axis", "points"), [(1, (1,)), (-1, (2, 3)), (1, ())])
+def test_a_blob_that_is_cut_into_several_is_cut_in_a_model(
+    runtime: Runtime, axis: int, points: tuple[int, ...], tmp_path: Path
+) -> None:
+    tops = [f"t{number}" for number in range(len(points) + 1 if points else 2)]
+    net = small(
+        tmp_path,
+        'layer { name: "s" type: "Slice" bottom: "x" '
+        + " ".join(f'top: "{top}"' for top in tops)
+        + f" slice_param {{ axis: {axis} "
+        + " ".join(f"slice_point: {point}" for point in points)
+        + " } }",
+        'layer { name: "a" type: "TanH" bottom: "t0" top: "a" }',
+    )
+    weights, inputs, expected = filled(runtime, net, tmp_path)
+    path = exported(runtime, net, weights, inputs, tmp_path)
+    agree(evaluated(path, inputs), expected, 1e-5)
+    agree(runtime.net(path).forward(**inputs), expected, 1e-6)
+
+
 @pytest.mark.parametrize("opset", [13, 15, 17, 19, 22])
 def test_every_version_that_is_written_computes_the_same(
     runtime: Runtime, opset: int, tmp_path: Path
@@ -250,7 +284,7 @@ def test_a_model_of_more_bytes_than_protobuf_has_room_for_is_refused(
 def test_what_onnx_has_no_words_for_is_not_exported(runtime: Runtime, tmp_path: Path) -> None:
     net = small(
         tmp_path,
-        'layer { name: "s" type: "MVN" bottom: "x" top: "y" mvn_param { across_channels: true } }',
+        'layer { name: "s" type: "Im2col" bottom: "x" top: "y" convolution_param { kernel_size: 3 } }',
     )
     with pytest.raises(ModelError, match=r"layer 's': operation '\w+' has no form in ONNX here"):
         runtime.program("export_onnx", net, tmp_path / "s.onnx")

@@ -168,3 +168,20 @@ def test_what_a_script_writes_over_a_constant_blob_stays_and_random_ones_come_an
     net.forward()
     assert net.blobs["twice"].data.ravel().tolist() == [0, 2, 4, 6, 8]
     assert not np.array_equal(net.blobs["data"].data, first)
+
+
+@pytest.mark.parametrize(
+    "passing",
+    [L.Split, L.Dropout, L.Slice, L.Concat, lambda data, ntop: L.Crop(data, data, axis=0)],
+)
+def test_a_gradient_reaches_an_input_through_layers_that_pass_it_on(make: Make, passing: Any) -> None:
+    n = caffe.NetSpec()
+    n.data = L.Input(shape={"dim": [2, 3]})
+    n.out = passing(n.data, ntop=1)
+    net = make(n)
+    given = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert np.array_equal(net.backward(out=given)["data"], given)
+    assert np.array_equal(net.blobs["data"].diff, given)
+    net.blobs["out"].diff[...] = 2 * given
+    net.backward()
+    assert np.array_equal(net.blobs["data"].diff, 2 * given)

@@ -77,7 +77,9 @@ def test_a_mean_is_one_number_or_one_a_channel(build: Any) -> None:
 
 def test_a_mean_file_that_is_not_finite_is_named(build: Any, tmp_path: Path) -> None:
     write_blob(tmp_path / "mean.binaryproto", np.array([[[1.0]], [[np.inf]], [[2.0]]]))
-    with pytest.raises(ModelError, match=r"mean.binaryproto: is no mean: it has 1 of 3 numbers that"):
+    with pytest.raises(
+        ModelError, match=r":1: layer 'd' .*mean.binaryproto: is no mean: it has 1 of 3 num"
+    ):
         build(data(transform="transform_param { mean_file: 'mean.binaryproto' }"))
 
 

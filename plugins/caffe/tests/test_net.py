@@ -381,7 +381,7 @@ REFUSED = {
     "chuanqi305+MobileNet-SSD/create_lmdb/code/labelmap.prototxt": ":1: neither a net",
     "chuanqi305+MobileNet-SSD/template/MobileNetSSD_deploy_template.prototxt": "integer: cls3x",
     "chuanqi305+MobileNet-SSD/template/MobileNetSSD_test_template.prototxt": "integer: cls3x",
-    "chuanqi305+MobileNet-SSD/template/MobileNetSSD_train_template.prototxt": ":2527:17: num_output",
+    "chuanqi305+MobileNet-SSD/template/MobileNetSSD_train_template.prototxt": "_new': num_output: ",
     "lim0606+caffe-googlenet-bn/deploy.prototxt": ":3106:3: layer 'prob' (Softmax): unknown V1",
     "mqingkui+vgg-prototxt/VGG_19_layers_train_val.prototxt": ":1:1: ",
     "seanlol2012+caffe_DL/vgg_deploy.prototxt": ":4:3: layer 'data' (Input): unknown V1 layer",

@@ -149,7 +149,7 @@ def test_an_unknown_parameter_of_a_third_party_type_names_the_nearest(read: Any)
 
 
 def test_a_wrong_value_for_a_third_party_parameter_says_where(read: Any) -> None:
-    with pytest.raises(ModelError, match=r"net\.prototxt:2:\d+: order: .*two"):
+    with pytest.raises(ModelError, match=r"net\.prototxt:2:\d+: layer 'c': order: .*two"):
         layer_of(
             read,
             'layer { name: "c" type: "SoftClamp" soft_clamp_param {\n order: "two" } }',

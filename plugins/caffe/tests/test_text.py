@@ -106,11 +106,11 @@ def test_layers_in_a_list_know_their_lines(read: Any) -> None:
         ),
         (
             'layer { name: "x"\n input_param { shape { dim: $#batch_size#$\n} } }',
-            r":2:29: dim: Couldn't .*; '\$#batch_size#\$' is a template's, for whose tool to fill in$",
+            r":2:29: layer 'x': dim: Couldn't .*; '\$#batch_size#\$' is a template's, for whose tool",
         ),
         (
             'layer { name: "x"\n input_param { shape { dim: {{ batch }} } } }',
-            r":2:29: dim: .*; '\{\{ batch \}\}' is a template's, for whose tool to fill in$",
+            r":2:29: layer 'x': dim: .*; '\{\{ batch \}\}' is a template's, for whose tool to fill in$",
         ),
         (
             'layers { name: "p" pooling_parm { } type: "Pooling" }',
@@ -144,7 +144,10 @@ def test_layers_in_a_list_know_their_lines(read: Any) -> None:
         ('name: "n" // a net', r":1:11: '//' begins no comment in this language; '#' does"),
         ('name: "n"\nlayer /* one */ { }', r":2:7: '/\*' begins no comment"),
         ("name: /data/net", r':1:7: name: a text is written in quotes: "/data/net"$'),
-        ('name: "n"\nlayer { name: conv1}', r':2:15: name: a text is written in quotes: "conv1"$'),
+        (
+            'name: "n"\nlayer { name: conv1}',
+            r""":2:15: name: a text is written in quotes: "conv1"$""",
+        ),
         (
             'layer { type: "Foo"\n foo_param { path: C:\\data\\x } }',
             r':2:21: path: a text is written in quotes: "C:/data/x"$',
@@ -312,6 +315,26 @@ def test_of_several_devices_the_first_is_read(written: str, first: int, read: An
         read(f"base_lr: 0.1\n\ndevice_id: {written}\nmax_itr: 3")
 
 
+@pytest.mark.parametrize(
+    ("written", "wrong", "told"),
+    [
+        ("inner_product_param { bias_term: yes }", "yes", 'bias_term: Expected "true" or "false".'),
+        ("inner_product_param { num_output: 3.5 }", "3.5", "num_output: Couldn't parse integer: 3.5"),
+        ("inner_product_param { num_output: [2, 3] }", "[2", "num_output takes one value, not a list"),
+        ("loss_weight: big", "big", "loss_weight: Couldn't parse float: big"),
+        ("inner_product_param: 3", "3", 'inner_product_param: Expected "{".'),
+    ],
+)
+def test_a_value_of_another_kind_in_a_layer_names_the_layer(
+    written: str, wrong: str, told: str, read: Any
+) -> None:
+    line = f'layer {{ name: "ip" type: "InnerProduct" {written} }}'
+    with pytest.raises(ModelError) as caught:
+        read('name: "n"\n' + line)
+    column = line.index(wrong) + 1
+    assert str(caught.value).endswith(f"net.prototxt:2:{column}: layer 'ip': {told}")
+
+
 def test_a_wrong_field_or_value_in_a_layer_names_the_layer(read: Any) -> None:
     text = 'layer {{ name: "l" type: "SoftmaxWithLoss" loss_param {{ {} }} }}'
     with pytest.raises(ModelError, match=r": layer 'l': unknown value of normalization 'PRE'"):
@@ -417,7 +440,7 @@ def test_values_of_words_may_be_numbers_and_a_wrong_number_is_told_with_the_vali
 
 def test_the_field_before_the_mistake_is_named_on_a_long_line(read: Any) -> None:
     text = 'layer { type: "InnerProduct" inner_product_param { num_output: many } name: "x" top: "y" }'
-    with pytest.raises(ModelError, match=r"net\.prototxt:1:64: num_output: .*many"):
+    with pytest.raises(ModelError, match=r"net\.prototxt:1:64: layer 'x': num_output: .*many"):
         read(text)
 
 

@@ -36,7 +36,7 @@ def strangers_field(path: Path, entry: Entry, descriptor: Any, schema: Schema) -
 
 def unknown_field(path: Path, entry: Entry, descriptor: Any) -> str:
     """The sentence for a field that a message has not."""
-    where = f"{path}:{entry.line}:{entry.column}: {_layer_around(entry)}{descriptor.name}"
+    where = f"{path}:{entry.line}:{entry.column}: {layer_around(entry)}{descriptor.name}"
     if fork := fork_field(descriptor.name, entry.name):
         return f"{where}: {fork.told(entry.name)}"
     message = unknown("field", entry.name, list(descriptor.fields_by_name), where, _SCHEMA)
@@ -53,7 +53,7 @@ def unknown_field(path: Path, entry: Entry, descriptor: Any) -> str:
 
 def given_twice(path: Path, entry: Entry, first: Entry, descriptor: Any) -> str:
     """The sentence for a second value of a field that has one."""
-    place = f"{path}:{entry.line}:{entry.column}: {_layer_around(entry, own=True)}{descriptor.name}"
+    place = f"{path}:{entry.line}:{entry.column}: {layer_around(entry, own=True)}{descriptor.name}"
     told = f"{place}: {entry.name} has one value, and is given again; it was given in line {first.line}"
     axes = [f"{entry.name.removesuffix('_size')}_{axis}" for axis in "hw"]
     if all(axis in descriptor.fields_by_name for axis in axes):
@@ -61,7 +61,7 @@ def given_twice(path: Path, entry: Entry, first: Entry, descriptor: Any) -> str:
     return told
 
 
-def _layer_around(entry: Entry, own: bool = False) -> str:
+def layer_around(entry: Entry, own: bool = False) -> str:
     """The layer in whose inner block a field stands, or also the one whose ``own`` it is, as the
     beginning of a sentence."""
     block: Block | None = entry.block
@@ -83,7 +83,7 @@ def wrong_value(path: Path, entry: Entry, descriptor: Any, schema: Schema) -> st
         if int(value) not in numbers:
             told = ", ".join(f"{each.name} ({number})" for number, each in sorted(numbers.items()))
             where = f"{path}:{entry.line}:{entry.column}"
-            return f"{where}: {_layer_around(entry)}{entry.name} has no value {value} (valid: {told})"
+            return f"{where}: {layer_around(entry)}{entry.name} has no value {value} (valid: {told})"
     if descriptor.enum_type is None or not re.fullmatch(r"[\"']?[A-Za-z_]\w*[\"']?", value):
         return ""
     bare = value.strip("\"'")
@@ -105,7 +105,7 @@ def wrong_value(path: Path, entry: Entry, descriptor: Any, schema: Schema) -> st
                     f"layer {{ type: '{newer}' }}, as then all layers of the net are"
                 )
         else:
-            where += f": {_layer_around(entry)}".removesuffix(": ")
+            where += f": {layer_around(entry)}".removesuffix(": ")
         message = unknown(
             "V1 layer type" if of_layer else f"value of {entry.name}", bare, valid, where, _SCHEMA
         )

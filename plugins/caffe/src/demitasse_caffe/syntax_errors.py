@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from demitasse_caffe.field_errors import layer_around
+
 if TYPE_CHECKING:
     from demitasse_caffe.outline import Block, Outline
 
@@ -58,13 +60,15 @@ def syntax_error(path: Path, text: str, outline: Outline, error: Any) -> str:
         return (
             f"{path}:{line}: {written[:7]!r} marks two versions of a file, of which one is to be chosen"
         )
-    if rest.startswith("["):
-        named = re.search(r"(\w+)\s*:\s*$", written[: (column or 1) - 1])
-        return f"{path}:{line}:{column}: {f'{named[1]} ' if named else ''}takes one value, not a list"
     here = (line, column or 0)
     before = [e for e in outline.entries if (e.line, e.column) <= here]
     # A field that has no value takes the next line's first word for it.
     own = before and (before[-1].line == line or reason.startswith("Couldn't parse"))
+    layer = layer_around(before[-1], own=True) if own and before[-1].name != "name" else ""
+    if rest.startswith("["):
+        named = re.search(r"(\w+)\s*:\s*$", written[: (column or 1) - 1])
+        list_of = f"{named[1]} " if named else ""
+        return f"{path}:{line}:{column}: {layer}{list_of}takes one value, not a list"
     if rest.startswith("{") and written[: (column or 1) - 1].endswith("{"):
         reason = f"{reason.rstrip('.')}; '{{{{' is a template's, for whose tool to fill in"
     elif hole := _HOLE.match(rest):
@@ -74,7 +78,7 @@ def syntax_error(path: Path, text: str, outline: Outline, error: Any) -> str:
     elif re.match(r":[\\/]", rest) and (drive := re.search(r":\s*([A-Za-z])$", written[: column - 1])):
         reason = f"a text is written in quotes: {_bare(drive[1] + rest)}"
     field = f"{before[-1].name}: " if own and before[-1].name else ""
-    return f"{path}:{line}:{column}: {field}{reason}"
+    return f"{path}:{line}:{column}: {layer}{field}{reason}"
 
 
 def _bare(rest: str) -> str:

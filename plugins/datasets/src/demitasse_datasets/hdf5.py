@@ -230,8 +230,15 @@ def _read(file: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def _opened(file: Path) -> Any:
+    """The file, without a lock, which not every file system has; as a script that holds it open itself
+    has opened it, where HDF5 wants that."""
     try:
-        return h5py().File(file, "r", locking=False)
+        try:
+            return h5py().File(file, "r", locking=False)
+        except OSError as error:
+            if "locking flag" not in str(error):
+                raise
+            return h5py().File(file, "r")
     except (OSError, RuntimeError, ValueError) as error:
         if "signature not found" in str(error):
             raise DataError(f"is no HDF5 file: it {looks_like_at(file)}") from error

@@ -170,7 +170,7 @@ class Exporter:
 
     def model(self, name: str) -> onnx.ModelProto:
         """The whole model. Raises ModelError that names the layer and the operation."""
-        from demitasse_onnx.words import WORDS
+        from demitasse_onnx.words import SEVERAL, WORDS
 
         readers = {tensor for node in self._graph.nodes for tensor in node.inputs if tensor is not None}
         readers |= set(self._graph.outputs.values())
@@ -182,7 +182,7 @@ class Exporter:
                     f"{where} has no form in ONNX here (supported: {', '.join(sorted(WORDS))})"
                 )
             for tensor in node.outputs[1:] if node.outputs[0] is not None else ():
-                if tensor in readers:
+                if tensor in readers and word not in SEVERAL:
                     raise ModelError(f"{where}: its second result, {tensor!r}, has no form in ONNX here")
             try:
                 WORDS[word](self, node)
@@ -269,10 +269,16 @@ class Exporter:
         return self.constant(f"{node.layer}.{hint}", np.array(value, np.float32))
 
     def emit(
-        self, node: Node, operator: str, inputs: Sequence[str], last: bool = False, **attributes: Any
+        self,
+        node: Node,
+        operator: str,
+        inputs: Sequence[str],
+        last: bool | Tensor = False,
+        **attributes: Any,
     ) -> str:
-        """Add an operator's call and return the name of its result: the node's own if it is its last."""
-        output = node.outputs[0]
+        """Add an operator's call and return the name of its result: if it is the ``last``, the node's
+        own, or that one of its own."""
+        output = last if isinstance(last, Tensor) else node.outputs[0]
         assert output is not None
         result = self.name(output) if last else self.fresh(f"{node.layer}.{operator.lower()}")
         # The last node of a layer has its name: mostly the one with its weights, which are found by it.

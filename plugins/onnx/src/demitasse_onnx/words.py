@@ -290,6 +290,18 @@ def _crop(out: Exporter, node: Node) -> None:
     out.emit(node, "Slice", [_x(out, node), *names], last=True)
 
 
+def _sliced(out: Exporter, node: Node) -> None:
+    """Each piece by itself: Split has its sizes in another place from one version to the next."""
+    axis, start = node.attributes["axis"], 0
+    axes = out.constant(f"{node.layer}.axes", np.array([axis], np.int64))
+    for piece, shape in zip(node.outputs, node.attributes["shapes"], strict=True):
+        bounds = {"starts": start, "ends": start + shape[axis]}
+        names = [out.constant(f"{node.layer}.{n}", np.array([at], np.int64)) for n, at in bounds.items()]
+        if piece is not None:
+            out.emit(node, "Slice", [_x(out, node), *names, axes], last=piece)
+        start += shape[axis]
+
+
 def _tile(out: Exporter, node: Node) -> None:
     repeats = np.ones(len(_shape(node)), np.int64)
     repeats[node.attributes["axis"]] = node.attributes["tiles"]
@@ -378,16 +390,31 @@ def _gelu(out: Exporter, node: Node) -> None:
     out.emit(node, "Mul", [half, total], last=True)
 
 
-def _centred(out: Exporter, node: Node) -> None:
-    x, axis = _inputs(node)[0], node.attributes["axis"]
-    axes, names = list(range(axis, len(x.shape))), [out.name(x)]
-    given: dict[str, Any] = {}
+def _mean(out: Exporter, node: Node, x: str) -> str:
+    """The mean of a value of the node's shape over the axes from its ``axis`` on; of no axes, itself,
+    where ONNX would take all."""
+    axes = list(range(node.attributes["axis"], len(_shape(node))))
+    if not axes:
+        return x
     if out.opset < 18:
-        given = {"axes": axes}
-    else:
-        names.append(out.constant(f"{node.layer}.axes", np.array(axes, np.int64)))
-    mean = out.emit(node, "ReduceMean", names, **given)
-    out.emit(node, "Sub", [out.name(x), mean], last=True)
+        return out.emit(node, "ReduceMean", [x], axes=axes)
+    return out.emit(
+        node, "ReduceMean", [x, out.constant(f"{node.layer}.axes", np.array(axes, np.int64))]
+    )
+
+
+def _centred(out: Exporter, node: Node) -> None:
+    x = _x(out, node)
+    out.emit(node, "Sub", [x, _mean(out, node, x)], last=True)
+
+
+def _standardized(out: Exporter, node: Node) -> None:
+    x = _x(out, node)
+    apart = out.emit(node, "Sub", [x, _mean(out, node, x)])
+    square = _mean(out, node, out.emit(node, "Mul", [apart, apart]))
+    deviation = out.emit(node, "Sqrt", [square])
+    epsilon = out.number(node, "epsilon", node.attributes["epsilon"])
+    out.emit(node, "Div", [apart, out.emit(node, "Add", [deviation, epsilon])], last=True)
 
 
 WORDS: dict[str, Word] = {
@@ -427,9 +454,11 @@ WORDS: dict[str, Word] = {
     "scale": _scale,
     "select": _select,
     "sigmoid": _simple("Sigmoid"),
+    "slice": _sliced,
     "softmax": _simple("Softmax", axis="axis"),
     "softplus": _simple("Softplus"),
     "square_total": _total("Mul"),
+    "standardize": _standardized,
     "stop_gradient": _simple("Identity"),
     "sum": _sum,
     "swish": _swish,
@@ -438,3 +467,6 @@ WORDS: dict[str, Word] = {
     "total": _total(None),
 }
 """What has a form in ONNX, by word."""
+
+SEVERAL = ("slice",)
+"""Those of which every result has one."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import GraphBuilder, Layer, Tensor
+from demitasse import DataError, GraphBuilder, Layer, ModelError, Tensor
 from demitasse_caffe.layers.base import in_training
 from demitasse_caffe.mean import read_mean
 from demitasse_caffe.paths import find, find_file
@@ -237,7 +237,7 @@ def subtracted(
 ) -> np.ndarray | None:
     """The mean of a transform_param, (channels, height, width) or (channels or 1, 1, 1); None for none.
     Where only shapes count, a file that is not there has the shape ``counted``, and is the mean of
-    random bytes. Raises ValueError, or ModelError for a file."""
+    random bytes. Raises ValueError, or ModelError or DataError for a file."""
     values = [number(value) for value in parameters.mean_value]
     if parameters.mean_file and values:
         raise ValueError("mean_file and mean_value exclude each other")
@@ -245,7 +245,11 @@ def subtracted(
         if counted is not None and find(parameters.mean_file, layer.location.file)[0] is None:
             return np.broadcast_to(np.float32(127.5), counted)
         what = f"{layer.location}: layer {layer.name!r} ({layer.type}): mean_file"
-        mean = read_mean(find_file(parameters.mean_file, layer.location.file, what))
+        path = find_file(parameters.mean_file, layer.location.file, what)
+        try:
+            mean = read_mean(path)
+        except (DataError, ModelError) as error:  # names the file that is wrong, which others may name
+            raise type(error)(f"{what}: {error}") from error
         if mean.ndim < 2:  # of each channel, as a NumPy file may have it
             return mean.reshape(-1, 1, 1)
         return mean[0] if mean.ndim > 3 and mean.shape[0] == 1 else mean

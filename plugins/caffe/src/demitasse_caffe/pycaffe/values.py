@@ -44,7 +44,9 @@ class Values:
         """The live gradient of a blob; zeros of its own where the net computes none."""
         self.differentiate()
         found: np.ndarray | None = None if name in self._left else self._engine.walk.diff(name)
-        return self._zeros(name, self.blob_data(name).shape) if found is None else found
+        return (
+            self._zeros(self._first_name(name), self.blob_data(name).shape) if found is None else found
+        )
 
     @in_turn
     def reshape_blob(self, name: str, shape: tuple[int, ...]) -> None:
@@ -109,6 +111,12 @@ class Values:
         for name, array in self._pending.items():
             self._engine.walk.data(name)[...] = array
         self._pending = {}
+
+    def _first_name(self, name: str) -> str:
+        """The first blob of the same memory, as a layer's bottom is that passes its values on."""
+        blobs = self._engine.graph.blobs
+        mine = blobs.get(name)
+        return name if mine is None else next(other for other, each in blobs.items() if each is mine)
 
     def _zeros(self, key: Any, shape: tuple[int, ...]) -> np.ndarray:
         kept = self.unused.get(key)
