@@ -107,10 +107,11 @@ def test_a_label_that_is_no_class_is_named(compute: Compute, operation: str, wro
         compute(operation, [np.zeros((3, 4), np.float32), label])
 
 
+@pytest.mark.parametrize("places", [1, 3, 150])
 @pytest.mark.parametrize("top_k", [1, 3])
 @pytest.mark.parametrize("ignore", [None, 2])
-def test_accuracy(compute: Compute, ignore: int | None, top_k: int) -> None:
-    x, label = predictions("float32", "int32")
+def test_accuracy(compute: Compute, ignore: int | None, top_k: int, places: int) -> None:
+    x, label = predictions("float32", "int32", places)
     x = np.round(x / 4)  # so that there are ties, of which the later class comes first
     hits: list[list[bool]] = [[] for _ in range(7)]
     for n, i in np.ndindex(label.shape):

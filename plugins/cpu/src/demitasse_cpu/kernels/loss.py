@@ -128,19 +128,22 @@ def accuracy(request: Request) -> Iterable[Candidate]:
     rows, classes, inner = rows_along(spec(x).shape, request.attributes["axis"])
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
-        from demitasse_cpu.loops import loss as loops
+        from demitasse_cpu.loops import scores as loops
 
         scores, labels = map(flat, inputs)
-        cells = workspace.view("int64")
+        cells = workspace[2 * ROOM_OF_ROWS :].view("int64")
         wrong, counters = cells[:1], cells[1:].reshape(2, classes)
+        own, wanted = rows_together(workspace, scores.dtype)
+        _, better = rows_together(workspace[ROOM_OF_ROWS:], scores.dtype)
         target = flat(outputs[0])
         by_class = flat(outputs[1]) if per_class is not None else target[:0]
         numbers = (_ignored(request), int(request.attributes["top_k"]), classes, inner)
-        buffers = scores, labels, target, by_class, counters, wrong
+        buffers = scores, labels, target, by_class, counters, wrong, own, wanted, better
         failed = wrong_label(request, wrong, labels, rows // spec(x).shape[0], classes)
         return ready(loops.accuracy, *buffers, *numbers, failed=failed)
 
-    return (Candidate(KERNEL, bind, workspace=(1 + 2 * classes) * 8, in_place=False),)
+    room = 2 * ROOM_OF_ROWS + (1 + 2 * classes) * 8
+    return (Candidate(KERNEL, bind, workspace=room, in_place=False),)
 
 
 def segment_scores(request: Request) -> Iterable[Candidate]:
@@ -153,7 +156,7 @@ def segment_scores(request: Request) -> Iterable[Candidate]:
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         import numpy as np
 
-        from demitasse_cpu.loops import loss as loops
+        from demitasse_cpu.loops import scores as loops
 
         scores, labels = map(flat, inputs)
         cells = workspace.view("int64")

@@ -1,4 +1,4 @@
-"""Softmax, losses, and accuracy: arrays as (outer, classes, inner), a label for each outer and
+"""Softmax and losses: arrays as (outer, classes, inner), a label for each outer and
 inner. A label counts when it is not ``ignored`` (NaN ignores none).
 
 A part of a loss leaves in ``partial`` its sum, how many labels count, and one more than the first row
@@ -138,7 +138,7 @@ def softmax_backward(
 
 
 @compiled()
-def _is_class(label: float, classes: int) -> bool:
+def is_class(label: float, classes: int) -> bool:
     return label >= 0 and label < classes and label == math.floor(label)
 
 
@@ -170,7 +170,7 @@ def softmax_loss(
         for i in range(n):
             value = float(label[row + i])
             counts = value != ignored
-            if counts and not _is_class(value, classes):
+            if counts and not is_class(value, classes):
                 partial[2] = row + i + 1
                 return
             if inner == 1:
@@ -238,94 +238,6 @@ def softmax_loss_backward(
 
 
 @compiled()
-def accuracy(
-    x: Array,
-    label: Array,
-    result: Array,
-    per_class: Array,
-    counters: Array,
-    wrong: Array,
-    ignored: float,
-    top_k: int,
-    classes: int,
-    inner: int,
-) -> None:
-    """``counters`` (2, classes) are int64, ``per_class`` is empty for none. Raises WrongError where a
-    label is no class, the first such row in ``wrong``."""
-    counters[:] = 0
-    all_hits, all_counted = 0, 0
-    for row in range(label.size):
-        value = float(label[row])
-        if value == ignored:
-            continue
-        if not _is_class(value, classes):
-            wrong[0] = row
-            raise WrongError
-        at = row // inner * classes * inner + row % inner
-        own = x[at + int(value) * inner]
-        better = 0
-        for c in range(classes):
-            # A NaN is at or below nothing, so predictions that are not numbers never score. Of equals
-            # the later class comes first.
-            score = x[at + c * inner]
-            better += not (score <= own) or (score == own and c > int(value))
-        hit = better < top_k
-        counters[0, int(value)] += hit
-        counters[1, int(value)] += 1
-        all_hits += hit
-        all_counted += 1
-    result[0] = all_hits / max(1, all_counted)
-    for c in range(per_class.size):
-        per_class[c] = counters[0, c] / max(1, counters[1, c])
-
-
-@compiled()
-def segment_scores(
-    x: Array,
-    label: Array,
-    result: Array,
-    table: Array,
-    wrong: Array,
-    ignored: Array,
-    classes: int,
-    inner: int,
-) -> None:
-    """``table`` (classes, classes), int64, has how often a class is taken for another. Raises WrongError
-    where a label is no class, the first such row in ``wrong``."""
-    table[:] = 0
-    for row in range(label.size):
-        value, left_out = float(label[row]), False
-        for i in range(ignored.size):
-            left_out |= value == ignored[i]
-        if left_out:
-            continue
-        if not _is_class(value, classes):
-            wrong[0] = row
-            raise WrongError
-        at = row // inner * classes * inner + row % inner
-        best = 0
-        for c in range(1, classes):  # of equals the later
-            if x[at + c * inner] >= x[at + best * inner]:
-                best = c
-        table[int(value), best] += 1
-    right, counted, there, recall, shares = 0, 0, 0, 0.0, 0.0
-    for c in range(classes):
-        own, taken, both = 0, 0, table[c, c]
-        for other in range(classes):
-            own += table[c, other]
-            taken += table[other, c]
-        right += both
-        counted += own
-        there += own > 0
-        recall += both / max(1, own)
-        union = own + taken - both
-        shares += both / union if union > 0 else 1.0
-    result[0] = right / max(1, counted)
-    result[1] = recall / max(1, there)
-    result[2] = shares / classes
-
-
-@compiled()
 def infogain_loss(
     x: Array,
     label: Array,
@@ -353,7 +265,7 @@ def infogain_loss(
         for i in range(n):
             value = float(label[row + i])
             counts = value != ignored
-            if counts and not _is_class(value, classes):
+            if counts and not is_class(value, classes):
                 partial[2] = row + i + 1
                 return
             if counts:
@@ -406,7 +318,7 @@ def hinge_loss(
     partial[:] = 0
     for row in range(begin, end):
         value = float(label[row])
-        if not _is_class(value, classes):
+        if not is_class(value, classes):
             partial[2] = row + 1
             return
         own, total = int(value), 0.0
@@ -448,7 +360,7 @@ def negative_log_likelihood(
     partial[:] = 0
     for row in range(begin, end):
         value = float(label[row])
-        if not _is_class(value, classes):
+        if not is_class(value, classes):
             partial[2] = row + 1
             return
         share = float(x[row * classes + int(value)])
