@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from demitasse import DemitasseError
+from demitasse_caffe.older_scipy import bring_back
 from demitasse_caffe.python2 import import_as_python_2, looks_like_python_2, run_as_python_2
 from demitasse_caffe.standing_in import stand_in
 
@@ -40,6 +41,7 @@ def main(arguments: list[str]) -> None:
 
         allow_python_layers()
     _name_as_older_numpy_did()
+    bring_back()
     sys.argv[:] = arguments
     sys.path[0] = str(script.resolve().parent)
     try:
