@@ -214,8 +214,8 @@ def whole() -> Any:
         ("dim: 2 dim: 3", "dim: -2 dim: 3", r"has the shape \(-2, 3, 6, 6\); write input_param"),
         ("dim: 2 dim: 3", "dim: 2 " * 5000, r"layer 'data' .* would have 5,002 axes; at most 32"),
         ("kernel_size: 3", "kernel_size: 4000000000", r"conv"),
-        ("num_output: 4", "num_output: 99999999999", r":\d+:\d+: num_output"),
-        ("num_output: 4", "num_output: true", r":\d+:\d+: num_output"),
+        ("num_output: 4", "num_output: 99999999999", r":\d+:\d+: layer 'conv': num_output"),
+        ("num_output: 4", "num_output: true", r":\d+:\d+: layer 'conv': num_output"),
         ("num_output: 4", "num_ouput: 4", r"unknown field 'num_ouput'; did you mean 'num_output'"),
     ],
 )
