@@ -172,7 +172,7 @@ def nets(draw: st.DrawFn, toy: ModuleType, *, phase: str = "train") -> NetDefini
         if kind == "Convolution":
             outputs = draw(st.sampled_from([1, 4, 5]))
             share = {"share": f"{shape[1]} to {outputs}"} if draw(st.booleans()) else {"rate": rate}
-            add(kind, blob, (batch, outputs, 6, 6), outputs=outputs, **share)
+            add(kind, blob, (batch, outputs, *shape[2:]), outputs=outputs, **share)
         elif kind == "InnerProduct":
             outputs = draw(st.sampled_from([3, 16]))
             share = {"share": f"{flat[1]} to {outputs}"} if draw(st.booleans()) else {"rate": rate}
