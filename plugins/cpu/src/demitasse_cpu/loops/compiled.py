@@ -30,8 +30,8 @@ def compiled(*, reassociate: bool = False, literals: bool = True) -> Callable[[L
 
     numba recompiles a cached function when its own file changes, not when a file that it imports
     from does: so a loop stands in one file with all that it calls, but for the parts that many share
-    (``tiles``, ``bfloat16``, ``exponentials``, ``powers``, ``is_class``). Whoever changes one empties the
-    cache beside it, or touches the files that import it; an upgrade replaces all of them.
+    (``tiles``, ``bfloat16``, ``exponentials``, ``powers``, ``is_class``). Whoever changes one of these
+    empties the cache beside it, or touches the files that import it; an upgrade replaces all of them.
     """
 
     def decorate(loop: Loop) -> Loop:
