@@ -107,9 +107,7 @@ def threads_end() -> Iterator[None]:
     """Fails a test whose threads go on when nobody holds what they work for."""
     before = set(threading.enumerate())
     yield
-    for generation in range(
-        3
-    ):  # what nobody holds is young, mostly: all garbage is long to look through
+    for generation in range(3):  # what nobody holds is young, mostly; all garbage takes long
         if not (left := set(threading.enumerate()) - before):
             return
         gc.collect(generation)

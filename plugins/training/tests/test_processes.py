@@ -80,6 +80,40 @@ def test_a_process_with_another_layer_is_named_with_it(toy: ModuleType, together
     assert all("rank 2 of 3: layer 'scores'" in str(error) for error in errors), errors
 
 
+LONG = "num_output: 20 pad: 1 kernel_size: 5 weight_filler { type: 'xavier' } bias { type: 'zero' }"
+WORDS = " ".join(f"layer{number}" for number in range(40))
+
+
+@pytest.mark.parametrize(
+    ("usual", "other", "told"),
+    [
+        ("19", "20", "20, on the others 19;"),
+        (LONG, LONG.replace("20", "200"), "num_output: 200 ..., on the others num_output: 20 ...;"),
+        (
+            LONG,
+            LONG.replace("pad: 1 ", ""),
+            "... kernel_size: 5 ..., on the others ... pad: 1 kernel_size: 5 ...;",
+        ),
+        (
+            LONG,
+            f"{LONG} axis: 2",
+            "... type: 'zero' } axis: 2, on the others ... type: 'zero' };",
+        ),
+        (WORDS, WORDS.replace("er30", "er99"), "... layer99 ..., on the others ... layer30 ...;"),
+        (WORDS, WORDS.removesuffix(" layer39"), "... layer38, on the others ... layer38 layer39;"),
+        (WORDS, "no", "no, on the others layer0 layer1 layer2 "),
+    ],
+)
+def test_of_long_facts_what_differs_is_told(together: Any, usual: str, other: str, told: str) -> None:
+    def job(runtime: Any, rank: int) -> Any:
+        agreement.agree(
+            runtime.processes, {"it": "same" * 99, "layer 'a'": other if rank == 1 else usual}
+        )
+
+    for error in together(3, job):
+        assert f"rank 1 of 3: layer 'a' is {told}" in str(error), error
+
+
 def test_a_process_with_another_test_net_or_other_samples_is_named(
     toy: ModuleType, together: Any
 ) -> None:
@@ -98,7 +132,7 @@ def test_a_process_with_another_test_net_or_other_samples_is_named(
         runtime.trainer(toy.solver(toy.classifier()), precision="f64", data=data)
 
     for error in together(2, job):
-        assert "rank 1 of 2: test net 0's layers is " in str(error), error
+        assert "rank 1 of 2: test net 0's list of layers is " in str(error), error
     for error in together(3, fewer):
         assert "rank 2 of 3: what layer 'samples' reads is 31 samples, " in str(error), error
 

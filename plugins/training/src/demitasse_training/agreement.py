@@ -7,6 +7,8 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from itertools import takewhile
+from operator import eq
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,12 @@ OWN = ("snapshot_prefix", "display_interval")
 PLACES = re.compile(r""" "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' | \b0x[0-9a-f]+ """, re.VERBOSE)
 """Texts, and addresses of objects, in what a layer's parameters print as."""
 
+SETTING = re.compile(r"[\w']+(?:=|: )")
+"""Where a setting begins in what layers' parameters and descriptions print as."""
+
+VALUE = re.compile(r"(?:[^\s,)}\]]*: )?[^\s,)}\]]*")
+"""What is left of a setting whose name or value has begun."""
+
 SHOWN = 60
 """Characters of a fact that an error shows."""
 
@@ -43,7 +51,7 @@ def agree(processes: Processes, facts: Mapping[str, str]) -> None:
     the processes that differ from the most, and in what."""
     if processes.size == 1:
         return
-    told = processes.gather(dict(facts))
+    told = processes.gather({name: _brief(text) for name, text in facts.items()})
     if None in told:  # of one that an earlier trainer of this runtime went on without
         raise WorkerError(
             f"{_ranks([r for r, each in enumerate(told) if each is None])} of {processes.size} "
@@ -51,15 +59,16 @@ def agree(processes: Processes, facts: Mapping[str, str]) -> None:
         )
     names = dict.fromkeys(name for each in told for name in each)
     for name in names:
-        values = [each.get(name, "not there") for each in told]
-        usual, _ = Counter(values).most_common(1)[0]
-        others = {value: [r for r, v in enumerate(values) if v == value] for value in values}
-        del others[usual]
-        for value, ranks in others.items():
-            raise WorkerError(
-                f"{_ranks(ranks)} of {processes.size}: {name} is {_short(value)}, on the others "
-                f"{_short(usual)}; all processes must train the same net alike"
-            )
+        if len({each.get(name) for each in told}) == 1:
+            continue
+        values = processes.gather(facts.get(name, "not there"))
+        usual = Counter(values).most_common(1)[0][0]
+        value = next(each for each in values if each != usual)
+        ranks = [rank for rank, each in enumerate(values) if each == value]
+        raise WorkerError(
+            f"{_ranks(ranks)} of {processes.size}: {name} is {_short(value, usual)}, on the others "
+            f"{_short(usual, value)}; all processes must train the same net alike"
+        )
 
 
 def composition(
@@ -69,7 +78,7 @@ def composition(
     described = runtime.machine
     facts = {f"plugin {name}": version for name, version in runtime.composition.versions.items()}
     if described.path is not None:
-        facts["the hardware description"] = _digest(str(described))
+        facts["the hardware description"] = str(described)
     facts |= {"precision": precision, "scaling": scaling, "the seed": str(seed)}
     facts |= {"the solver's update": f"{solver.update} {_table(solver.update_attributes)}"}
     for setting in fields(solver):
@@ -104,13 +113,13 @@ def samples(graph: Graph, whose: str = "") -> dict[str, str]:
 def _layers(net: NetDefinition, whose: str) -> dict[str, str]:
     """A net's layers and their settings; of those that begin it without texts and addresses, as where
     samples are may differ from host to host."""
-    facts = {f"{whose} layers": " ".join(layer.name for layer in net.layers)}
+    facts = {f"{whose} list of layers": " ".join(layer.name for layer in net.layers)}
     for layer in net.layers:
         settings = repr(layer.parameters)
         if not layer.bottoms:
             settings = PLACES.sub("", settings)
         name = f"layer {layer.name!r}"
-        facts[name if whose == "the net's" else f"{whose} {name}"] = f"{layer.type} {_digest(settings)}"
+        facts[name if whose == "the net's" else f"{whose} {name}"] = f"{layer.type} {settings}"
     return facts
 
 
@@ -183,17 +192,33 @@ def digest(array: Any) -> str:
     return f"{zlib.crc32(np.ascontiguousarray(some).reshape(-1).view(np.uint8).data):08x}"
 
 
-def _digest(text: str) -> str:
-    return f"{zlib.crc32(text.encode()):08x}"
+def _brief(text: str) -> str:
+    """What tells long facts apart: processes that agree need not send each other all of them."""
+    return text if len(text) <= SHOWN else f"{len(text)} characters, {zlib.crc32(text.encode()):08x}"
 
 
 def _table(values: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={values[name]}" for name in sorted(values))
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+def _short(text: str, other: str) -> str:
+    """A fact; of long ones the settings, or the words, in which they differ."""
+    if max(len(text), len(other)) <= SHOWN:
+        return text
+    apart = _alike(text, other)
+    settings = [match.start() for match in SETTING.finditer(text) if match.start() <= apart]
+    begin = max(settings, default=text.rfind(" ", 0, apart) + 1)
+    alike = _alike(text[apart:][::-1], other[apart:][::-1])
+    rest = VALUE.match(text, len(text) - alike)
+    end = rest.end() if rest else len(text)
+    shown = text[begin : min(end, begin + SHOWN)].strip() or "nothing"
+    return f"{'... ' * (begin > 0)}{shown}{' ...' * (begin + len(shown) < len(text))}"
 
 
 def _ranks(ranks: list[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+
+
+def _alike(text: str, other: str) -> int:
+    """How many characters two texts begin with in common."""
+    return sum(takewhile(bool, map(eq, text, other)))
