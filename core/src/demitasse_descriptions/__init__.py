@@ -46,6 +46,8 @@ from demitasse_descriptions.unserved import unstreamed as unstreamed
 WORKERS = ("threads", "mpi", "streams", "simulated")
 _UNITS = {"latency": "s", "capacity": "B", "bandwidth": "B/s", "clock": "Hz"}
 _UNITS |= {"peak": "FLOP/s", "sustained": "FLOP/s", "launch": "s"}
+_NAMES = {Machine: "description", Level: "level", Link: "link", MemorySpace: "memory", SyncSpec: "sync"}
+"""As what a file has the records."""
 _LONG = re.compile(r"\d[\d_]{4000,}")
 """Digits of which Python makes no whole number."""
 _STRINGS = r'"""[^\0]*?"""|\'\'\'[^\0]*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*'
@@ -169,7 +171,7 @@ class _Reader:
             values[known[key].name] = self.value(str(known[key].type), key, value, source)
         for key, f in known.items():
             if f.default is f.default_factory and f.name not in values:
-                raise DescriptionError(f"{start}: a {kind.__name__} needs {key!r}")
+                raise DescriptionError(f"{start}: a {_NAMES[kind]} needs {key!r}")
         return kind(**values, **({"location": start} if hasattr(kind, "location") else {}))
 
     def value(self, kind: str, key: str, value: Any, source: str) -> Any:

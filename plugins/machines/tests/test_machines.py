@@ -69,5 +69,5 @@ def test_one_that_cannot_be_read_is_told_beside_the_others(
         folder = install("shop", describes={"shop-floor": "# Ours.\nschema = 1\n"})
         lines = run().output.splitlines()
     (line,) = [line for line in lines if line.startswith("shop-floor")]
-    assert f"PROBLEM: {folder / 'machines' / 'shop-floor.toml'}:1: a Machine needs 'name'" in line
+    assert f"PROBLEM: {folder / 'machines' / 'shop-floor.toml'}:1: a description needs 'name'" in line
     assert len(lines) > len(NAMES)
