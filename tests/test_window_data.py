@@ -145,9 +145,9 @@ def test_a_mean_image_is_subtracted_in_the_middle(runtime: Any, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t.replace("# 1", "1"), r"windows\.txt: word 32: '1' where the #"),
-        (lambda t: t[:-20], r"windows\.txt: is cut off; expected a"),
-        (lambda t: t.replace("0.9", "near"), r"windows\.txt: word 9: 'near'; expected a number"),
+        (lambda t: t.replace("# 1", "1"), r"windows\.txt:11: '1' where the #"),
+        (lambda t: t[:-20], r"windows\.txt:17: is cut off; expected a"),
+        (lambda t: t.replace("0.9", "near"), r"windows\.txt:7: 'near'; expected a number"),
         (lambda t: t.replace("5 1 10", "0 1 10"), "a foreground window of 'b.png' has class 0"),
         (lambda t: t.replace("\n3\n60", "\n1\n60"), "'a.png' has 1 channels"),
         (lambda t: "", "is empty"),

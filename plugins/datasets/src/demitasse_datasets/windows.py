@@ -9,10 +9,10 @@ hierarchies, 2014, supplement A).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -136,32 +136,32 @@ def read_windows(
     path: Path, foreground: float, background: float
 ) -> tuple[list[str], int, tuple[list[Window], list[Window]]]:
     """The images of a window file, their channels, and its background and foreground windows. Raises
-    DataError with the number of the word that is wrong."""
-    words = iter(list(enumerate(file_text(path).split(), 1)))
+    DataError with the line that is wrong."""
+    words = _Words(path)
     paths: list[str] = []
     places: dict[int, int] = {}
     sets: tuple[list[Window], list[Window]] = ([], [])
     channels = 0
-    for at, word in words:
+    while word := words.next():
         if word != "#":
-            raise DataError(f"{path}: word {at}: {word[:80]!r} where the # before an image is expected")
-        index = _number(path, words)
+            raise DataError(f"{words.place}: {word[:80]!r} where the # before an image is expected")
+        index = words.number()
         places[index] = len(paths)
-        paths.append(next(words, (0, ""))[1])
-        if not paths[-1]:
-            raise DataError(f"{path}: is cut off after image {index}")
-        channels, *_ = (_number(path, words) for _ in range(3))
+        if not (name := words.next()):
+            raise DataError(f"{words.place}: is cut off after image {index}")
+        paths.append(name)
+        channels, *_ = (words.number() for _ in range(3))
         if channels != 3:
             raise DataError(
-                f"{path}: image {paths[-1]!r} has {channels} channels; images are read with 3"
+                f"{words.place}: image {name!r} has {channels} channels; images are read with 3"
             )
-        for _ in range(_number(path, words)):
-            label = _number(path, words)
-            overlap = _number(path, words, float)
-            corners = [_number(path, words) for _ in range(4)]
+        for _ in range(words.number()):
+            label = words.number()
+            overlap = words.number(float)
+            corners = [words.number() for _ in range(4)]
             if overlap >= foreground:
                 if label < 1:
-                    raise DataError(f"{path}: a foreground window of {paths[-1]!r} has class {label}")
+                    raise DataError(f"{words.place}: a foreground window of {name!r} has class {label}")
                 sets[1].append(Window(places[index], label, *corners))
             elif overlap < background:
                 sets[0].append(Window(places[index], 0, *corners))
@@ -170,16 +170,33 @@ def read_windows(
     return paths, channels, sets
 
 
-def _number(path: Path, words: Iterator[tuple[int, str]], kind: type = int) -> int:
-    at, word = next(words, (0, ""))
-    try:
-        value = kind(word)
-        if abs(value) < 1 << 31:
-            return value  # type: ignore[no-any-return]
-    except ValueError:
-        pass  # it is named below, as a number that is too large is
-    where = f"word {at}: {word[:80]!r}" if word else "is cut off"
-    raise DataError(f"{path}: {where}; expected a {'whole ' * (kind is int)}number")
+class _Words:
+    """The words of a file, one after the other; ``place`` is the line of the latest."""
+
+    def __init__(self, path: Path) -> None:
+        lines = file_text(path).split("\n")
+        self._words = ((number, word) for number, line in enumerate(lines, 1) for word in line.split())
+        self._path, self._line = path, 1
+
+    @property
+    def place(self) -> str:
+        return f"{self._path}:{self._line}"
+
+    def next(self) -> str:
+        """The next word; "" at the end."""
+        self._line, word = next(self._words, (self._line, ""))
+        return word
+
+    def number(self, kind: type = int) -> Any:
+        word = self.next()
+        try:
+            value = kind(word)
+            if abs(value) < 1 << 31:
+                return value
+        except ValueError:
+            pass  # it is named below, as a number that is too large is
+        told = repr(word[:80]) if word else "is cut off"
+        raise DataError(f"{self.place}: {told}; expected a {'whole ' * (kind is int)}number")
 
 
 def paste(
