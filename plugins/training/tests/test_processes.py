@@ -81,6 +81,9 @@ def test_a_process_with_another_layer_is_named_with_it(toy: ModuleType, together
 
 
 LONG = "num_output: 20 pad: 1 kernel_size: 5 weight_filler { type: 'xavier' } bias { type: 'zero' }"
+DESCRIBED = (
+    """cores = 1 memory = [{space = "host", bandwidth = "20 GB/s (paper)"}] sync = {plugin = "numa"}"""
+)
 WORDS = " ".join(f"layer{number}" for number in range(40))
 
 
@@ -92,15 +95,21 @@ WORDS = " ".join(f"layer{number}" for number in range(40))
         (
             LONG,
             LONG.replace("pad: 1 ", ""),
-            "... kernel_size: 5 ..., on the others ... pad: 1 kernel_size: 5 ...;",
+            "num_output: 20 ..., on the others num_output: 20 pad: 1 ...;",
         ),
         (
             LONG,
             f"{LONG} axis: 2",
             "... type: 'zero' } axis: 2, on the others ... type: 'zero' };",
         ),
+        (
+            DESCRIBED,
+            DESCRIBED.replace("20", "30"),
+            '... bandwidth = "30 GB/s (paper)"}] ..., on the others ... bandwidth = "20 GB/s ',
+        ),
         (WORDS, WORDS.replace("er30", "er99"), "... layer99 ..., on the others ... layer30 ...;"),
         (WORDS, WORDS.removesuffix(" layer39"), "... layer38, on the others ... layer38 layer39;"),
+        (f"path: {'a' * 99}", f"path: {'a' * 98}b", f"... {'a' * 30}b, on the others ... {'a' * 31};"),
         (WORDS, "no", "no, on the others layer0 layer1 layer2 "),
     ],
 )

@@ -36,11 +36,10 @@ OWN = ("snapshot_prefix", "display_interval")
 PLACES = re.compile(r""" "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' | \b0x[0-9a-f]+ """, re.VERBOSE)
 """Texts, and addresses of objects, in what a layer's parameters print as."""
 
-SETTING = re.compile(r"[\w']+(?:=|: )")
+SETTING = re.compile(r"[\w']+(?: ?= ?|: | \{)")
 """Where a setting begins in what layers' parameters and descriptions print as."""
 
-VALUE = re.compile(r"(?:[^\s,)}\]]*: )?[^\s,)}\]]*")
-"""What is left of a setting whose name or value has begun."""
+WORD = re.compile(r"\S+")
 
 SHOWN = 60
 """Characters of a fact that an error shows."""
@@ -206,12 +205,11 @@ def _short(text: str, other: str) -> str:
     if max(len(text), len(other)) <= SHOWN:
         return text
     apart = _alike(text, other)
-    settings = [match.start() for match in SETTING.finditer(text) if match.start() <= apart]
-    begin = max(settings, default=text.rfind(" ", 0, apart) + 1)
-    alike = _alike(text[apart:][::-1], other[apart:][::-1])
-    rest = VALUE.match(text, len(text) - alike)
-    end = rest.end() if rest else len(text)
-    shown = text[begin : min(end, begin + SHOWN)].strip() or "nothing"
+    alike = len(text) - _alike(text[apart:][::-1], other[apart:][::-1])
+    words = [match.start() for match in (SETTING if SETTING.search(text) else WORD).finditer(text)]
+    begin = max(apart - SHOWN // 2, *(place for place in words if place < apart), 0)
+    end = min((place for place in words if place >= alike), default=len(text))
+    shown = text[begin : min(end, begin + SHOWN)].rstrip(" ,{[(")
     return f"{'... ' * (begin > 0)}{shown}{' ...' * (begin + len(shown) < len(text))}"
 
 
