@@ -11,7 +11,7 @@ import pytest
 
 from demitasse import Place, PluginError, Request, TensorSpec, hookimpl
 from demitasse.operations import VOCABULARY
-from demitasse_python_layer import plugin, user_layer
+from demitasse_python_layer import finding, plugin
 from demitasse_python_layer.blob import LayerBlob, ParameterBlobs
 from demitasse_python_layer.operations import BACKWARD, FORWARD
 from demitasse_python_layer.user_layer import UserLayer
@@ -80,7 +80,7 @@ class Doubling:
 """
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    user = UserLayer("doubling_layer", "Doubling", "text", 1, 1, "float64", "here")
+    user = UserLayer("doubling_layer", "Doubling", "text", 1, ["y"], "float64", "here")
     user.plan([(3,)])
     user.plan([(3,)])
     assert user.top_shapes == ((3,),)
@@ -95,12 +95,12 @@ class Doubling:
 
 
 def test_what_cannot_stand_in_is_told_with_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = importlib.metadata.EntryPoint("caffe", "no_such_module:stand_in", user_layer.STAND_INS)
-    monkeypatch.setattr(user_layer, "entry_points", lambda group: [broken])
-    user_layer._stand_in.cache_clear()
+    broken = importlib.metadata.EntryPoint("caffe", "no_such_module:stand_in", finding.STAND_INS)
+    monkeypatch.setattr(finding, "entry_points", lambda group: [broken])
+    finding.stand_in.cache_clear()
     message = (
         r"entry point 'caffe' of demitasse.stand_ins .*no_such_module:stand_in raised ModuleNotFound"
     )
     with pytest.raises(PluginError, match=message):
-        UserLayer("json", "JSONDecoder", "", 0, 1, "float32", "net.prototxt:1")
-    user_layer._stand_in.cache_clear()
+        UserLayer("json", "JSONDecoder", "", 0, ["y"], "float32", "net.prototxt:1")
+    finding.stand_in.cache_clear()

@@ -62,9 +62,10 @@ class PythonLayer:
                 about.layer,
                 about.param_str,
                 int(graph.phase == "test"),
-                len(layer.tops),
+                layer.tops,
                 graph.dtype,
                 f"{layer.location}: layer {layer.name!r} (Python)",
+                layer.location.file if layer.location is not None else "",
             )
             weakref.finalize(layer, self._made.pop, key, None)
         return self._made[key]
