@@ -66,6 +66,11 @@ class PythonLayer:
                 graph.dtype,
                 f"{layer.location}: layer {layer.name!r} (Python)",
                 layer.location.file if layer.location is not None else "",
+                {
+                    number: layer.bottoms.index(top)
+                    for number, top in enumerate(layer.tops)
+                    if top in layer.bottoms
+                },
             )
             weakref.finalize(layer, self._made.pop, key, None)
         return self._made[key]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,9 @@ Shape = tuple[int, ...]
 
 class UserLayer:
     """An object (``object``) of class ``layer`` of ``module``, set up for bottoms of some shapes.
+
+    ``tops`` are their names; those ``in_place`` are, by their numbers, bottoms of these numbers too, and
+    one blob to the object. ``net`` is the file that names the class, ``where`` the line and layer.
 
     Raises ValueError when module or class are missing, or the class lacks a method. What the object
     raises becomes ModelError while it is planned and backward, and DataError in what it makes of
@@ -34,6 +38,7 @@ class UserLayer:
         dtype: str,
         where: str,
         net: str = "",
+        in_place: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         self.object = instance(module, layer, net)
         self._dtype, self._where, self._names = dtype, f"{where}: {module}.{layer}", tuple(tops)
@@ -45,6 +50,7 @@ class UserLayer:
             self.object.type = "Python"
         self.bottoms: list[LayerBlob] = []
         self.tops = [LayerBlob(dtype=dtype) for _ in tops]
+        self._in_place = dict(in_place)
         self._ready, self._ahead = False, False
         self._held: list[np.ndarray | None] = []
         self.unplanned = ""
@@ -56,7 +62,10 @@ class UserLayer:
 
     @property
     def tells_late(self) -> bool:
-        """Whether ``reshape`` does nothing, so that ``forward`` may give its tops other shapes."""
+        """Whether ``reshape`` does nothing, so that ``forward`` may give its tops other shapes; not of
+        tops in place, which have those of the bottoms."""
+        if len(self._in_place) == len(self.tops):
+            return False
         code = getattr(self.object.reshape, "__code__", None)
         return (
             code is not None and not code.co_names and not code.co_freevars and len(code.co_consts) <= 2
@@ -70,6 +79,9 @@ class UserLayer:
     def plan(self, shapes: Sequence[Shape]) -> None:
         """Have the object give its tops their shapes for bottoms of ``shapes``; set it up first."""
         self.bottoms = [LayerBlob(shape, self._dtype) for shape in shapes]
+        for top, bottom in self._in_place.items():
+            self.tops[top] = self.bottoms[bottom]
+            self.tops[top].given = True
         self.unplanned = ""
         if not self._ready:
             if hasattr(self.object, "setup"):
@@ -117,6 +129,8 @@ class UserLayer:
             self._held = [None] * len(self._held)
             _attach(self.bottoms, bottoms)
             _attach(self.parameters, parameters)
+            for top, bottom in self._in_place.items():
+                np.copyto(tops[top], bottoms[bottom])
             _attach(self.tops, tops)
             self._make(tops)
             self._deliver("forward", tops)
@@ -133,7 +147,12 @@ class UserLayer:
         """Call ``backward``; ``made`` are the arrays of the gradients of bottoms and parameters."""
         with self._turn:
             _attach(self.tops, tops, dtops)
-            _attach(self.bottoms, bottoms, made[: len(bottoms)])
+            changed, dbottoms = list(bottoms), list(made[: len(bottoms)])
+            for top, bottom in self._in_place.items():  # the bottom has the top's values by now
+                changed[bottom] = tops[top]
+                dbottoms[bottom] = np.empty_like(tops[top]) if made[bottom] is None else made[bottom]
+                dbottoms[bottom][...] = dtops[top]
+            _attach(self.bottoms, changed, dbottoms)
             _attach(self.parameters, parameters, made[len(bottoms) :])
             for blob in self.parameters:
                 blob.diff[...] = 0  # the plan adds it to what other passes found
