@@ -142,7 +142,7 @@ def test_a_reshape_that_does_nothing_tells_late_but_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "lazy_layer.py").write_text(
-        "class Lazy:\n    def reshape(self, bottom, top):\n        pass\n    forward = backward = reshape\n"
+        "class Lazy:\n    def reshape(self, bottom, top): pass\n    forward = backward = reshape\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     for in_place, late in (({}, True), ({0: 0}, False)):

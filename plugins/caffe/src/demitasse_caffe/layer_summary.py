@@ -31,8 +31,8 @@ _MEMBERS = {
     "DenseBlock DepthwiseConvolution Im2col NdConvolution",
     "inner product": "CosinAddm Embed InnerProduct LabelSpecificAdd MarginInnerProduct",
     "pooling": "NdPooling PSROIPooling Pooling Pooling3D PoolingND Proposal ROIAlign ROIPooling SPP",
-    "activation": "AbsVal BNLL Clip Dropout ELU Exp HardSwish Log PReLU Power ReLU ReLU6 Sigmoid "
-    "Softmax SpatialDropout Swish TanH Threshold",
+    "activation": "AbsVal BNLL Clip Dropout ELU Exp GradientScaler HardSwish Log PReLU Power ReLU ReLU6 "
+    "Sigmoid Softmax SpatialDropout Swish TanH Threshold",
     "normalization": "BN BatchNorm Bias ChannelScale GroupNorm LRN MVN Normalize Scale",
     "combination": "Axpy BroadcastMul Concat Eltwise Mul Slice Split",
     "shape": "ArgMax BatchReindex BatchToSpaceND Crop DepthToSpace Filter Flatten Flip Interp Pad "

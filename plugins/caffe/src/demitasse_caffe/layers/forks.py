@@ -132,6 +132,30 @@ class SpatialDropout(CaffeLayer):
         return [graph.apply("scale", x, dropped(ones, ratio, graph), None, axis=0)]
 
 
+class GradientScaler(CaffeLayer):
+    """Passes its bottom on, and back the gradient of its top times -c, so that what is before it learns
+    what the layers behind it cannot use. c rises from ``lower_bound`` to nearly ``upper_bound`` in the
+    first ``max_iter`` iterations of a training, the steeper the larger ``alpha`` is. Ganin et al. 2016,
+    *Domain-Adversarial Training of Neural Networks*, section 5.2.2."""
+
+    name = "GradientScaler"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        about = message.gradient_scaler_param
+        lower, upper = number(about.lower_bound), number(about.upper_bound)
+        steepness, iterations = number(about.alpha), number(about.max_iter)
+        if lower > upper:
+            raise ValueError(f"lower_bound {lower:g} is above upper_bound {upper:g}")
+        if not (0 <= steepness < math.inf and 1 <= iterations < math.inf):
+            raise ValueError(
+                f"alpha {steepness:g} is not 0 or more, or max_iter {iterations:g} not 1 or more"
+            )
+        given = {"lower": lower, "upper": upper, "steepness": steepness, "iterations": iterations}
+        return [graph.apply("reverse_gradient", bottoms[0], graph.scalar("iteration"), **given)]
+
+
 class Permute(CaffeLayer):
     """The axes in another order; those that it does not name stay behind those that it does. Liu et al.
     2016, *SSD*."""
