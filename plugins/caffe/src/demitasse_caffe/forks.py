@@ -486,7 +486,6 @@ FORKS = (
         ),
     ),
     Fork("the fork of PDB-ConvLSTM", types="ConvLSTM"),
-    Fork("the forks with spatial transformers", types="SpatialTransformer"),
     Fork("OpenVINO's fork", types="DetectionOutputExtended GRN"),
     Fork("the fork of Caffe Neural Tool", types="Affinity ConnectedComponent MalisLoss MergeCrop"),
     Fork(

@@ -44,6 +44,7 @@ from demitasse_caffe.layers.forks import (
     Reverse,
     ShuffleChannel,
     SpatialDropout,
+    SpatialTransformer,
     Transpose,
 )
 from demitasse_caffe.layers.hdf5 import HDF5Data, HDF5Output
@@ -206,6 +207,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     SoftmaxWithLoss(),
     SpatialDropout(),
     GradientScaler(),
+    SpatialTransformer(),
     Split(),
     Squeeze(),
     ResizeBilinear(),
