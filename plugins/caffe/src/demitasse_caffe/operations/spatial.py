@@ -141,9 +141,9 @@ OPERATIONS = (
     _define(
         "affine_sampling",
         "y[n, c, i, j] = x[n, c] at row (u + 1) H / 2 and column (v + 1) W / 2, by straight lines "
-        "between pixels, 0 outside, where (u, v) = A (2 i / rows - 1, 2 j / columns - 1, 1) and A, 2 x 3, has "
-        "theta[n] in the places that are None in fixed (Jaderberg et al. 2015, Spatial Transformer "
-        "Networks, section 3)",
+        "between pixels, 0 outside, where (u, v) = A (2 i / rows - 1, 2 j / columns - 1, 1) and A, "
+        "2 x 3, has theta[n] in the places that are None in fixed (Jaderberg et al. 2015, Spatial "
+        "Transformer Networks, section 3)",
         inputs="x theta",
         outputs="y",
         shapes=_sampled,
