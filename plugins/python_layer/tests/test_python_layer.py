@@ -90,7 +90,7 @@ class Doubling:
     assert (y.tolist(), dx.tolist()) == ([0, 2, 4], [2, 2, 2])
     made = user.object
     assert made.calls == ["setup", "reshape", "reshape", "reshape", "forward", [True]]
-    assert (made.param_str, made.phase) == ("text", 1)
+    assert (made.param_str, made.phase, str(made.phase)) == ("text", 1, "TEST")
     assert not user.reshaped(), "its tops follow its bottoms"
 
 

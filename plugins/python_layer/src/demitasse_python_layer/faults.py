@@ -74,5 +74,5 @@ def advice(error: BaseException) -> str:
     ):
         return "; it is Python 2, which 2to3 rewrites"
     if isinstance(error, TypeError | IndexError) and any(part in str(error) for part in _OF_QUOTIENTS):
-        return "; if it was written for Python 2: 7 / 2 was 3 there, which is 7 // 2 now"
+        return "; it has to be an int: int(x) of what older NumPy cut off, 7 // 2 of Python 2's 7 / 2"
     return ""

@@ -17,6 +17,14 @@ from demitasse_python_layer.finding import instance
 Shape = tuple[int, ...]
 
 
+class Phase(int):
+    """0 in training and 1 in tests, as Caffe has it; as a text TRAIN or TEST, as layers of Fast and
+    Faster R-CNN's forks ask for it."""
+
+    def __str__(self) -> str:
+        return "TEST" if self else "TRAIN"
+
+
 class UserLayer:
     """An object (``object``) of class ``layer`` of ``module``, set up for bottoms of some shapes.
 
@@ -44,7 +52,7 @@ class UserLayer:
         self._dtype, self._where, self._names = dtype, f"{where}: {module}.{layer}", tuple(tops)
         self.parameters = ParameterBlobs(dtype)
         self.object.param_str = self.object.param_str_ = param_str  # as it was called until 2015
-        self.object.phase = phase
+        self.object.phase = Phase(phase)
         self.object.blobs = self.parameters
         if not hasattr(self.object, "type"):
             self.object.type = "Python"
