@@ -188,5 +188,5 @@ def test_python_2_is_told_as_such() -> None:
         with pytest.raises(DataError) as raised:
             forward(made(f"old_line_{number}", method))
         assert ("; it is Python 2, which 2to3 rewrites" in str(raised.value)) == (number < 2)
-    with pytest.raises(DataError, match="it has to be an int: .* 7 // 2 of Python 2's 7 / 2$"):
+    with pytest.raises(DataError, match=r"it has to be an int: .* 7 // 2 of Python 2's 7 / 2$"):
         forward(made("old_quotient", "def forward(self, bottom, top):\n    range(bottom[0].num / 2)\n"))
