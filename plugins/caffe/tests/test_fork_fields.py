@@ -122,6 +122,11 @@ def test_what_changes_a_solvers_results_is_refused_by_name(read: Any, field: str
         ("Convolution", "convolution_param { num_output: 1 relu: true }", r"relu .* Intel's fork"),
         (
             "Data",
+            "data_param { cursor: SHUFFLING }",
+            r"cursor is a field of the fork of Ganin and Lempitsky, .*: samples come in an order",
+        ),
+        (
+            "Data",
             "transform_param { noise_param { prob: 1 } }",
             r"'l': Trans.* noise_param .*SSD's fork",
         ),

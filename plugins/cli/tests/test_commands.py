@@ -67,7 +67,8 @@ def test_a_file_that_is_neither_is_told_what_is_wrong_with_it(
 def test_a_net_without_samples_cannot_be_scored(
     runtime: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    net = SimpleNamespace(graph=SimpleNamespace(feeds=[]))
+    graph = SimpleNamespace(feeds=[], inputs={"x": None})
+    net = SimpleNamespace(graph=graph, definition=SimpleNamespace(layers=()))
     monkeypatch.setattr(runtime, "net", lambda definition, **options: net)
     assert main(["test", "net.prototxt", "--weights", "w"]) == 2
     error = capsys.readouterr().err

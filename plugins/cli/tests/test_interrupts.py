@@ -143,3 +143,36 @@ def test_of_processes_that_are_signalled_together_the_first_tells_of_it(
         assert interrupts.snapshot() and interrupts.stop() and interrupts.status == 143
     said = capfd.readouterr().err
     assert said.count("going on") == said.count("stopping") == told
+
+
+FORKING = """
+import multiprocessing, os, signal, sys, time
+from demitasse_cli.interrupts import Interrupts, ended_as_interrupted
+def read_ahead(ready):
+    ready.set()
+    time.sleep(60)
+fork = multiprocessing.get_context("fork")
+with Interrupts() if sys.argv[1] == "train" else ended_as_interrupted():
+    ready = fork.Event()
+    child = fork.Process(target=read_ahead, args=(ready,))
+    child.start()
+    ready.wait()
+    if sys.argv[1] == "train":
+        os.kill(child.pid, signal.SIGINT)
+        child.join(0.3)
+    print(child.is_alive(), flush=True)
+    child.terminate()
+    child.join(20)
+    print(child.exitcode)
+    child.kill()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("command", ["train", "test"])
+def test_a_process_that_reads_ahead_for_a_users_layer_ends_when_it_is_told_to(command: str) -> None:
+    """It neither saves a snapshot nor writes a traceback; Ctrl-C, which it gets too, it leaves to the
+    training."""
+    run = [sys.executable, "-W", "ignore", "-c", FORKING, command]
+    done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr) == (f"True\n{-signal.SIGTERM}\n", "")

@@ -11,7 +11,7 @@ import pytest
 
 from demitasse import Place, PluginError, Request, TensorSpec, hookimpl
 from demitasse.operations import VOCABULARY
-from demitasse_python_layer import plugin, user_layer
+from demitasse_python_layer import finding, plugin
 from demitasse_python_layer.blob import LayerBlob, ParameterBlobs
 from demitasse_python_layer.operations import BACKWARD, FORWARD
 from demitasse_python_layer.user_layer import UserLayer
@@ -80,7 +80,7 @@ class Doubling:
 """
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    user = UserLayer("doubling_layer", "Doubling", "text", 1, 1, "float64", "here")
+    user = UserLayer("doubling_layer", "Doubling", "text", 1, ["y"], "float64", "here")
     user.plan([(3,)])
     user.plan([(3,)])
     assert user.top_shapes == ((3,),)
@@ -90,17 +90,63 @@ class Doubling:
     assert (y.tolist(), dx.tolist()) == ([0, 2, 4], [2, 2, 2])
     made = user.object
     assert made.calls == ["setup", "reshape", "reshape", "reshape", "forward", [True]]
-    assert (made.param_str, made.phase) == ("text", 1)
+    assert (made.param_str, made.phase, str(made.phase)) == ("text", 1, "TEST")
     assert not user.reshaped(), "its tops follow its bottoms"
 
 
 def test_what_cannot_stand_in_is_told_with_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = importlib.metadata.EntryPoint("caffe", "no_such_module:stand_in", user_layer.STAND_INS)
-    monkeypatch.setattr(user_layer, "entry_points", lambda group: [broken])
-    user_layer._stand_in.cache_clear()
+    broken = importlib.metadata.EntryPoint("caffe", "no_such_module:stand_in", finding.STAND_INS)
+    monkeypatch.setattr(finding, "entry_points", lambda group: [broken])
+    finding.stand_in.cache_clear()
     message = (
         r"entry point 'caffe' of demitasse.stand_ins .*no_such_module:stand_in raised ModuleNotFound"
     )
     with pytest.raises(PluginError, match=message):
-        UserLayer("json", "JSONDecoder", "", 0, 1, "float32", "net.prototxt:1")
-    user_layer._stand_in.cache_clear()
+        UserLayer("json", "JSONDecoder", "", 0, ["y"], "float32", "net.prototxt:1")
+    finding.stand_in.cache_clear()
+
+
+def test_a_top_in_place_is_its_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Caffe: it has its shape, its values until they are changed, and one gradient for both."""
+    (tmp_path / "clipping_layer.py").write_text(
+        """
+class Clipping:
+    def setup(self, bottom, top):
+        pass
+    def reshape(self, bottom, top):
+        assert top[1].shape == bottom[0].shape == (3,)
+        top[0].reshape(1)
+    def forward(self, bottom, top):
+        top[0].data[0] = bottom[0].data.sum()
+        bottom[0].data[bottom[0].data > 1] = 1
+    def backward(self, top, propagate_down, bottom):
+        self.seen = bottom[0].data.tolist()
+        top[1].diff[bottom[0].data == 1] = 0
+        bottom[0].diff[...] += top[0].diff
+"""
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    tops = ["sum", "x"]
+    user = UserLayer("clipping_layer", "Clipping", "", 0, tops, "float64", "here", in_place={1: 0})
+    user.plan([(3,)])
+    assert user.top_shapes == ((1,), (3,))
+    x, total, y, dx = np.array([0.5, 2, 3]), np.zeros(1), np.zeros(3), np.zeros(3)
+    user.forward([x], [], [total, y])
+    assert (x.tolist(), y.tolist(), total.tolist()) == ([0.5, 2, 3], [0.5, 1, 1], [5.5])
+    dy = np.array([4.0, 5, 6])
+    user.backward([np.ones(1), dy], [total, y], [x], [], [dx], [True])
+    assert (dx.tolist(), dy.tolist(), user.object.seen) == ([5, 1, 1], [4, 5, 6], [0.5, 1, 1])
+
+
+def test_a_reshape_that_does_nothing_tells_late_but_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lazy_layer.py").write_text(
+        "class Lazy:\n    def reshape(self, bottom, top): pass\n    forward = backward = reshape\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for in_place, late in (({}, True), ({0: 0}, False)):
+        user = UserLayer("lazy_layer", "Lazy", "", 0, ["x"], "float32", "here", in_place=in_place)
+        user.plan([(3, 2)])
+        assert user.tells_late == late
+        assert user.top_shapes == (((3, 2),) if in_place else ((),))

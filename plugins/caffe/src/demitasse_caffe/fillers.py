@@ -8,14 +8,16 @@ fan-in is the elements of one output (a row of the weights), fan-out those of on
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from demitasse import RandomStream, unknown
-from demitasse_caffe.schema import number
+from demitasse import RandomStream, file_text, shortened, unknown
+from demitasse_caffe.paths import find_file
+from demitasse_caffe.schema import is_repeated, number
 
 Shape = tuple[int, ...]
 
@@ -119,6 +121,27 @@ class Diagonal:
         return filled
 
 
+@dataclass(frozen=True)
+class Listed:
+    """The ``values``, in rows, of which there are as many as elements. Of the forks with spatial
+    transformers, for which that is the transformation to begin with."""
+
+    values: tuple[float, ...]
+    source: str
+
+    def check(self, shape: Shape) -> None:
+        """Raise ValueError for another number of elements."""
+        if len(self.values) != math.prod(shape):
+            raise ValueError(
+                f"{self.source} has {len(self.values):,} numbers for the {math.prod(shape):,} elements "
+                f"of {shape}"
+            )
+
+    def __call__(self, shape: Shape, stream: RandomStream) -> np.ndarray:
+        self.check(shape)
+        return np.array(self.values).reshape(shape)
+
+
 def outputs(shape: Shape) -> int:
     """The extent of the first axis; of a single number, which has no axes, 1."""
     return shape[0] if shape else 1
@@ -142,9 +165,44 @@ def filler(message: Any, shape: Shape) -> Callable[[Shape, RandomStream], np.nda
         raise ValueError(f"filler uniform has a min of {made.min} above its max of {made.max}")
     if isinstance(made, Gaussian) and made.std < 0:
         raise ValueError(f"filler gaussian has a std of {made.std}; 0 or more is needed")
-    if isinstance(made, Bilinear):
+    if isinstance(made, Bilinear | Listed):
         made.check(shape)
     return made
+
+
+def fillers_beside(message: Any, beside: str) -> Any:
+    """The message of a layer, with the files of its fillers found beside the net's. Raises ModelError
+    for one that is not there."""
+    if not any(each.file for each in _fillers_of(message)):
+        return message
+    made = type(message)()
+    made.CopyFrom(message)
+    for each in _fillers_of(made):
+        if each.file:
+            each.file = str(find_file(each.file, beside, "the filler's file"))
+    return made
+
+
+def _fillers_of(message: Any) -> Iterator[Any]:
+    for field, value in message.ListFields():
+        if field.message_type is not None and not is_repeated(field):
+            if field.message_type.name == "FillerParameter":
+                yield value
+            else:
+                yield from _fillers_of(value)
+
+
+def _from_file(message: Any) -> Listed:
+    if not message.file:
+        raise ValueError("filler file has no file")
+    text = file_text(Path(message.file)).split()
+    try:
+        values = tuple(map(float, text))
+    except ValueError as error:
+        raise ValueError(f"{message.file}: {shortened(error)}") from error
+    if not all(map(math.isfinite, values)):
+        raise ValueError(f"{message.file}: it has numbers that are not finite")
+    return Listed(values, message.file)
 
 
 def _norm(message: Any) -> str:
@@ -159,9 +217,11 @@ _MAKERS: dict[str, Callable[[Any], Callable[[Shape, RandomStream], np.ndarray]]]
     "bilinear": lambda message: Bilinear(),
     "constant": lambda message: Constant(number(message.value)),
     "diagonal": lambda message: Diagonal(tuple(map(number, message.diag_val))),
+    "file": _from_file,
     "gaussian": lambda message: Gaussian(number(message.mean), number(message.std), message.sparse),
     "msra": lambda message: Msra(_norm(message)),
     "positive_unitball": lambda message: PositiveUnitball(),
     "uniform": lambda message: Uniform(number(message.min), number(message.max)),
+    "value": lambda message: Listed(tuple(map(number, message.values)), "filler value"),
     "xavier": lambda message: Xavier(_norm(message)),
 }

@@ -486,7 +486,17 @@ FORKS = (
         ),
     ),
     Fork("the fork of PDB-ConvLSTM", types="ConvLSTM"),
-    Fork("the forks with spatial transformers", types="SpatialTransformer"),
+    Fork(
+        "the fork of Ganin and Lempitsky",
+        fields=(
+            Fields(
+                "DataParameter",
+                "cursor",
+                "samples come in an order drawn at random; shuffle: true does that here",
+                idle="ORDINARY",
+            ),
+        ),
+    ),
     Fork("OpenVINO's fork", types="DetectionOutputExtended GRN"),
     Fork("the fork of Caffe Neural Tool", types="Affinity ConnectedComponent MalisLoss MergeCrop"),
     Fork(

@@ -31,13 +31,14 @@ _MEMBERS = {
     "DenseBlock DepthwiseConvolution Im2col NdConvolution",
     "inner product": "CosinAddm Embed InnerProduct LabelSpecificAdd MarginInnerProduct",
     "pooling": "NdPooling PSROIPooling Pooling Pooling3D PoolingND Proposal ROIAlign ROIPooling SPP",
-    "activation": "AbsVal BNLL Clip Dropout ELU Exp HardSwish Log PReLU Power ReLU ReLU6 Sigmoid "
-    "Softmax SpatialDropout Swish TanH Threshold",
+    "activation": "AbsVal BNLL Clip Dropout ELU Exp GradientScaler HardSwish Log PReLU Power ReLU ReLU6 "
+    "Sigmoid Softmax SpatialDropout Swish TanH Threshold",
     "normalization": "BN BatchNorm Bias ChannelScale GroupNorm LRN MVN Normalize Scale",
     "combination": "Axpy BroadcastMul Concat Eltwise Mul Slice Split",
     "shape": "ArgMax BatchReindex BatchToSpaceND Crop DepthToSpace Filter Flatten Flip Interp Pad "
     "Permute Reduction Reorg Reshape ResizeBilinear ResizeNearestNeighbor Reverse ShuffleChannel "
-    "Silence SpaceToBatchND SpaceToDepth Squeeze Tile Transpose Unpooling Upsample UpsampleDarknet",
+    "Silence SpaceToBatchND SpaceToDepth SpatialTransformer Squeeze Tile Transpose "
+    "Unpooling Upsample UpsampleDarknet",
     "recurrent": "LSTM LSTMUnit Lstm RNN",
     "loss": "Accuracy BoxAnnotatorOHEM CTCGreedyDecoder CTCLoss CenterLoss ContrastiveLoss CtcLoss "
     "DiceCoefLoss EuclideanLoss FocalLoss HingeLoss InfogainLoss L1Loss LabelsequenceAccuracy "

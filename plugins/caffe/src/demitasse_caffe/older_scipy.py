@@ -24,7 +24,8 @@ _CHANNELS = {3: "RGB", 4: "RGBA"}
 
 def bring_back() -> None:
     """Have ``import scipy.misc`` find this from now on, where SciPy itself is installed."""
-    sys.meta_path.insert(0, _Finder())
+    if not any(isinstance(each, _Finder) for each in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
 
 
 class _Finder(MetaPathFinder, Loader):

@@ -16,14 +16,17 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
+from demitasse_caffe.older_libraries import bring_back
+
 _FACADE = "demitasse_caffe.pycaffe"
 _MESSAGES = "caffe_pb2"
 """Scripts that put ``python/caffe/proto`` where imports look have Caffe's messages by this name."""
 
 
 def stand_in(*, always: bool = False) -> None:
-    """Have imports find it from now on. A caffe that is installed stays what is imported, unless
-    ``always``: for a script that was given to the facade."""
+    """Have imports find it from now on, and what other libraries had in Caffe's time. A caffe that is
+    installed stays what is imported, unless ``always``: for a script that was given to the facade."""
+    bring_back()
     finder = next((each for each in sys.meta_path if isinstance(each, _Finder)), None)
     if finder is None:
         sys.meta_path.insert(0, finder := _Finder())

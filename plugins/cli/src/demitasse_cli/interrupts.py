@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType, MappingProxyType, TracebackType
 from typing import Any
 
+from demitasse import after_fork
 from demitasse_cli import launch
 
 NOTICE = b"\ndemitasse: saving a snapshot and stopping; interrupt again to stop at once\n"
@@ -29,6 +30,19 @@ class Ended(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
         self.status = 128 + number
+
+
+def _forked() -> None:
+    """In a process that is forked meanwhile, as those are in which users' layers read ahead: what these
+    handlers do is the parent's to do. What asks for the end ends it, as ``Process.terminate`` wants;
+    Ctrl-C, which a terminal sends to all, leaves it to serve a parent that saves a snapshot first."""
+    for number in STOPPING:
+        handler = signal.getsignal(number)
+        if getattr(handler, "__module__", None) == __name__:
+            signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
+
+
+after_fork(_forked)
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def command(
         solver, todo = _to_score(runtime, model, in_solver, in_net)
         given: dict[str, Any] = {"weights": weights, "phase": "test", "precision": precision}
         made = [(runtime.net(definition, **given), asked) for definition, asked in todo]
-        _check_samples(model, [net for net, _ in made])
+        _check_samples(model, [(net, iterations or asked) for net, asked in made])
         nets = [(net, iterations or asked or _all(net)) for net, asked in made]
         batches = sum(count for _, count in nets)
         places = flags.logs(log_dir, log_to_stderr)
@@ -94,10 +94,11 @@ def command(
         composition = runtime.composition.to_dict()
     samples = sum(count * _batch(net) for net, count in nets)
     noun = "1 batch" if batches == 1 else f"{batches} batches"
-    twice = sum(_twice(net) for net, count in nets if count == _all(net))
+    twice = sum(_twice(net) for net, count in nets if net.graph.feeds and count == _all(net))
     again = f", {twice} of them twice to fill the last batch" if twice else ""
+    told = f"{noun}, {samples:,} samples{again}" if samples else noun  # else they are a user's layer's
     print(
-        f"{report.scores_text(scores)}  ({noun}, {samples:,} samples{again}, {seconds:.1f} s)",
+        f"{report.scores_text(scores)}  ({told}, {seconds:.1f} s)",
         file=stream,
         flush=True,
     )
@@ -135,14 +136,24 @@ def _to_score(
     return solver, list(zip(solver.tests, solver.test_iterations, strict=True))
 
 
-def _check_samples(model: Path, nets: list[Any]) -> None:
+def _check_samples(model: Path, nets: list[tuple[Any, int | None]]) -> None:
+    """Raise ModelError for a net without samples, and where none can tell how many there are: what a
+    user's layer in Python makes has no end."""
     from demitasse import ModelError
 
-    if not all(net.graph.feeds for net in nets):
-        raise ModelError(
-            f"{model}: the net has no data to be scored on: none of its layers reads samples; "
-            f"give a net that has them (a train_test net), or the solver"
-        )
+    for net, count in nets:
+        if net.graph.feeds:
+            continue
+        makers = [layer.name for layer in net.definition.layers if not layer.bottoms]
+        if net.graph.inputs or not makers:
+            raise ModelError(
+                f"{model}: the net has no data to be scored on: none of its layers reads samples; "
+                f"give a net that has them (a train_test net), or the solver"
+            )
+        if not count:
+            raise ModelError(
+                f"{model}: layer {makers[0]!r} does not tell how many samples it has; give --iterations"
+            )
 
 
 def _scored(nets: list[tuple[Any, int]], shown: Batches, log: Any) -> dict[str, Any]:
@@ -170,7 +181,7 @@ def _scored(nets: list[tuple[Any, int]], shown: Batches, log: Any) -> dict[str, 
 
 
 def _batch(net: Any) -> int:
-    return int(net.graph.feeds[0].batch)
+    return int(net.graph.feeds[0].batch) if net.graph.feeds else 0
 
 
 def _twice(net: Any) -> int:

@@ -13,17 +13,43 @@ class LayerBlob:
 
     def __init__(self, shape: Sequence[int] = (), dtype: str = "float32") -> None:
         self._dtype = dtype
-        self.data: np.ndarray = np.zeros(0, dtype)
-        self.diff: np.ndarray = np.zeros(0, dtype)
+        self._data = self._diff = np.zeros(0, dtype)
         self.reshape(*shape)
+        self.given = False
+        """Whether ``reshape`` was called since."""
 
     def reshape(self, *shape: int) -> None:
         """Give the blob a shape; its arrays are kept if they have it. Raises ValueError for none."""
         wanted = tuple(int(extent) for extent in shape)
         if any(extent < 0 for extent in wanted):
             raise ValueError(f"{wanted} is no shape of a blob")
-        if self.data.shape != wanted:
-            self.data, self.diff = np.zeros(wanted, self._dtype), np.zeros(wanted, self._dtype)
+        self.given = True
+        if self._data.shape != wanted:
+            self._data, self._diff = np.zeros(wanted, self._dtype), np.zeros(wanted, self._dtype)
+
+    def place(self, data: np.ndarray, diff: np.ndarray | None = None) -> None:
+        """Have these arrays for values and, unless None, gradients."""
+        self._data = data
+        if diff is not None:
+            self._diff = diff
+
+    @property
+    def data(self) -> np.ndarray:
+        """The values; they are written to, as ``data[...] = x``."""
+        return self._data
+
+    @data.setter
+    def data(self, value: object) -> None:
+        _refuse(value, self._data, "data")
+
+    @property
+    def diff(self) -> np.ndarray:
+        """The gradients; they are written to, as ``diff[...] = x``."""
+        return self._diff
+
+    @diff.setter
+    def diff(self, value: object) -> None:
+        _refuse(value, self._diff, "diff")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -57,6 +83,13 @@ class LayerBlob:
 
     def _extent(self, axis: int) -> int:
         return self.shape[axis] if axis < len(self.shape) else 1
+
+
+def _refuse(value: object, mine: np.ndarray, name: str) -> None:
+    """Raise AttributeError, as Caffe does, unless it is the same array, as after ``diff += x``: another
+    one in its place would be seen by nobody."""
+    if value is not mine:
+        raise AttributeError(f"a blob's {name} is written to, not replaced: {name}[...] = x")
 
 
 class ParameterBlobs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from demitasse import Candidate, Request, Work
@@ -21,10 +21,7 @@ def _forward(request: Request) -> Candidate:
         given, learned = inputs[1:], len(user.parameters)
         bottoms, parameters = given[: len(given) - learned], given[len(given) - learned :]
 
-        def work() -> None:
-            user.forward(bottoms, parameters, outputs)
-
-        return work
+        return _Call(lambda: user.forward(bottoms, parameters, outputs))
 
     return Candidate("Python", bind, in_place=False)
 
@@ -37,9 +34,19 @@ def _backward(request: Request) -> Candidate:
         dtops, made, given = inputs[:tops], inputs[tops : 2 * tops], inputs[2 * tops :]
         bottoms, parameters = given[: len(given) - learned], given[len(given) - learned :]
 
-        def work() -> None:
-            user.backward(dtops, made, bottoms, parameters, outputs, wanted)
-
-        return work
+        return _Call(lambda: user.backward(dtops, made, bottoms, parameters, outputs, wanted))
 
     return Candidate("Python", bind, in_place=False)
+
+
+class _Call:
+    """A call of a user's object, whose errors name the layer themselves."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+
+    def __call__(self) -> None:
+        self._call()
+
+    def named(self, layer: str) -> None:
+        """Nothing: the object knows its layer."""

@@ -62,9 +62,15 @@ class PythonLayer:
                 about.layer,
                 about.param_str,
                 int(graph.phase == "test"),
-                len(layer.tops),
+                layer.tops,
                 graph.dtype,
                 f"{layer.location}: layer {layer.name!r} (Python)",
+                layer.location.file if layer.location is not None else "",
+                {
+                    number: layer.bottoms.index(top)
+                    for number, top in enumerate(layer.tops)
+                    if top in layer.bottoms
+                },
             )
             weakref.finalize(layer, self._made.pop, key, None)
         return self._made[key]

@@ -2,44 +2,63 @@
 
 from __future__ import annotations
 
-import importlib
 import threading
-from collections.abc import Sequence
-from functools import cache
-from importlib.metadata import entry_points
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from demitasse import PluginError, ShapeError
+from demitasse import DataError, ModelError, ShapeError
 from demitasse_python_layer.blob import LayerBlob, ParameterBlobs
+from demitasse_python_layer.faults import told
+from demitasse_python_layer.finding import instance
 
 Shape = tuple[int, ...]
-_METHODS = ("reshape", "forward", "backward")
-STAND_INS = "demitasse.stand_ins"
-"""Entry points of functions without arguments, by the name of a module that users' code imports: each
-has imports of it find something, where nobody has installed it."""
+
+
+class Phase(int):
+    """0 in training and 1 in tests, as Caffe has it; as a text TRAIN or TEST, as layers of Fast and
+    Faster R-CNN's forks ask for it."""
+
+    def __str__(self) -> str:
+        return "TEST" if self else "TRAIN"
 
 
 class UserLayer:
     """An object (``object``) of class ``layer`` of ``module``, set up for bottoms of some shapes.
 
-    Raises ValueError when module or class are missing, or the class lacks a method.
+    ``tops`` are their names; those ``in_place`` are, by their numbers, bottoms of these numbers too, and
+    one blob to the object. ``net`` is the file that names the class, ``where`` the line and layer.
+
+    Raises ValueError when module or class are missing, or the class lacks a method. What the object
+    raises becomes ModelError while it is planned and backward, and DataError in what it makes of
+    samples: each names the layer, the method and the line of the user's code.
     """
 
     def __init__(
-        self, module: str, layer: str, param_str: str, phase: int, tops: int, dtype: str, where: str
+        self,
+        module: str,
+        layer: str,
+        param_str: str,
+        phase: int,
+        tops: Sequence[str],
+        dtype: str,
+        where: str,
+        net: str = "",
+        in_place: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
-        self.object = _instance(module, layer)
-        self._dtype, self._where = dtype, f"{where}: {module}.{layer}"
+        self.object = instance(module, layer, net)
+        self._dtype, self._where, self._names = dtype, f"{where}: {module}.{layer}", tuple(tops)
         self.parameters = ParameterBlobs(dtype)
         self.object.param_str = self.object.param_str_ = param_str  # as it was called until 2015
-        self.object.phase = phase
+        self.object.phase = Phase(phase)
         self.object.blobs = self.parameters
         if not hasattr(self.object, "type"):
             self.object.type = "Python"
         self.bottoms: list[LayerBlob] = []
-        self.tops = [LayerBlob(dtype=dtype) for _ in range(tops)]
+        self.tops = [LayerBlob(dtype=dtype) for _ in tops]
+        self._in_place = dict(in_place)
         self._ready, self._ahead = False, False
         self._held: list[np.ndarray | None] = []
         self.unplanned = ""
@@ -51,7 +70,10 @@ class UserLayer:
 
     @property
     def tells_late(self) -> bool:
-        """Whether ``reshape`` does nothing, so that ``forward`` may give its tops other shapes."""
+        """Whether ``reshape`` does nothing, so that ``forward`` may give its tops other shapes; not of
+        tops in place, which have those of the bottoms."""
+        if len(self._in_place) == len(self.tops):
+            return False
         code = getattr(self.object.reshape, "__code__", None)
         return (
             code is not None and not code.co_names and not code.co_freevars and len(code.co_consts) <= 2
@@ -65,13 +87,16 @@ class UserLayer:
     def plan(self, shapes: Sequence[Shape]) -> None:
         """Have the object give its tops their shapes for bottoms of ``shapes``; set it up first."""
         self.bottoms = [LayerBlob(shape, self._dtype) for shape in shapes]
+        for top, bottom in self._in_place.items():
+            self.tops[top] = self.bottoms[bottom]
+            self.tops[top].given = True
         self.unplanned = ""
         if not self._ready:
             if hasattr(self.object, "setup"):
-                self.object.setup(self.bottoms, self.tops)
+                self._call("setup", self.bottoms, self.tops)
             self._ready = True
         if not self._ahead:
-            self._reshape()
+            self._call("reshape", self.bottoms, self.tops)
 
     def reshaped(self) -> bool:
         """Have a layer without bottoms make what the next forward is to give, and whether it gave its
@@ -80,8 +105,7 @@ class UserLayer:
             return False
         with self._turn:
             before = self.top_shapes
-            self._reshape()
-            self.object.forward(self.bottoms, self.tops)
+            self._make()
             self._ahead = True
             return self.top_shapes != before
 
@@ -95,7 +119,7 @@ class UserLayer:
         with self._turn:
             for number, top in enumerate(self.tops):
                 held = self._held[number]
-                top.data = np.array(top.data) if held is None else held
+                top.place(np.array(top.data) if held is None else held)
             self._ahead = True
 
     def forget(self) -> None:
@@ -113,10 +137,10 @@ class UserLayer:
             self._held = [None] * len(self._held)
             _attach(self.bottoms, bottoms)
             _attach(self.parameters, parameters)
+            for top, bottom in self._in_place.items():
+                np.copyto(tops[top], bottoms[bottom])
             _attach(self.tops, tops)
-            self._reshape()
-            self._deliver("reshape", tops)
-            self.object.forward(self.bottoms, self.tops)
+            self._make(tops)
             self._deliver("forward", tops)
 
     def backward(
@@ -131,11 +155,16 @@ class UserLayer:
         """Call ``backward``; ``made`` are the arrays of the gradients of bottoms and parameters."""
         with self._turn:
             _attach(self.tops, tops, dtops)
-            _attach(self.bottoms, bottoms, made[: len(bottoms)])
+            changed, dbottoms = list(bottoms), list(made[: len(bottoms)])
+            for top, bottom in self._in_place.items():  # the bottom has the top's values by now
+                changed[bottom] = tops[top]
+                dbottoms[bottom] = np.empty_like(tops[top]) if made[bottom] is None else made[bottom]
+                dbottoms[bottom][...] = dtops[top]
+            _attach(self.bottoms, changed, dbottoms)
             _attach(self.parameters, parameters, made[len(bottoms) :])
             for blob in self.parameters:
                 blob.diff[...] = 0  # the plan adds it to what other passes found
-            self.object.backward(self.tops, list(wanted[: len(bottoms)]), self.bottoms)
+            self._call("backward", self.tops, list(wanted[: len(bottoms)]), self.bottoms)
 
     def _deliver(self, method: str, tops: Sequence[Any]) -> None:
         """Have a plan's arrays for the tops, with what a method has made of them."""
@@ -151,57 +180,40 @@ class UserLayer:
             own = blob.data
             if own is not array:
                 array[...] = own
-                blob.data = array
+                blob.place(array)
             if self._held and method == "forward":
                 self._held[number] = np.array(array) if own is array else own
 
-    def _reshape(self) -> None:
-        self.object.reshape(self.bottoms, self.tops)
+    def _make(self, tops: Sequence[Any] | None = None) -> None:
+        """Have the object reshape its tops and fill them. Raises DataError for what it raises."""
+        try:
+            self._call("reshape", self.bottoms, self.tops)
+            if tops is not None:
+                self._deliver("reshape", tops)
+            self._call("forward", self.bottoms, self.tops)
+        except ShapeError:
+            raise
+        except ModelError as error:
+            raise DataError(str(error)) from error.__cause__
+
+    def _call(self, method: str, *given: Any) -> None:
+        """Call a method of the user's. Raises ModelError for what that raises."""
+        try:
+            getattr(self.object, method)(*given)
+        except MemoryError:
+            raise
+        except Exception as error:
+            about = told(error, self.object.param_str if method == "setup" else None)
+            bare = [name for name, top in zip(self._names, self.tops, strict=True) if not top.given]
+            if bare and method in ("forward", "backward"):
+                about += f"; neither setup nor reshape gives top {bare[0]!r} a shape (top[...].reshape)"
+            raise ModelError(f"{self._where}.{method} raised {about}") from error
 
 
 def _attach(blobs: Any, arrays: Sequence[Any], diffs: Sequence[Any] = ()) -> None:
     """Put a plan's arrays in the place of blobs'."""
     for number, (blob, array) in enumerate(zip(blobs, arrays, strict=True)):
-        blob.data = array
         diff = diffs[number] if number < len(diffs) else None
-        if diff is not None:
-            blob.diff = diff
-        elif blob.diff.shape != array.shape:
-            blob.diff = np.zeros_like(array)
-
-
-@cache
-def _stand_in() -> None:
-    """Have modules stand in for others, once in a process. Raises PluginError that names the entry point
-    for one that cannot."""
-    for point in entry_points(group=STAND_INS):
-        try:
-            point.load()()
-        except Exception as error:
-            whose = point.dist.name if point.dist is not None else "a distribution"
-            raise PluginError(
-                f"entry point {point.name!r} of {STAND_INS} ({whose}): {point.value} raised "
-                f"{type(error).__name__}: {error}; mend or uninstall it"
-            ) from error
-
-
-def _instance(module: str, layer: str) -> Any:
-    _stand_in()
-    about = f"python_param names module {module!r}, which cannot be imported"
-    try:
-        found = importlib.import_module(module)
-    except ImportError as error:
-        remedy = "it is looked for where import looks (PYTHONPATH, the script's folder)"
-        raise ValueError(f"{about}: {error}; {remedy}") from error
-    except SyntaxError as error:
-        where, remedy = (
-            f"{error.filename}:{error.lineno}",
-            "if it is Python 2, 2to3 rewrites it",
-        )
-        raise ValueError(f"{about}: {where}: {error.msg}; {remedy}") from error
-    made = getattr(found, layer, None)
-    if made is None or not callable(made):
-        raise ValueError(f"module {module!r} of python_param has no class {layer!r}")
-    if missing := [method for method in _METHODS if not hasattr(made, method)]:
-        raise ValueError(f"{module}.{layer} has no {', '.join(missing)}")
-    return made()
+        if diff is None and blob.diff.shape != array.shape:
+            diff = np.zeros_like(array)
+        blob.place(array, diff)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from demitasse import DataError, NumericsError, Processes, Solver, Step, WorkerError
+from demitasse import DataError, ModelError, NumericsError, Processes, Solver, Step, WorkerError
 from demitasse_training.accord import Accord
 from demitasse_training.arguments import rate_of
 from demitasse_training.crew import Crew
@@ -202,7 +202,8 @@ class Pace:
         """Tell the other processes, and the user what is kept; samples are read again from here on."""
         self._processes.fail(error)
         self._crew.rewind()
-        if isinstance(error, WorkerError) and not str(error).endswith(kept := self._kept()):
+        lasting = isinstance(error, WorkerError | ModelError)
+        if lasting and not str(error).endswith(kept := self._kept()):
             error.args = (f"{error}; {kept}",)
 
     def _explained(self, error: NumericsError) -> NumericsError:

@@ -37,12 +37,14 @@ from demitasse_caffe.layers.forks import (
     ChannelScale,
     DepthwiseConvolution,
     Flip,
+    GradientScaler,
     Normalize,
     Permute,
     ReLU6,
     Reverse,
     ShuffleChannel,
     SpatialDropout,
+    SpatialTransformer,
     Transpose,
 )
 from demitasse_caffe.layers.hdf5 import HDF5Data, HDF5Output
@@ -204,6 +206,8 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Softmax(),
     SoftmaxWithLoss(),
     SpatialDropout(),
+    GradientScaler(),
+    SpatialTransformer(),
     Split(),
     Squeeze(),
     ResizeBilinear(),

@@ -10,7 +10,7 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 
 from demitasse import GraphBuilder, Layer, Tensor
-from demitasse_caffe.fillers import filler
+from demitasse_caffe.fillers import filler, fillers_beside
 from demitasse_caffe.schema import LARGEST_BLOB, MOST_AXES, is_repeated, number
 
 _FLOATS = (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE)
@@ -45,7 +45,8 @@ class CaffeLayer:
         _check_count("top", layer.tops, self.tops)
         self._check_loss_weights(layer)
         check_numbers(layer.parameters)
-        tops = self.expand(layer, layer.parameters, self._reached(layer, bottoms, graph), graph)
+        message = fillers_beside(layer.parameters, layer.location.file)
+        tops = self.expand(layer, message, self._reached(layer, bottoms, graph), graph)
         for position, tensor in enumerate(tops):
             named = position < len(layer.tops)
             check_size(f"top {layer.tops[position]!r}" if named else f"top {position}", tensor.shape)

@@ -132,6 +132,69 @@ class SpatialDropout(CaffeLayer):
         return [graph.apply("scale", x, dropped(ones, ratio, graph), None, axis=0)]
 
 
+class GradientScaler(CaffeLayer):
+    """Passes its bottom on, and back the gradient of its top times -c, so that what is before it learns
+    what the layers behind it cannot use. c rises from ``lower_bound`` to nearly ``upper_bound`` in the
+    first ``max_iter`` iterations of a training, the steeper the larger ``alpha`` is. Ganin et al. 2016,
+    *Domain-Adversarial Training of Neural Networks*, section 5.2.2."""
+
+    name = "GradientScaler"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        about = message.gradient_scaler_param
+        lower, upper = number(about.lower_bound), number(about.upper_bound)
+        steepness, iterations = number(about.alpha), number(about.max_iter)
+        if lower > upper:
+            raise ValueError(f"lower_bound {lower:g} is above upper_bound {upper:g}")
+        if not (0 <= steepness < math.inf and 1 <= iterations < math.inf):
+            raise ValueError(
+                f"alpha {steepness:g} is not 0 or more, or max_iter {iterations:g} not 1 or more"
+            )
+        given = {"lower": lower, "upper": upper, "steepness": steepness, "iterations": iterations}
+        return [graph.apply("reverse_gradient", bottoms[0], graph.scalar("iteration"), **given)]
+
+
+class SpatialTransformer(CaffeLayer):
+    """The first bottom, images, at places that an affine transformation of a grid says: its six numbers,
+    or those that ``st_param`` does not give, are the second bottom. Rows come before columns, from -1 on
+    to just before 1. Jaderberg et al. 2015, *Spatial Transformer Networks*, section 3; of the forks with
+    them."""
+
+    name = "SpatialTransformer"
+    bottoms = (2, 2)
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        about, (x, theta) = message.st_param, bottoms
+        for kind, known in (("transform_type", "affine"), ("sampler_type", "bilinear")):
+            if getattr(about, kind) != known:
+                raise ValueError(
+                    f"{kind} {getattr(about, kind)!r} is not {known!r}, the only one there is"
+                )
+        if len(x.shape) != 4:
+            raise ValueError(f"transforms images, of four axes; its first bottom is {x!r}")
+        size = tuple(
+            int(getattr(about, field)) if about.HasField(field) else x.shape[axis]
+            for field, axis in (("output_H", 2), ("output_W", 3))
+        )
+        if min(size) < 1:
+            raise ValueError(f"output_H and output_W {size} are not 1 or more")
+        names = [f"theta_{row}_{column}" for row in (1, 2) for column in (1, 2, 3)]
+        fixed = tuple(float(getattr(about, each)) if about.HasField(each) else None for each in names)
+        learned, each = fixed.count(None), math.prod(theta.shape[1:])
+        if theta.shape[:1] != x.shape[:1] or each != learned:
+            raise ValueError(
+                f"its second bottom {theta!r} has not {learned} numbers for each sample: those of the "
+                f"six that st_param does not give"
+            )
+        theta = graph.apply("reshape", theta, shape=(x.shape[0], learned))
+        x = x if about.to_compute_dU else graph.apply("stop_gradient", x)
+        return [graph.apply("affine_sampling", x, theta, size=size, fixed=fixed)]
+
+
 class Permute(CaffeLayer):
     """The axes in another order; those that it does not name stay behind those that it does. Liu et al.
     2016, *SSD*."""

@@ -11,7 +11,8 @@ from demitasse import GraphBuilder, Node, Tensor
 _KEEPING = frozenset(
     [
         *("absolute", "clip", "concat", "dropout", "elu", "exponential", "gather", "inner_product"),
-        *("leaky_relu", "logarithm", "lstm", "parametric_relu", "power", "product", "relu", "rnn"),
+        *("leaky_relu", "logarithm", "lstm", "parametric_relu", "power", "product", "relu"),
+        *("reverse_gradient", "rnn"),
         *("scale", "sigmoid", "slice", "softmax", "softplus", "stop_gradient", "sum", "swish", "tanh"),
     ]
 )

@@ -32,6 +32,20 @@ def _columns_shapes(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     return ((x[0], x[1] * prod(kernel), *y[2:]),)
 
 
+_AFFINE = {"size": REQUIRED, "fixed": REQUIRED}
+
+
+def _sampled(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
+    x, theta = shapes["x"], shapes["theta"]
+    learned = attributes["fixed"].count(None)
+    if len(x) != 4 or theta != (x[0], learned):
+        raise ValueError(
+            f"theta {theta} has not {learned} numbers for each sample of x {x}, which are "
+            f"samples x channels x rows x columns"
+        )
+    return ((*x[:2], *attributes["size"]),)
+
+
 def _pooled_shapes(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     if any(attributes["pad"]):
         raise ValueError(f"pad {tuple(attributes['pad'])}: only maxima and plain averages are padded")
@@ -123,5 +137,27 @@ OPERATIONS = (
         outputs="dx",
         shapes=lambda shapes, attributes: (shapes["place"],),
         flops=per_element("place", 0.0),
+    ),
+    _define(
+        "affine_sampling",
+        "y[n, c, i, j] = x[n, c] at row (u + 1) H / 2 and column (v + 1) W / 2, by straight lines "
+        "between pixels, 0 outside, where (u, v) = A (2 i / rows - 1, 2 j / columns - 1, 1) and A, "
+        "2 x 3, has theta[n] in the places that are None in fixed (Jaderberg et al. 2015, Spatial "
+        "Transformer Networks, section 3)",
+        inputs="x theta",
+        outputs="y",
+        shapes=_sampled,
+        flops=per_element("y", 12),
+        attributes=_AFFINE,
+        gradients=["x theta = affine_sampling_backward(dy, x, theta)"],
+    ),
+    _define(
+        "affine_sampling_backward",
+        "dx and dtheta of affine_sampling; at a whole row or column the slope towards the next",
+        inputs="dy x theta",
+        outputs="dx? dtheta?",
+        shapes=lambda shapes, attributes: (shapes["x"], shapes["theta"]),
+        flops=per_element("dy", 30),
+        attributes=_AFFINE,
     ),
 )

@@ -7,10 +7,7 @@ import sys
 import traceback
 from pathlib import Path
 
-import numpy as np
-
 from demitasse import DemitasseError
-from demitasse_caffe.older_scipy import bring_back
 from demitasse_caffe.python2 import import_as_python_2, looks_like_python_2, run_as_python_2
 from demitasse_caffe.standing_in import stand_in
 
@@ -40,8 +37,6 @@ def main(arguments: list[str]) -> None:
         from demitasse_caffe.pycaffe import allow_python_layers
 
         allow_python_layers()
-    _name_as_older_numpy_did()
-    bring_back()
     sys.argv[:] = arguments
     sys.path[0] = str(script.resolve().parent)
     try:
@@ -76,15 +71,6 @@ def _in_the_script(error: DemitasseError) -> str:
     )
     told.__cause__ = told.__context__ = None
     return "".join(told.format()).rstrip()
-
-
-def _name_as_older_numpy_did() -> None:
-    """Give Python's own types the names that they had in NumPy before 1.24, for the script."""
-    kinds: tuple[type, ...] = (bool, int, float, complex, object, str)
-    names = {kind.__name__: kind for kind in kinds} | {"long": int, "unicode": str}
-    for name, kind in names.items():
-        if name not in vars(np):
-            setattr(np, name, kind)
 
 
 if __name__ == "__main__":

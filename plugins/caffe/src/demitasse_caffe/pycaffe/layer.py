@@ -24,14 +24,14 @@ class Layer:
 
     def reshape(self, bottom: Sequence[Any], top: Sequence[Any]) -> None:
         """Give the tops their shapes; called before every forward."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no reshape")
 
     def forward(self, bottom: Sequence[Any], top: Sequence[Any]) -> None:
         """Write the tops' data."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no forward")
 
     def backward(
         self, top: Sequence[Any], propagate_down: Sequence[bool], bottom: Sequence[Any]
     ) -> None:
         """Write the diffs of the bottoms that ``propagate_down`` asks for, and of the parameters."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no backward")

@@ -14,6 +14,7 @@ from demitasse import Candidate, Request
 from demitasse_cpu import onednn
 from demitasse_cpu.kernels import (
     activation,
+    affine,
     batch_normalization,
     convolution,
     elementwise,
@@ -74,6 +75,7 @@ FACTORIES: Family = MappingProxyType(
     | update.FACTORIES
     | volumes.FACTORIES
     | warping.FACTORIES
+    | affine.FACTORIES
 )
 
 LIGHTER = (wide_weights.FACTORIES, pixel_products.FACTORIES, strided.FACTORIES)

@@ -55,6 +55,36 @@ def _elementwise(request: Request, loop: str, leader: int) -> Iterable[Candidate
     return (Candidate(KERNEL, bind, (layout,) * len(request.inputs), (layout,)),)
 
 
+def reverse_gradient(request: Request) -> Iterable[Candidate]:
+    return _reversed(request, ())
+
+
+def reverse_gradient_backward(request: Request) -> Iterable[Candidate]:
+    return _reversed(request, ("lower", "upper", "steepness", "iterations"))
+
+
+def _reversed(request: Request, names: Sequence[str]) -> Iterable[Candidate]:
+    """By the schedule of these ``names``; without one the elements as they are."""
+    dy, iteration = request.inputs
+    if not is_real(dy, request.outputs[0]) or spec(iteration).dtype != "uint64":
+        return ()
+    layout = like(request, spec(dy))
+    size = prod(layout.physical(spec(dy).shape))
+    parts = parts_for(request, size, size)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import elementwise as loops
+
+        source, target = flat(inputs[0]), flat(outputs[0])
+        if not names:
+            return spread(loops.copied, (source, target), size, parts)
+        schedule = [float(request.attributes[name]) for name in names]
+        arguments = (source, flat(inputs[1]), target, *schedule)
+        return spread(loops.reversed_gradient, arguments, size, parts)
+
+    return (Candidate(KERNEL, bind, (layout, PLAIN), (layout,)),)
+
+
 def dropout(request: Request) -> Iterable[Candidate]:
     x, iteration, sample = request.inputs
     y, mask = (*request.outputs, None)[:2]
@@ -155,6 +185,8 @@ def _by_row(request: Request, loop: str) -> Iterable[Candidate]:
 FACTORIES = {
     "relu": relu,
     "relu_backward": relu_backward,
+    "reverse_gradient": reverse_gradient,
+    "reverse_gradient_backward": reverse_gradient_backward,
     "dropout": dropout,
     "dropout_backward": dropout_backward,
     "softmax": softmax,

@@ -45,11 +45,26 @@ def softmax_backward(dy: Reals, y: Reals, *, axis: int) -> Reals:
     return dx
 
 
+def reverse_gradient(x: Reals, iteration: Values, **schedule: float) -> Reals:
+    return x
+
+
+def reverse_gradient_backward(
+    dy: Reals, iteration: Values, *, lower: float, upper: float, steepness: float, iterations: float
+) -> Reals:
+    progress = min(float(iteration[0]) / iterations, 1.0)
+    share = 2.0 / (1.0 + np.exp(-steepness * progress)) - 1.0
+    dx: Reals = -(lower + (upper - lower) * share) * dy
+    return dx
+
+
 KERNELS: Kernels = {
     "relu": relu,
     "relu_backward": relu_backward,
     "dropout": dropout,
     "dropout_backward": dropout_backward,
+    "reverse_gradient": reverse_gradient,
+    "reverse_gradient_backward": reverse_gradient_backward,
     "softmax": softmax,
     "softmax_backward": softmax_backward,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 
 import numpy as np
@@ -12,6 +12,82 @@ from demitasse_reference.kernels.arrays import Extents, Index, Kernels, Reals, V
 from demitasse_reference.kernels.pooling import output_extents
 
 _LOW = 2**32 - 1
+
+
+Fixed = Sequence[float | None]
+
+
+class _Sampled:
+    """Where an affine transformation of a grid takes pixels from: the four around each place, row and
+    column, with their weights; arrays are samples x places."""
+
+    def __init__(self, x: Reals, theta: Reals, size: Extents, fixed: Fixed) -> None:
+        samples, _, height, width = x.shape
+        learned = [number for number, value in enumerate(fixed) if value is None]
+        numbers = np.tile([0.0 if value is None else value for value in fixed], (samples, 1))
+        numbers[:, learned] = theta
+        rows, columns = np.indices(size).reshape(2, -1)
+        self.grid = np.stack([2 * rows / size[0] - 1, 2 * columns / size[1] - 1, np.ones(rows.size)])
+        places = numbers.reshape(samples, 2, 3) @ self.grid
+        down, across = (places[:, 0] + 1) / 2 * height, (places[:, 1] + 1) / 2 * width
+        self.x, self.learned, self.size = x, learned, size
+        self.low = np.floor(down), np.floor(across)
+        self.share = down - self.low[0], across - self.low[1]
+
+    def corner(self, below: int, right: int) -> tuple[Values, Values, Values]:
+        """Row and column of one of the four, and whether it is in the image."""
+        height, width = self.x.shape[2:]
+        row, column = self.low[0] + below, self.low[1] + right
+        inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+        return np.where(inside, row, 0).astype(int), np.where(inside, column, 0).astype(int), inside
+
+    def pixels(self, below: int, right: int) -> Reals:
+        """x there, samples x channels x places, 0 outside."""
+        row, column, inside = self.corner(below, right)
+        samples = np.arange(len(self.x))[:, None]
+        there: Reals = np.moveaxis(self.x[samples, :, row, column], -1, 1) * inside[:, None]
+        return there
+
+    def weight(self, below: int, right: int) -> Reals:
+        """What a pixel counts, samples x places."""
+        (b, a) = self.share
+        made: Reals = (b if below else 1 - b) * (a if right else 1 - a)
+        return made
+
+
+_CORNERS = [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def affine_sampling(x: Reals, theta: Reals, *, size: Extents, fixed: Fixed) -> Reals:
+    at = _Sampled(x, theta, size, fixed)
+    y = sum(at.weight(*corner)[:, None] * at.pixels(*corner) for corner in _CORNERS)
+    made: Reals = np.reshape(y, (*x.shape[:2], *size))
+    return made
+
+
+def affine_sampling_backward(
+    dy: Reals, x: Reals, theta: Reals, *, size: Extents, fixed: Fixed
+) -> tuple[Reals, Reals]:
+    at = _Sampled(x, theta, size, fixed)
+    samples, channels, height, width = x.shape
+    given = dy.reshape(samples, channels, -1)
+    dx = np.zeros(x.shape)
+    for corner in _CORNERS:
+        row, column, inside = at.corner(*corner)
+        place = (
+            np.arange(samples)[:, None, None],
+            np.arange(channels)[:, None],
+            row[:, None],
+            column[:, None],
+        )
+        np.add.at(dx, place, given * (at.weight(*corner) * inside)[:, None])
+    (b, a) = (share[:, None] for share in at.share)
+    upper, lower = at.pixels(1, 0) - at.pixels(0, 0), at.pixels(1, 1) - at.pixels(0, 1)
+    down = (given * ((1 - a) * upper + a * lower)).sum(1) * height / 2
+    left, right = at.pixels(0, 1) - at.pixels(0, 0), at.pixels(1, 1) - at.pixels(1, 0)
+    across = (given * ((1 - b) * left + b * right)).sum(1) * width / 2
+    slopes = np.concatenate([down @ at.grid.T, across @ at.grid.T], 1)
+    return dx, slopes[:, at.learned]
 
 
 def im2col(x: Values, *, kernel: Extents, stride: Extents, pad: Extents, dilation: Extents) -> Values:
@@ -134,6 +210,8 @@ def unpooling_backward(dy: Reals, place: Values) -> Reals:
 
 
 KERNELS: Kernels = {
+    "affine_sampling": affine_sampling,
+    "affine_sampling_backward": affine_sampling_backward,
     "im2col": im2col,
     "col2im": col2im,
     "pooling_stochastic": pooling_stochastic,

@@ -1,0 +1,93 @@
+"""What libraries had in Caffe's time and have no more, for its scripts and layers: names of NumPy before
+1.24 and before 2, ``yaml.load`` of one argument (PyYAML before 6), and ``scipy.misc``."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from demitasse_caffe import older_scipy
+
+_PYTHONS: tuple[type, ...] = (bool, int, float, complex, object, str)
+_NUMPYS: Mapping[str, Any] = {
+    **{kind.__name__: kind for kind in _PYTHONS},
+    **{"long": int, "unicode": str, "float_": np.float64, "unicode_": np.str_, "string_": np.bytes_},
+    **dict.fromkeys(("Inf", "Infinity", "PINF", "infty"), np.inf),
+    **{"NINF": -np.inf, "NaN": np.nan, "NAN": np.nan},
+    **{"alltrue": np.all, "sometrue": np.any, "product": np.prod, "cumproduct": np.cumprod},
+    **{"row_stack": np.vstack, "asscalar": lambda a: np.asarray(a).item()},
+    "in1d": lambda x, *given, **options: np.isin(x, *given, **options).ravel(),
+}
+
+
+def bring_back() -> None:
+    """Have them found from now on; what is there stays what it is."""
+    for name, kind in _NUMPYS.items():
+        if name not in vars(np):
+            setattr(np, name, kind)
+    older_scipy.bring_back()
+    if not any(isinstance(each, _Finder) for each in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    if "yaml" in sys.modules:
+        _load_of_one_argument(sys.modules["yaml"])
+
+
+def _load_of_one_argument(yaml: ModuleType) -> None:
+    """Give PyYAML's ``load`` and ``load_all`` the loader that they had by default in 5.1: of plain data,
+    and tuples; it makes no objects."""
+    for name in ("load", "load_all"):
+        load = getattr(yaml, name, None)
+        if load is None or not hasattr(yaml, "FullLoader"):
+            continue
+        known = inspect.signature(load).parameters.get("Loader")
+        if known is not None and known.default is inspect.Parameter.empty:
+            setattr(yaml, name, _with_default(load, yaml.FullLoader))
+
+
+def _with_default(load: Callable[..., Any], usual: Any) -> Callable[..., Any]:
+    @functools.wraps(load)
+    def of_one_argument(stream: Any, Loader: Any = usual) -> Any:  # noqa: N803 (PyYAML's name)
+        return load(stream, Loader)
+
+    del of_one_argument.__wrapped__
+    return of_one_argument
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != "yaml":
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        found = next((spec for each in others if (spec := each.find_spec(name, path, target))), None)
+        if found is not None and found.loader is not None:
+            found.loader = _Loading(found.loader)
+        return found
+
+
+class _Loading(Loader):
+    """Loads PyYAML as another loader does."""
+
+    def __init__(self, real: Loader) -> None:
+        self._real = real
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """As the other does."""
+        return self._real.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """As the other does, with the older default afterwards."""
+        self._real.exec_module(module)
+        _load_of_one_argument(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)

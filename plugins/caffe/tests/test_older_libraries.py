@@ -1,0 +1,89 @@
+"""What libraries had in Caffe's time, for its scripts and layers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+YAML = """
+class FullLoader: pass
+def load(stream, Loader):
+    return stream, Loader.__name__
+def load_all(stream, Loader):
+    return [stream, Loader.__name__]
+"""
+"""As PyYAML 6 asks for a loader."""
+LAYER = """
+import numpy as np
+import yaml
+import caffe
+
+class Margin(caffe.Layer):
+    def setup(self, bottom, top):
+        assert yaml.load(self.param_str) == ("5", "FullLoader")
+        self.margin = np.float(self.param_str) + np.asscalar(np.ones(1)) + len(np.in1d([[1, 2]], [2]))
+        assert np.isnan(np.NaN) and np.Inf == np.inf and np.product([2, 3]) == 6
+    def reshape(self, bottom, top):
+        top[0].reshape(1)
+    def forward(self, bottom, top):
+        top[0].data[0] = self.margin
+    def backward(self, top, propagate_down, bottom):
+        pass
+"""
+NET = """
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 } } }
+layer { name: "own" type: "Python" bottom: "x" top: "own"
+  python_param { module: "margins" layer: "Margin" param_str: "5" } }
+"""
+SCRIPT = """
+import demitasse
+with demitasse.compose(plugins="+python_layer") as runtime:
+    print(runtime.net("net.prototxt").forward()["own"])
+"""
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path) -> None:
+    for name, text in (("yaml.py", YAML), ("margins.py", LAYER), ("net.prototxt", NET)):
+        (tmp_path / name).write_text(text)
+
+
+def run(folder: Path, script: str, *how: str) -> str:
+    (folder / "script.py").write_text(script)
+    command = [sys.executable, "-W", "error", *how, "script.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def test_a_layer_in_python_finds_them(tmp_path: Path) -> None:
+    """Without the facade's own command, too, as in a training."""
+    assert run(tmp_path, SCRIPT) == "[8.]\n"
+
+
+@pytest.mark.parametrize("before", ["import yaml; ", ""])
+def test_a_loader_that_is_named_is_used(tmp_path: Path, before: str) -> None:
+    script = (
+        f"{before}from demitasse_caffe.standing_in import stand_in; stand_in(); stand_in()\n"
+        "import sys, yaml\n"
+        "class Mine: pass\n"
+        "print(yaml.load('a'), yaml.load('a', Mine), yaml.load('a', Loader=Mine), yaml.load_all('a'))\n"
+        "print(yaml.__file__ == yaml.__spec__.origin, yaml.__name__, len(sys.meta_path) < 9)\n"
+    )
+    assert run(tmp_path, script) == (
+        "('a', 'FullLoader') ('a', 'Mine') ('a', 'Mine') ['a', 'FullLoader']\nTrue yaml True\n"
+    )
+
+
+def test_a_library_that_asks_for_no_loader_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "yaml.py").write_text("def load(stream, Loader=None): return Loader\n")
+    script = "import yaml; print(yaml.load('a'), yaml.load.__module__)"
+    assert run(tmp_path, script, "-m", "demitasse_caffe.pycaffe") == "None yaml\n"
+
+
+def test_a_script_finds_them(tmp_path: Path) -> None:
+    script = "import yaml, numpy as np; print(yaml.load('b'), np.float_(2.5), np.unicode, np.long(3))"
+    told = run(tmp_path, script, "-m", "demitasse_caffe.pycaffe")
+    assert told.startswith("('b', 'FullLoader') 2.5 <class ")

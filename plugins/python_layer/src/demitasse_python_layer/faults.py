@@ -1,0 +1,78 @@
+"""What a user's own code raises, in one line: where in that code, and whether Python 2 is why."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from traceback import walk_tb
+
+from demitasse import shortened
+
+_OLD_MODULES = ["ConfigParser", "Queue", "StringIO", "cPickle", "cStringIO", "urllib2"]
+_OLD_NAMES = ["basestring", "cmp", "file", "long", "raw_input", "reduce", "reload", "unicode", "xrange"]
+_OLD_METHODS = ["has_key", "iteritems", "iterkeys", "itervalues", "next"]
+_OF_QUOTIENTS = ("cannot be interpreted as an integer", "slice indices must be", "only integers, slices")
+"""In what is said of a number with a fraction where a whole one has to be."""
+_MOST = 600
+
+
+def told(error: BaseException, param_str: str | None = None) -> str:
+    """An exception of a user's code: its kind, its text in one line, the line of that code, and the
+    layer's ``param_str`` where that is why, or may be."""
+    text = " ".join(str(error).split())
+    text = f"{text[:_MOST]}..." if len(text) > _MOST else text
+    kind = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    file, line = place(error)
+    where = f" ({_shown(file)}:{line})" if file else ""
+    if param_str is not None and (param_str or "param_str" in linecache.getline(file, line)):
+        where += f"; its param_str is {shortened(param_str, quoted=True)}"
+    return f"{kind}{where}{advice(error)}"
+
+
+def place(error: BaseException) -> tuple[str, int]:
+    """File and line of the innermost line of the user's own that an error went through; an empty name
+    where there is none."""
+    frames = [
+        (frame.f_code.co_filename, line)
+        for frame, line in walk_tb(error.__traceback__)
+        if not str(frame.f_globals.get("__name__", "")).startswith(("demitasse", "importlib"))
+        and not frame.f_code.co_filename.startswith("<")
+    ]
+    own = [(file, line) for file, line in frames if not installed(file)] or frames
+    return own[-1] if own else ("", 0)
+
+
+def installed(file: str | Path) -> bool:
+    """Whether a file is Python's own, or lies where pip put it."""
+    folders, known = Path(file).absolute().parents, {Path(entry).absolute() for entry in sys.path}
+    root = next((folder for folder in folders if folder in known), None)
+    if Path(sysconfig.get_path("stdlib")) in folders or "site-packages" in Path(file).parts:
+        return True
+    return root is not None and any(root.glob("*.dist-info"))
+
+
+def _shown(file: str) -> str:
+    """A path as seen from the working directory, where it is below that."""
+    path = Path(os.path.normpath(file)).absolute()
+    return str(path.relative_to(Path.cwd())) if Path.cwd() in path.parents else str(path)
+
+
+def advice(error: BaseException) -> str:
+    """What to do about code that is Python 2; nothing of other errors."""
+    if isinstance(error, TabError):
+        return "; in Python 2 a tab was as wide as 8 spaces, which 'expand' makes of it"
+    if isinstance(error, SyntaxError):
+        whole = error.filename is not None and not error.filename.startswith("<")
+        return "; if it is Python 2, 2to3 rewrites it" if whole else ""
+    if (
+        (isinstance(error, ModuleNotFoundError) and error.name in _OLD_MODULES)
+        or (isinstance(error, NameError) and error.name in _OLD_NAMES)
+        or (isinstance(error, AttributeError) and error.name in _OLD_METHODS)
+    ):
+        return "; it is Python 2, which 2to3 rewrites"
+    if isinstance(error, TypeError | IndexError) and any(part in str(error) for part in _OF_QUOTIENTS):
+        return "; it has to be an int: int(x) of what older NumPy cut off, 7 // 2 of Python 2's 7 / 2"
+    return ""
