@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 YAML = """
-class FullLoader: pass
+class SafeLoader: pass
 def load(stream, Loader):
     return stream, Loader.__name__
 def load_all(stream, Loader):
@@ -23,7 +23,7 @@ import caffe
 
 class Margin(caffe.Layer):
     def setup(self, bottom, top):
-        assert yaml.load(self.param_str) == ("5", "FullLoader")
+        assert yaml.load(self.param_str) == ("5", "SafeLoader")
         self.margin = np.float(self.param_str) + np.asscalar(np.ones(1)) + len(np.in1d([[1, 2]], [2]))
         assert np.isnan(np.NaN) and np.Inf == np.inf and np.product([2, 3]) == 6
     def reshape(self, bottom, top):
@@ -73,7 +73,7 @@ def test_a_loader_that_is_named_is_used(tmp_path: Path, before: str) -> None:
         "print(yaml.__file__ == yaml.__spec__.origin, yaml.__name__, len(sys.meta_path) < 9)\n"
     )
     assert run(tmp_path, script) == (
-        "('a', 'FullLoader') ('a', 'Mine') ('a', 'Mine') ['a', 'FullLoader']\nTrue yaml True\n"
+        "('a', 'SafeLoader') ('a', 'Mine') ('a', 'Mine') ['a', 'SafeLoader']\nTrue yaml True\n"
     )
 
 
@@ -86,4 +86,4 @@ def test_a_library_that_asks_for_no_loader_stays_as_it_is(tmp_path: Path) -> Non
 def test_a_script_finds_them(tmp_path: Path) -> None:
     script = "import yaml, numpy as np; print(yaml.load('b'), np.float_(2.5), np.unicode, np.long(3))"
     told = run(tmp_path, script, "-m", "demitasse_caffe.pycaffe")
-    assert told.startswith("('b', 'FullLoader') 2.5 <class ")
+    assert told.startswith("('b', 'SafeLoader') 2.5 <class ")

@@ -41,15 +41,15 @@ def bring_back() -> None:
 
 
 def _load_of_one_argument(yaml: ModuleType) -> None:
-    """Give PyYAML's ``load`` and ``load_all`` the loader that they had by default in 5.1: of plain data,
-    and tuples; it makes no objects."""
+    """Give PyYAML's ``load`` and ``load_all`` a loader by default, as they had until 6: that of plain
+    data, since a text may be a stranger's."""
     for name in ("load", "load_all"):
         load = getattr(yaml, name, None)
-        if load is None or not hasattr(yaml, "FullLoader"):
+        if load is None or not hasattr(yaml, "SafeLoader"):
             continue
         known = inspect.signature(load).parameters.get("Loader")
         if known is not None and known.default is inspect.Parameter.empty:
-            setattr(yaml, name, _with_default(load, yaml.FullLoader))
+            setattr(yaml, name, _with_default(load, yaml.SafeLoader))
 
 
 def _with_default(load: Callable[..., Any], usual: Any) -> Callable[..., Any]:
