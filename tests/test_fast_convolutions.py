@@ -76,6 +76,16 @@ def test_gradients_of_weights_that_onednn_has_kernels_for_but_no_right_ones(
 
 
 @needs_onednn
+def test_no_kernel_that_wrote_behind_the_gradient_of_a_volume_s_weights() -> None:
+    """Where no window lies wholly in the height: right numbers, and others' memory written over."""
+    random, w = np.random.default_rng(0), (33, 1, 2, 5, 3)
+    x, dy = (random.standard_normal(s).astype(np.float32) for s in ((3, 1, 7, 1, 9), (3, 33, 8, 1, 7)))
+    given = {"stride": (1, 3, 1), "pad": (1, 2, 0), "dilation": (1, 1, 1), "groups": 1, "shape": w}
+    names = agree("convolution_backward_weights", [dy, x], [w, w[:1]], given, "bf16")
+    assert not any(name.startswith("oneDNN jit") for name in names)
+
+
+@needs_onednn
 @pytest.mark.parametrize("stride", [(1, 2), (2, 1), (2, 2)])
 @pytest.mark.parametrize("channels", [1, 3, 7, 12])
 def test_gradients_of_skipped_pixels_of_few_channels(channels: int, stride: tuple[int, int]) -> None:

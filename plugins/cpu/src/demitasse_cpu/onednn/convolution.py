@@ -262,12 +262,13 @@ def _goes_astray(kernel: str, layout: Layout, request: Request) -> bool:
         return skips_of_few_channels(request, x)
     if not kernel.startswith(("jit:", "jit_bf16:")):
         return False
-    reach = [d * (k - 1) + 1 for d, k in zip(given["dilation"], kernels, strict=True)]
     if len(kernels) == 3:
-        # Where no window lies wholly in x along the depth.
-        first = -(-given["pad"][0] // given["stride"][0]) * given["stride"][0] - given["pad"][0]
-        if first + reach[0] > x.shape[2]:
-            return True
+        # Where no window lies wholly in x along the depth, or the height.
+        axes = zip(x.shape[2:4], kernels, given["stride"], given["pad"], given["dilation"], strict=False)
+        for extent, taps, stride, pad, dilation in axes:
+            first = -pad % stride  # where the first window begins that does so in x
+            if first + dilation * (taps - 1) + 1 > extent:
+                return True
     if not kernel.startswith("jit_bf16:"):
         return False
     channels = x.shape[1] // given["groups"]
