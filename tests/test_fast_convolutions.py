@@ -49,6 +49,43 @@ def convolutions(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @needs_onednn
+@pytest.mark.parametrize(
+    ("x", "w", "attributes"),
+    [
+        # A stride that is longer than a line.
+        ((2, 20, 14, 2), (8, 20, 3, 3), {"stride": (1, 3), "pad": (1, 2)}),
+        ((1, 33, 28, 1), (3, 33, 1, 7), {"stride": (2, 2), "pad": (0, 6)}),
+        # Lines of more than 28 results, taps that stand apart, channels that fill a vector in part.
+        ((2, 96, 8, 35), (128, 3, 2, 2), {"pad": (1, 2), "dilation": (2, 2), "groups": 32}),
+        ((1, 20, 3, 30), (16, 5, 1, 1), {"dilation": (2, 2), "groups": 4}),
+        ((1, 20, 3, 43), (20, 20, 2, 5), {"pad": (1, 1), "dilation": (2, 2)}),
+        # No window that lies wholly in the volume's depth.
+        ((2, 16, 4, 5, 5), (33, 16, 11, 1, 1), {"stride": (2, 1, 1), "pad": (5, 0, 0)}),
+        ((2, 16, 7, 3, 3), (16, 16, 11, 1, 1), {"stride": (3, 1, 1), "pad": (7, 0, 0)}),
+        ((2, 33, 1, 5, 5), (16, 33, 3, 1, 1), {"stride": (1, 1, 1), "pad": (2, 0, 0)}),
+    ],
+)
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+def test_gradients_of_weights_that_onednn_has_kernels_for_but_no_right_ones(
+    x: Shape, w: Shape, attributes: dict[str, Any], precision: str
+) -> None:
+    """Its kernels read, and in volumes wrote, beyond what they were given."""
+    flat = {"stride": (1,) * (len(x) - 2), "pad": (0,) * (len(x) - 2), "groups": 1}
+    whole = flat | {"dilation": (1,) * (len(x) - 2)} | attributes
+    check_convolution({"seed": 1, "x": x, "w": w, "attributes": whole}, precision, PLAIN)
+
+
+@needs_onednn
+def test_no_kernel_that_wrote_behind_the_gradient_of_a_volume_s_weights() -> None:
+    """Where no window lies wholly in the height: right numbers, and others' memory written over."""
+    random, w = np.random.default_rng(0), (33, 1, 2, 5, 3)
+    x, dy = (random.standard_normal(s).astype(np.float32) for s in ((3, 1, 7, 1, 9), (3, 33, 8, 1, 7)))
+    given = {"stride": (1, 3, 1), "pad": (1, 2, 0), "dilation": (1, 1, 1), "groups": 1, "shape": w}
+    names = agree("convolution_backward_weights", [dy, x], [w, w[:1]], given, "bf16")
+    assert not any(name.startswith("oneDNN jit") for name in names)
+
+
+@needs_onednn
 @pytest.mark.parametrize("stride", [(1, 2), (2, 1), (2, 2)])
 @pytest.mark.parametrize("channels", [1, 3, 7, 12])
 def test_gradients_of_skipped_pixels_of_few_channels(channels: int, stride: tuple[int, int]) -> None:

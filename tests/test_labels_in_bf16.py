@@ -82,6 +82,15 @@ def test_labels_come_whole_to_a_loss(runtime: Runtime, tmp_path: Path, kind: str
     assert net.forward(x=x, two=TWO)["loss"] < 1e-6
 
 
+@pytest.mark.parametrize("kind", MOVED)
+def test_labels_come_whole_to_whoever_looks_at_an_output(
+    runtime: Runtime, tmp_path: Path, kind: str
+) -> None:
+    net = net_below(runtime, tmp_path, MOVED[kind], "bf16", two=TWO.shape)
+    found = net.forward(two=TWO)["label"].ravel()
+    assert np.array_equal(found, TWO[:, 1] + (kind == "Power"))
+
+
 def test_boxes_lie_where_the_priors_are(runtime: Runtime, tmp_path: Path) -> None:
     """To 8 bits an edge in an image of 300 pixels would be off by half of one."""
     layers = 'layer { type: "Input" top: "map" input_param { shape { dim: 1 dim: 1 dim: 5 dim: 5 } } }'

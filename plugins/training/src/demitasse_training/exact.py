@@ -14,7 +14,8 @@ def mark_exact(graph: Graph) -> None:
     """Mark what is moved, added or scaled on its way to an operand through which no gradient passes, as
     labels, indices and the boxes that others are told from are, or to a user's code, which may take it
     for one. It ends where learned numbers come in: what is read of those is a measure, and an index made
-    of them (the place of a maximum) is whole from there on."""
+    of them (the place of a maximum) is whole from there on. What is made of samples alone on its way to
+    an output of more than a number, where a label may be looked at, is marked as well."""
     plain = {*graph.inputs.values(), *graph.constants, *graph.scalars.values()}
     plain.update(tensor for feed in graph.feeds for tensor in feed.tensors.values())
     for node in graph.nodes:
@@ -22,10 +23,14 @@ def mark_exact(graph: Graph) -> None:
         of_plain = plain.issuperset(filter(None, node.inputs))
         plain.update(t for whole, t in made if t is not None and (whole or of_plain))
     wanted = set[Tensor | None]()
+    shown = {tensor for tensor in graph.outputs.values() if tensor.shape}
     for node in reversed(graph.nodes):
         of_plain = plain.issuperset(filter(None, node.inputs))
         is_wanted = not wanted.isdisjoint(filter(None, node.outputs))
         node.exact |= is_wanted and (of_plain or not node.operation.gradients)
+        if of_plain and not shown.isdisjoint(filter(None, node.outputs)):
+            node.exact = True
+            shown.update(filter(None, node.inputs))
         if (is_wanted and of_plain) or users_of(node):
             wanted.update(node.inputs)
         elif not node.operation.view:

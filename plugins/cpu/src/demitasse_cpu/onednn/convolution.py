@@ -46,6 +46,7 @@ BLOCKED = Layout("nChw16c", blocks=((1, 16),)), Layout("nChw8c", blocks=((1, 8),
 
 _NEAR_BYTES = 2**21  # of results that are in the caches still when they are read again
 _FEW_CHANNELS = 4
+_LONGEST_ROW = 28  # of results, in oneDNN's registers
 _VECTOR = 16  # as many numbers as any processor's vectors have
 _MOST = 2**36
 _LONGEST = 2**31 - 1  # a stride of oneDNN's
@@ -228,7 +229,8 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
     convolution = _convolution(request, x.shape, spec(dw).shape, dy.shape)
     if convolution is None:
         return
-    if request.precision == "bf16" and dy.shape[-1] == 1 and request.attributes["stride"][-1] > 1:
+    stride = request.attributes["stride"][-1]
+    if request.precision == "bf16" and stride > 1 and (dy.shape[-1] == 1 or stride > x.shape[-1]):
         return  # oneDNN's kernel reads past the end of such an x, and makes NaN of what it finds there
     nhwc, few = _BY_CHANNELS[len(x.shape)], x.shape[1] <= _FEW_CHANNELS and x.layout == PLAIN
     for given, taken in ((nhwc, nhwc), *((PLAIN if few else each, each) for each in BLOCKED)):
@@ -239,8 +241,8 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
             weights = convolution.weights_of(primitive, DIFF_WEIGHTS)
         except UnimplementedError:
             continue
-        if primitive.name.startswith("jit_1x1") and skips_of_few_channels(request, x):
-            continue  # it writes beyond its workspace: wrong sums, others' memory, or no end at all
+        if _goes_astray(primitive.name, given, request):
+            continue
         stored = convolution.stored
         outputs = [DIFF_WEIGHTS, DIFF_BIAS][: len(request.outputs)]
         layouts = [_stored(taken, stored), _stored(given, stored)]
@@ -249,6 +251,29 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
             break
     if convolution.is_product:
         yield from _as_product(convolution, request)
+
+
+def _goes_astray(kernel: str, layout: Layout, request: Request) -> bool:
+    """Whether oneDNN's kernel for the gradient of weights goes beyond what it was given: wrong sums,
+    NaN, others' memory, or no end at all. Seen of oneDNN 3.2, by drawn shapes; x lies in ``layout``."""
+    dy, x = map(spec, request.inputs)
+    given, kernels = request.attributes, spec(request.outputs[0]).shape[2:]
+    if kernel.startswith("jit_1x1"):
+        return skips_of_few_channels(request, x)
+    if not kernel.startswith(("jit:", "jit_bf16:")):
+        return False
+    if len(kernels) == 3:
+        # Where no window lies wholly in x along the depth, or the height.
+        axes = zip(x.shape[2:4], kernels, given["stride"], given["pad"], given["dilation"], strict=False)
+        for extent, taps, stride, pad, dilation in axes:
+            first = -pad % stride  # where the first window begins that does so in x
+            if first + dilation * (taps - 1) + 1 > extent:
+                return True
+    if not kernel.startswith("jit_bf16:"):
+        return False
+    channels = x.shape[1] // given["groups"]
+    partial = channels % _VECTOR > 0 and x.shape[1] > min(channels, _VECTOR) and layout not in BLOCKED
+    return given["dilation"][-1] > 1 and dy.shape[-1] > _LONGEST_ROW and partial
 
 
 def skips_of_few_channels(request: Request, x: TensorSpec) -> bool:
