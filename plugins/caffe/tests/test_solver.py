@@ -410,6 +410,17 @@ def test_the_net_itself_may_be_overridden(solve: Any, tmp_path: Path) -> None:
         ("snapshot_format", "HDF", r"unknown value 'HDF'; did you mean 'HDF5'"),
         ("test_iter", "1,x", r"override 'test_iter': '1,x' is not a whole number"),
         ("net.layer.dat.data_param.source", "x", r"net\.prototxt: override .*unknown layer 'dat'"),
+        (
+            "data.batch_size",
+            2,
+            r"field of SolverParameter 'data'; .*; a layer's is layer\.NAME\.FIELD, a",
+        ),
+        (
+            "net.data.batch_size",
+            2,
+            r"field of NetParameter 'data' .*; 'data' is a layer: layer\.data\.b",
+        ),
+        ("layer.data.batch_size", 2, r"; data_param has it: data_param\.batch_size$"),
         ("max_iter", -1, r"prototxt: override 'max_iter': -1 is not a number >= 0"),
         ("lr_policy", "stp", r"prototxt: override 'lr_policy': unknown policy 'stp'; .*'step'"),
         ("test_state.0.level", 1, r"prototxt: override 'test_state\.0\.level': 1 for 0 test nets"),

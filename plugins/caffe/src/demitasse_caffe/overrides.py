@@ -104,7 +104,7 @@ def _set(message: Any, path: str, value: Any, where: str) -> None:
     name, _, rest = path.partition(".")
     field = message.DESCRIPTOR.fields_by_name.get(name)
     if field is None:
-        raise ModelError(_no_field(message.DESCRIPTOR, name, where))
+        raise ModelError(f"{_no_field(message.DESCRIPTOR, name, where)}{_deeper(message, path)}")
     repeated = is_repeated(field)
     if field.message_type is None:
         if rest:
@@ -121,6 +121,22 @@ def _set(message: Any, path: str, value: Any, where: str) -> None:
         inner_message = getattr(message, name)
         inner_message.SetInParent()
         _descend(inner_message, name, rest, value, where)
+
+
+def _deeper(message: Any, path: str) -> str:
+    """The end of a sentence about a path that begins too early: before a layer, or before a message that
+    has its first name, as the ``convolution_param`` of a layer has ``num_output``."""
+    name, dot, _ = path.partition(".")
+    kind = message.DESCRIPTOR.name
+    if kind == "SolverParameter" and dot:
+        return "; a layer's is layer.NAME.FIELD, a net's net.FIELD"
+    if kind == "NetParameter" and any(layer.name == name for layer in message.layer):
+        return f"; {name!r} is a layer: layer.{path}"
+    for field, _ in message.ListFields():
+        inner = field.message_type
+        if inner is not None and not is_repeated(field) and name in inner.fields_by_name:
+            return f"; {field.name} has it: {field.name}.{path}"
+    return ""
 
 
 def _no_field(descriptor: Any, name: str, where: str) -> str:
