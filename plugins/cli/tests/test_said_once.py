@@ -123,6 +123,16 @@ def test_all_who_meet_one_mistake_end_together(
     assert len(lines) == 1 and lines[0].startswith("demitasse: ") and told in lines[0], lines
 
 
+def test_processes_that_differ_tell_it_in_one_line(tmp_path: Path) -> None:
+    other = ["--set", "layer.conv1.convolution_param.num_output=7"]
+    parts = command(2, "train", SOLVER), command(1, "train", SOLVER, *other)
+    status, lines = run(*parts, folder=tmp_path)
+    assert status == 2
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("demitasse: rank 2 of 3: layer 'conv1' is ")
+    assert "num_output: 7 " in lines[0]
+
+
 def test_a_mistake_of_one_is_told_by_it_and_named_by_the_others(tmp_path: Path) -> None:
     status, lines = run(
         command(1, "train", SOLVER), command(1, "train", SOLVER, "--nosuch"), folder=tmp_path

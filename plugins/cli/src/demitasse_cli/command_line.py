@@ -206,8 +206,10 @@ def run(given: list[str]) -> int:
         # The system's own words for a file or memory that is not to be had name it well enough.
         if debug:
             raise
-        # An error about other processes is each one's own; one in files may be a single host's.
-        joins = bool(given) and given[0] in launch.JOINING and not isinstance(error, WorkerError)
+        # An error about other processes is each one's own, unless all say that they have met it; one in
+        # files may be a single host's.
+        alone = isinstance(error, WorkerError) and not getattr(error, "everywhere", False)
+        joins = bool(given) and given[0] in launch.JOINING and not alone
         return _say(_words(error), MISTAKE, once=joins)
     except Exception as error:
         if debug or (told := strangers.blamed(error)) is None:

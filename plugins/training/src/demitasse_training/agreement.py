@@ -45,9 +45,15 @@ SHOWN = 60
 """Characters of a fact that an error shows."""
 
 
+class DisagreementError(WorkerError):
+    """Processes differ: each of them raises it, in the same words."""
+
+    everywhere = True
+
+
 def agree(processes: Processes, facts: Mapping[str, str]) -> None:
-    """Compare facts, told by name, over all processes. Raises WorkerError, in each of them, that names
-    the processes that differ from the most, and in what."""
+    """Compare facts, told by name, over all processes. Raises DisagreementError, in each of them, that
+    names the processes that differ from the most, and in what; WorkerError where one has ended."""
     if processes.size == 1:
         return
     told = processes.gather({name: _brief(text) for name, text in facts.items()})
@@ -64,7 +70,7 @@ def agree(processes: Processes, facts: Mapping[str, str]) -> None:
         usual = Counter(values).most_common(1)[0][0]
         value = next(each for each in values if each != usual)
         ranks = [rank for rank, each in enumerate(values) if each == value]
-        raise WorkerError(
+        raise DisagreementError(
             f"{_ranks(ranks)} of {processes.size}: {name} is {_short(value, usual)}, on the others "
             f"{_short(usual, value)}; all processes must train the same net alike"
         )
