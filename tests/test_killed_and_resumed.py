@@ -17,7 +17,8 @@ import sys
 import demitasse
 solver, prefix, resume = sys.argv[1:]
 overrides = {"snapshot_prefix": prefix, "snapshot": 20, "max_iter": 50, "test_interval": 1000}
-with demitasse.compose() as runtime, runtime.trainer(
+first = {"tuning": {"tune": "first"}}  # a choice made while others have the cores is made again
+with demitasse.compose(options=first) as runtime, runtime.trainer(
     solver, overrides=overrides, resume=resume or None
 ) as trainer:
     trainer.listeners.append(lambda event: print(event.kind, event.iteration, flush=True))
