@@ -29,11 +29,20 @@ def _number(theta: Array, slots: Array, fixed: Array, first: int, which: int) ->
 
 
 @inlined
-def _place(theta: Array, slots: Array, fixed: Array, first: int, line: int, u: Any, v: Any) -> Any:
+def _along(theta: Array, slots: Array, fixed: Array, first: int, line: int, u: Any, v: Any) -> Any:
     """Where a place of the grid is taken from, along one axis, from -1 to 1."""
     a = _number(theta, slots, fixed, first, 3 * line)
     b = _number(theta, slots, fixed, first, 3 * line + 1)
     return a * u + b * v + _number(theta, slots, fixed, first, 3 * line + 2)
+
+
+@inlined
+def _place(g: Any, theta: Array, slots: Array, fixed: Array, sample: int, u: Any, v: Any) -> Any:
+    """The row and column that a place of the grid is taken from, with fractions."""
+    first = sample * g.learned
+    down = (_along(theta, slots, fixed, first, 0, u, v) + 1.0) / 2.0 * g.height
+    across = (_along(theta, slots, fixed, first, 1, u, v) + 1.0) / 2.0 * g.width
+    return down, across
 
 
 @inlined
@@ -64,11 +73,10 @@ def sampled(
     plane, made = g.height * g.width, g.rows * g.columns
     for line in range(begin, end):
         sample, i = line // g.rows, line % g.rows
-        first, u = sample * g.learned, 2.0 * i / g.rows - 1.0
+        u = 2.0 * i / g.rows - 1.0
         for j in range(g.columns):
             v = 2.0 * j / g.columns - 1.0
-            down = (_place(theta, slots, fixed, first, 0, u, v) + 1.0) / 2.0 * g.height
-            across = (_place(theta, slots, fixed, first, 1, u, v) + 1.0) / 2.0 * g.width
+            down, across = _place(g, theta, slots, fixed, sample, u, v)
             outside = _beyond(down, g.height) or _beyond(across, g.width)
             top = 0 if outside else math.floor(down)
             left = 0 if outside else math.floor(across)
@@ -95,14 +103,12 @@ def to_images(
     places."""
     plane, made = g.height * g.width, g.rows * g.columns
     for sample in range(begin, end):
-        first = sample * g.learned
         dx[sample * g.channels * plane : (sample + 1) * g.channels * plane] = 0
         for i in range(g.rows):
             u = 2.0 * i / g.rows - 1.0
             for j in range(g.columns):
                 v = 2.0 * j / g.columns - 1.0
-                down = (_place(theta, slots, fixed, first, 0, u, v) + 1.0) / 2.0 * g.height
-                across = (_place(theta, slots, fixed, first, 1, u, v) + 1.0) / 2.0 * g.width
+                down, across = _place(g, theta, slots, fixed, sample, u, v)
                 if _beyond(down, g.height) or _beyond(across, g.width):
                     continue
                 top, left = math.floor(down), math.floor(across)
@@ -140,8 +146,7 @@ def to_numbers(
             u = 2.0 * i / g.rows - 1.0
             for j in range(g.columns):
                 v = 2.0 * j / g.columns - 1.0
-                down = (_place(theta, slots, fixed, first, 0, u, v) + 1.0) / 2.0 * g.height
-                across = (_place(theta, slots, fixed, first, 1, u, v) + 1.0) / 2.0 * g.width
+                down, across = _place(g, theta, slots, fixed, sample, u, v)
                 if _beyond(down, g.height) or _beyond(across, g.width):
                     continue
                 top, left = math.floor(down), math.floor(across)
