@@ -51,7 +51,7 @@ def test_one_process_under_a_launcher_is_alone() -> None:
     [
         ({}, None),
         (BATCH, None),
-        (STEP, (Launch("srun", 3, 8), True)),
+        (STEP, (Launch("srun", 3, 8), True)),  # as srun --mpi=none leaves it
         ({**STEP, "SLURM_MPI_TYPE": "pmix"}, (Launch("srun", 3, 8), True)),
         ({**STEP, "SLURM_MPI_TYPE": "none"}, (Launch("srun", 3, 8), False)),
         ({**STEP, **HYDRA, "SLURM_MPI_TYPE": "none"}, None),

@@ -82,9 +82,11 @@ def launched(environment: Mapping[str, str] | None = None) -> Launch | None:
 
 
 def launched_by_srun(environment: Mapping[str, str] | None = None) -> tuple[Launch, bool] | None:
-    """The srun step of this process if MPI was told nothing of it, and whether MPI can be part of it all
-    the same (``--mpi=none`` says that it cannot). None if there is no step, or ``launched`` knows more.
-    Slurm's own variables are set also in processes that an mpiexec has started."""
+    """The srun step of this process if its variables do not tell of MPI, and whether MPI may be part of
+    it all the same: a library that is linked to Slurm's own PMI can. ``SLURM_MPI_TYPE=none`` says that
+    each process is meant to be alone; srun itself never sets that, even for ``--mpi=none``. None if
+    there is no step, or ``launched`` knows more. Slurm's own variables are set also in processes that
+    an mpiexec has started."""
     found = os.environ if environment is None else environment
     rank, size = _number(found, ("SLURM_PROCID",)), _number(found, (STEP,))
     if rank is None or size is None or launched(found) is not None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from demitasse_allreduce.algorithms import ALGORITHMS
+from demitasse import WorkerError
+from demitasse_allreduce import executor
+from demitasse_allreduce.algorithms import ALGORITHMS, schedule
 from demitasse_allreduce.executor import LONGEST
 
 SUMS = """
@@ -133,6 +136,47 @@ def test_a_check_that_raises_ends_a_wait_for_a_message(mpiexec: Callable[..., st
     os._exit(0)
     """
     assert "rank 1 stalls at layer conv1" in mpiexec(2, script, fails=None)
+
+
+class Broken:
+    """A communicator of two whose messages fail, as MPI's do where the other's host is gone."""
+
+    def Get_rank(self) -> int:
+        return 0
+
+    def Get_size(self) -> int:
+        return 2
+
+    def Isend(self, *message: object) -> None:
+        raise RuntimeError("MPI_ERR_PROC_FAILED")
+
+    Irecv = Isend
+
+
+@pytest.mark.parametrize("known_after", [3, None])
+def test_what_makes_mpi_fail_is_told_by_those_who_watch(
+    monkeypatch: pytest.MonkeyPatch, known_after: int | None
+) -> None:
+    """Their news may come a moment after MPI's own error; without any the error is MPI's."""
+    monkeypatch.setattr(executor, "_KNOWN", 0.05 if known_after is None else 30.0)
+    asked = list[None]()
+
+    def check() -> None:
+        asked.append(None)
+        if len(asked) == known_after:
+            raise WorkerError("rank 1 died")
+
+    array = np.ones(8)
+    collective = executor.Collective(schedule("ring", 2, 8), Broken(), array, check=check)
+    request = SimpleNamespace(Test=lambda: Broken().Isend())
+    told = "rank 1 died" if known_after else "MPI_ERR_PROC_FAILED"
+    for work in (collective.run, lambda: executor.wait_for(request, check)):
+        asked.clear()
+        with pytest.raises(WorkerError if known_after else RuntimeError, match=told):
+            work()
+        assert asked
+    with pytest.raises(RuntimeError, match="MPI_ERR_PROC_FAILED"):
+        executor.wait_for(request, None)
 
 
 def test_arrays_and_communicators_that_do_not_fit_are_said(on_ranks: Callable[..., str]) -> None:

@@ -292,10 +292,39 @@ def test_a_launcher_of_another_mpi_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     alone = SimpleNamespace(COMM_WORLD=SimpleNamespace(size=1), get_vendor=lambda: ("MPICH", (5, 0, 2)))
     monkeypatch.setattr(processes.launch, "started", lambda: found)
     monkeypatch.setattr(library, "start", lambda: alone)
-    with pytest.raises(
-        CompositionError, match=r"srun started 4 processes, but MPI \(MPICH 5.0.2\) sees one"
+    for spoken, told in (
+        ("pmix", "another MPI's"),
+        (None, "told MPI nothing.* start with srun --mpi=pmi2"),
     ):
-        processes.serve(Machine("here", (), fingerprint="any"), {})
+        if spoken is None:
+            monkeypatch.delenv("SLURM_MPI_TYPE")
+        else:
+            monkeypatch.setenv("SLURM_MPI_TYPE", spoken)
+        words = rf"srun started 4 processes, but MPI \(MPICH 5.0.2\) sees one.*{told}"
+        with pytest.raises(library.AloneError, match=words) as caught:
+            processes.serve(Machine("here", (), fingerprint="any"), {})
+        assert caught.value.everywhere
+
+
+WHEEL = "MPICH Version:      5.0.2\nMPICH Device:       ch4:ucx ofi\nMPICH CC:           cc\n"
+
+
+@pytest.mark.parametrize(
+    ("built", "environment", "taken"),
+    [
+        (WHEEL, {"SLURM_MPI_TYPE": "pmi2", "PMI_JOBID": "7.0"}, "ofi"),
+        (WHEEL, {"SLURM_MPI_TYPE": "pmi2", "PMI_JOBID": "7.0", library.NETWORK: "ucx"}, ""),
+        (WHEEL, {"SLURM_MPI_TYPE": "pmi2"}, ""),  # an mpiexec in a step of srun's
+        (WHEEL, {"PMI_JOBID": "7.0"}, ""),
+        (WHEEL.replace("ucx ofi", "ofi"), {"SLURM_MPI_TYPE": "pmi2", "PMI_JOBID": "7.0"}, ""),
+        (WHEEL.replace("ucx ofi", "ucx"), {"SLURM_MPI_TYPE": "pmi2", "PMI_JOBID": "7.0"}, ""),
+        ("Open MPI v5.0.11", {"SLURM_MPI_TYPE": "pmi2", "PMI_JOBID": "7.0"}, ""),
+    ],
+)
+def test_mpich_s_addresses_fit_slurm_s_lines(
+    built: str, environment: dict[str, str], taken: str
+) -> None:
+    assert library.network(SimpleNamespace(Get_library_version=lambda: built), environment) == taken
 
 
 @pytest.mark.parametrize(

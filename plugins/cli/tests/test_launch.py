@@ -62,7 +62,23 @@ def test_srun_s_processes_without_mpi_are_warned_once(
         assert launch.processes() == 1
     told = capsys.readouterr().err
     assert told.count("\n") == 1
-    assert "srun --mpi=none has started 4 processes that each train alone" in told
+    assert "each of srun's 4 processes trains alone (SLURM_MPI_TYPE=none)" in told
+
+
+def test_what_all_meet_that_cannot_meet_is_told_by_the_first_of_each_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The others stay until it has been told: some launchers end all when one has ended."""
+    slept = list[float]()
+    monkeypatch.setattr(launch.time, "sleep", slept.append)
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    for task, local in (("0", "0"), ("1", "1"), ("2", "0"), ("3", "1")):
+        monkeypatch.setenv("SLURM_PROCID", task)
+        monkeypatch.setenv("SLURM_LOCALID", local)
+        for everywhere in (True, False):
+            with launch.said_once("nobody hears of the others", everywhere) as who:
+                assert who == (None if everywhere and local == "1" else "demitasse")
+    assert slept == [launch.SPEAKING] * 2
 
 
 def test_processes_that_would_train_alone_are_told_what_is_missing(

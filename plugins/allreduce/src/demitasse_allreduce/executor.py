@@ -30,6 +30,7 @@ _TAGS = 32_768  # what every MPI has; a message's tag is its number between two 
 _PATIENCE = 0.02  # seconds between two checks
 _STALLED = 0.05  # seconds in which nothing comes or goes
 _EAGER_TESTS = 20
+_KNOWN = 2.0  # seconds in which those who watch know of what has made MPI fail
 
 
 class Memory:
@@ -124,10 +125,15 @@ class Collective:
         self.progress()
 
     def progress(self) -> bool:
-        """Go on as far as messages have come; whether all is done."""
+        """Go on as far as messages have come; whether all is done. Raises what ``check`` does where MPI
+        fails, and what MPI does if that knows nothing of it."""
         if self._course is not None:
-            for _ in self._course:
-                return False
+            try:
+                for _ in self._course:
+                    return False
+            except RuntimeError:  # mpi4py's Exception is one
+                explain(self.check)
+                raise
             self._course = None
         return True
 
@@ -141,6 +147,27 @@ class Collective:
             move = self.program.steps[i].move
             self._spare[i] = self.memory.spare(move.stop - move.start)
         return self._spare[i]
+
+
+def explain(check: Check | None) -> None:
+    """After an error of MPI's, mostly of another process's end: have ``check``, which may hear of that a
+    moment later, raise what is behind it."""
+    until = time.monotonic() + _KNOWN
+    while check is not None and time.monotonic() < until:
+        check()
+        time.sleep(1e-3)
+
+
+def wait_for(request: Any, check: Check | None) -> None:
+    """Wait for a request of mpi4py's, without keeping others from the processor."""
+    try:
+        while not request.Test():
+            if check is not None:
+                check()
+            os.sched_yield()
+    except RuntimeError:  # mpi4py's Exception is one
+        explain(check)
+        raise
 
 
 def patiently(progress: Callable[[], bool], check: Check | None) -> None:

@@ -7,9 +7,11 @@ import atexit
 import ctypes
 import logging
 import os
+import re
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,13 @@ LEVELS = ("single", "funneled", "serialized", "multiple")
 
 PATIENCE = 10.0
 """Seconds after which a process that has to wait for others at its end says so."""
+
+
+class AloneError(CompositionError):
+    """Processes that a launcher has started together do not find each other by MPI: each of them meets
+    this error."""
+
+    everywhere = True
 
 
 class Ending:
@@ -87,8 +96,8 @@ def loaded() -> Any:
 
 def start() -> Any:
     """mpi4py's module MPI, started if it was not, for several threads at once. Raises CompositionError
-    where there is no MPI, one that has been ended, or another one than the launcher's, which would end
-    the process, or find nobody else."""
+    where there is no MPI, or one that has been ended; AloneError where it is another one than the
+    launcher's, which would end the process, or find nobody else."""
     MPI = loaded()
     if MPI.Is_finalized():
         raise CompositionError(
@@ -96,7 +105,10 @@ def start() -> Any:
         )
     if not MPI.Is_initialized():
         if words := unheard(launch.started(), MPI):
-            raise CompositionError(words)
+            raise AloneError(words)
+        if name := network(MPI):
+            os.environ[NETWORK] = name
+            log.info("%s=%s: Slurm's PMI cuts the addresses of MPICH's other network", NETWORK, name)
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
         ending.ours = True
         atexit.register(ending)
@@ -139,11 +151,36 @@ def unheard(found: Launch | None, mpi: Any) -> str:
     return another(found, mpi, f"does not know its protocol, {found.protocol}") if deaf else ""
 
 
+NETWORK = "MPIR_CVAR_CH4_NETMOD"
+"""The variable that tells MPICH which of the networks it was built with to use."""
+
+
+def network(mpi: Any, environment: Mapping[str, str] | None = None) -> str:
+    """Which of its networks MPICH is to use under Slurm's own PMI; "" for its first. Slurm reads lines of
+    1,024 characters at most there (22.05). MPICH (5.0.2) writes 4,096 bytes for an address of UCX,
+    whatever memory holds behind it, in lines that may become longer: then the processes do not start, in
+    one of three runs. Addresses of libfabric are short."""
+    found = os.environ if environment is None else environment
+    if found.get("SLURM_MPI_TYPE") != "pmi2" or "PMI_JOBID" not in found or NETWORK in found:
+        return ""
+    device = re.search(r"^MPICH Device:\s*ch4:(.*)", mpi.Get_library_version(), re.MULTILINE)
+    networks = device[1].split() if device else []
+    return "ofi" if networks[:1] == ["ucx"] and "ofi" in networks else ""
+
+
 def another(found: Launch, mpi: Any, what: str) -> str:
     """That a launcher is another MPI's, as ``what`` the library does tells, and what to start with."""
     processes = f"{found.size} process{'es' * (found.size != 1)}" if found.size else "this process"
     wheel = Path(sys.executable).with_name("mpiexec")
     here = f", {wheel}" if wheel.exists() and maker(wheel) == family(mpi) else ""
+    if found.launcher == "srun" and "SLURM_MPI_TYPE" not in os.environ:
+        spoken = "pmix" if family(mpi) == "Open MPI" else "pmi2"
+        return (
+            f"srun started {processes}, but MPI ({version(mpi)}) {what}: srun told MPI nothing, which "
+            f"is its --mpi=none, the default of many sites; start with srun --mpi={spoken}, or with the "
+            f"mpiexec of this library{here}; where each process is to train alone, with env "
+            f"SLURM_MPI_TYPE=none before the program (docs/cluster.md)"
+        )
     return (
         f"{found.launcher} started {processes}, but MPI ({version(mpi)}) {what}: the launcher is "
         f"another MPI's; start with the mpiexec of this library{here}, or with an srun that speaks its "

@@ -15,7 +15,6 @@ import msgpack
 import numpy as np
 
 from demitasse import (
-    CompositionError,
     DescriptionError,
     Machine,
     PluginError,
@@ -72,7 +71,7 @@ def serve(machine: Machine, options: Mapping[str, Any]) -> MpiProcesses | None:
     size = MPI.COMM_WORLD.size
     if size == 1:
         if found is not None and found.size is not None and found.size > 1:
-            raise CompositionError(library.another(found, MPI, "sees one"))
+            raise library.AloneError(library.another(found, MPI, "sees one"))
         return None
     return MpiProcesses(options=options, where=machine.origin, error=options.get(ERROR))
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
+from demitasse_allreduce.executor import wait_for
 
 NEAR = 1.5
 """Who takes longer than so many times the quickest is not run again, once that is certain."""
@@ -38,7 +39,7 @@ def measured(
     for turn in range(-1, rounds):
         mine = np.zeros(len(left))
         for i, number in enumerate(left):
-            _until(comm.Ibarrier(), check)
+            wait_for(comm.Ibarrier(), check)
             begin = time.perf_counter()
             for _ in range(repeats if turn >= 0 else min(WARM, repeats)):
                 runs[number]()
@@ -62,13 +63,5 @@ def slowest(comm: Any, mine: Any, check: Callable[[], object] | None) -> Any:
     from mpi4py import MPI
 
     found = np.empty_like(mine)
-    _until(comm.Iallreduce(mine, found, MPI.MAX), check)
+    wait_for(comm.Iallreduce(mine, found, MPI.MAX), check)
     return found
-
-
-def _until(request: Any, check: Callable[[], object] | None) -> None:
-    """Wait for a request, without keeping others from the processor."""
-    while not request.Test():
-        if check is not None:
-            check()
-        os.sched_yield()

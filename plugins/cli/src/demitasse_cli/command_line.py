@@ -208,9 +208,9 @@ def run(given: list[str]) -> int:
             raise
         # An error about other processes is each one's own, unless all say that they have met it; one in
         # files may be a single host's.
-        alone = isinstance(error, WorkerError) and not getattr(error, "everywhere", False)
-        joins = bool(given) and given[0] in launch.JOINING and not alone
-        return _say(_words(error), MISTAKE, once=joins)
+        everywhere = getattr(error, "everywhere", False)
+        joins = given[:1] and given[0] in launch.JOINING and not isinstance(error, WorkerError)
+        return _say(_words(error), MISTAKE, once=bool(joins or everywhere), everywhere=everywhere)
     except Exception as error:
         if debug or (told := strangers.blamed(error)) is None:
             raise
@@ -227,10 +227,11 @@ def _words(error: BaseException) -> str:
     return f"{error.filename}: {error.strerror}{hint}"
 
 
-def _say(message: Any, status: int, once: bool = True) -> int:
-    """Tell of an error in a line: one for all processes where they have met the same, if ``once``."""
+def _say(message: Any, status: int, once: bool = True, everywhere: bool = False) -> int:
+    """Tell of an error in a line: one for all processes where they have met the same, if ``once``, as
+    they surely have if ``everywhere``."""
     words = printable(" ".join(str(message).split()))
-    with launch.said_once(words) if once else nullcontext(launch.name()) as who:
+    with launch.said_once(words, everywhere) if once else nullcontext(launch.name()) as who:
         if who is not None:
             with suppress(OSError):  # where that is full or gone too, the status alone tells
                 click.echo(f"{who}: {words}", err=True)

@@ -7,12 +7,13 @@ import importlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from demitasse import launched, launched_by_srun
+from demitasse import launched, launched_by_srun, local_rank
 
 if TYPE_CHECKING:
     from demitasse import Machine, Processes, Runtime
@@ -38,6 +39,9 @@ TIMEOUTS = {"peer_timeout": "2 s", "stall_timeout": "2 s"}
 MEETING = 30.0
 """Seconds for starting MPI and all of that."""
 
+SPEAKING = 1.0
+"""Seconds in which another process of this host will have told of an error that all have met."""
+
 JOINING = ("train", "simulate")
 """Commands of which all processes do the same, and meet the same errors."""
 
@@ -59,11 +63,16 @@ def name() -> str:
 
 
 @contextmanager
-def said_once(words: str) -> Iterator[str | None]:
+def said_once(words: str, everywhere: bool = False) -> Iterator[str | None]:
     """As whom this process tells of an error; None: another one says the same words for all, and has
     said them when the context ends. (A launcher ends all others as soon as one has ended with an error,
-    so the silent ones wait.)"""
+    so the silent ones wait.) Of processes that cannot meet each one tells, but the first of each host
+    alone where the error is known to be met ``everywhere``."""
     met = None if rank() is None else _meet(words)
+    if met is None and everywhere and local_rank():
+        yield None
+        time.sleep(SPEAKING)
+        return
     if met is None:
         yield name()
         return
@@ -121,16 +130,15 @@ def outlive_others() -> None:
 
 def check_together(runtime: Runtime) -> None:
     """Raise CompositionError when several processes were started that would each train alone; where it
-    can be meant, as srun --mpi=none may be, say so."""
+    is meant, as SLURM_MPI_TYPE=none in a process of srun's tells, say so."""
     from demitasse import CompositionError
 
     if (step := launched_by_srun()) is not None:
         (srun, may_meet), count = step, step[0].size or 1
         if count > 1 and not may_meet and srun.rank == 0:
             print(
-                f"demitasse: srun --mpi=none has started {count} processes that each train alone, of "
-                f"which one may write snapshots of a name; for one run, name an MPI that srun "
-                f"--mpi=list shows",
+                f"demitasse: each of srun's {count} processes trains alone (SLURM_MPI_TYPE=none), and "
+                f"one of them may write snapshots of a name",
                 file=sys.stderr,
             )
         if not may_meet:

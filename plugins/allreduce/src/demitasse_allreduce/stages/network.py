@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from demitasse import Machine, Schedule, StreamEngine
 from demitasse_allreduce import library
 from demitasse_allreduce.algorithms import algorithm
 from demitasse_allreduce.choice import AUTO, Chooser, Way, bucket, fit
-from demitasse_allreduce.executor import Collective
+from demitasse_allreduce.executor import Collective, wait_for
 from demitasse_allreduce.stages.base import InLine
 from demitasse_allreduce.stages.candidates import candidates, steady
 from demitasse_allreduce.stages.device import collective, on_device
@@ -299,7 +298,5 @@ class Network:
         start = time.perf_counter()
         came, gone = lane.Irecv(here, source), lane.Isend(there, to)
         for request in (came, gone):
-            while not request.Test():
-                self._check()
-                os.sched_yield()
+            wait_for(request, self._check)
         return time.perf_counter() - start
