@@ -43,7 +43,8 @@ def let_survive() -> list[str]:
     """Words for the launcher to let the others live when a process dies. Open MPI's ends with status 0
     then, whatever happens."""
     if is_open_mpi():
-        return ["--runtime-options", "recoverable,error-nonzero-status=0"]
+        options = "recoverable,error-nonzero-status=0"
+        return ["--with-ft", "ulfm", "--runtime-options", options]
     return ["-disable-auto-cleanup"]
 
 

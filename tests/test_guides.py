@@ -29,27 +29,35 @@ BATCH = re.findall(
 )
 TRAINS = "demitasse train SOLVER --resume auto --json run-3.json"
 REQUEUE = ["requeue 4711"]
-ENDS_WHEN_TOLD = 'trap "exit 140" USR2; while :; do kill -USR2 $PPID; done'
-"""A launcher that is asked, by a job that is told that its time is over, to end its processes."""
+OPEN_MPI = re.compile(r"^launcher=.*\n# Open MPI: (.*)$", re.MULTILINE)
+
+
+def ends_when_told(signal: str, status: int) -> str:
+    """A launcher whose job is told that its time is over, and that ends its processes at a signal."""
+    return f'trap "exit {status}" {signal}; while :; do kill -TERM $PPID; done'
 
 
 @pytest.mark.parametrize(
     ("launcher", "options", "end", "status", "queued"),
     [
-        ("srun", "--wait=60", "exit 143", 143, REQUEUE),
-        ("srun", "--wait=60", "exit 0", 0, []),
-        ("srun", "--wait=60", "exit 2", 2, []),
-        ("mpiexec", "--bind-to none", ENDS_WHEN_TOLD, 140, REQUEUE),
-        ("mpiexec", "--bind-to none", "exit 0", 0, []),
-        ("mpiexec", "--bind-to none", "exit 2", 2, []),
+        ("srun", "--mpi=pmi2 --wait=60 ", "exit 143", 143, REQUEUE),
+        ("srun", "--mpi=pmi2 --wait=60 ", "exit 0", 0, []),
+        ("srun", "--mpi=pmi2 --wait=60 ", "exit 2", 2, []),
+        ("mpiexec", "", ends_when_told("TERM", 143), 143, REQUEUE),
+        ("mpiexec", "", "exit 0", 0, []),
+        ("mpiexec", "", "exit 2", 2, []),
+        ("mpiexec", "--bind-to none ", ends_when_told("USR2", 140), 140, REQUEUE),
+        ("mpiexec", "--bind-to none ", "exit 143", 143, []),
     ],
-    ids=lambda value: value if value in ("srun", "mpiexec") else None,
 )
 def test_a_batch_script_queues_a_job_again_that_was_stopped_and_only_that(
     launcher, options, end, status, queued, tmp_path
 ):
-    (shell, script), *more = [each for each in BATCH if f"\n{launcher} " in each[1]]
+    (shell, script), *more = [each for each in BATCH if launcher in each[1]]
     assert not more
+    if "--bind-to" in options:
+        script, changed = OPEN_MPI.subn(r"\1", script)
+        assert changed == 1
     told = tmp_path / "told"
     for name, then in ((launcher, end), ("scontrol", "")):
         (tmp_path / name).write_text(f'#!/bin/sh\necho "$@" >> {told}-{name}\n{then}\n')
@@ -58,7 +66,7 @@ def test_a_batch_script_queues_a_job_again_that_was_stopped_and_only_that(
     slurm = {"PATH": path, "SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "3"}
     done = subprocess.run([shell, "-c", script], env=slurm, check=False, timeout=30)
     assert done.returncode == status
-    assert Path(f"{told}-{launcher}").read_text().splitlines() == [f"{options} {TRAINS}"]
+    assert Path(f"{told}-{launcher}").read_text().splitlines() == [f"{options}{TRAINS}"]
     asked = Path(f"{told}-scontrol")
     assert (asked.read_text().splitlines() if asked.exists() else []) == queued
 

@@ -76,3 +76,22 @@ def test_doctor_tells_of_a_launcher_that_mpi_does_not_know(monkeypatch: pytest.M
     assert found.level == "problem"
     assert f"does not know its protocol, {protocol}" in found.message
     assert "docs/cluster.md" in found.remedy
+
+
+def test_doctor_tells_how_srun_speaks_to_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("OMPI_", "PMI", "MPI_", "SLURM_"))]:
+        monkeypatch.delenv(name)
+    for name, value in {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}.items():
+        monkeypatch.setenv(name, value)
+    found = by_subject(list(diagnosis.findings()))["MPI launch"]
+    assert found.level == "note"
+    assert found.message == "srun started 2 processes and told MPI nothing (--mpi=none)"
+    assert library.spoken(library.loaded()) in found.remedy
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
+    assert by_subject(list(diagnosis.findings()))["MPI launch"].level == "ok"
+    monkeypatch.setattr(library, "unheard", lambda found, mpi: "")
+    monkeypatch.setattr(library, "network", lambda mpi: "ofi")
+    monkeypatch.setenv("SLURM_MPI_TYPE", "pmi2")
+    found = by_subject(list(diagnosis.findings()))
+    assert found["MPI launch"].level == "ok"
+    assert found["MPI network"].message.startswith("ofi between hosts")

@@ -294,7 +294,7 @@ def test_a_launcher_of_another_mpi_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(library, "start", lambda: alone)
     for spoken, told in (
         ("pmix", "another MPI's"),
-        (None, "told MPI nothing.* start with srun --mpi=pmi2"),
+        (None, "told MPI nothing.*, or with srun --mpi=pmi2"),
     ):
         if spoken is None:
             monkeypatch.delenv("SLURM_MPI_TYPE")

@@ -48,8 +48,18 @@ def _mpi() -> Generator[Finding, None, str]:
         size = "an unknown number" if found.size is None else str(found.size)
         if words := library.unheard(found, mpi):
             yield Finding("problem", "MPI launch", *words.split("; ", 1))
+        elif library.mute(found) and not found.alone:
+            message = f"srun started {size} processes and told MPI nothing (--mpi=none)"
+            remedy = f"for one run of all of them: srun --mpi={library.spoken(mpi)}, or mpiexec"
+            yield Finding("note", "MPI launch", message, remedy)
         else:
             yield Finding("ok", "MPI launch", f"started by {found.launcher}, one of {size}")
+            if name := library.network(mpi):
+                message = (
+                    f"{name} between hosts: Slurm's PMI cuts the addresses of MPICH's first network"
+                )
+                remedy = "on InfiniBand start with mpiexec, which has the first one used"
+                yield Finding("note", "MPI network", message, remedy)
         return kin  # a process of its own would not be one of these
     asked = subprocess.run(
         [sys.executable, "-c", ASK_LEVEL], capture_output=True, text=True, timeout=60, check=False

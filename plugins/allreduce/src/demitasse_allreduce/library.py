@@ -156,8 +156,8 @@ NETWORK = "MPIR_CVAR_CH4_NETMOD"
 
 
 def network(mpi: Any, environment: Mapping[str, str] | None = None) -> str:
-    """Which of its networks MPICH is to use under Slurm's own PMI; "" for its first. Slurm reads lines of
-    1,024 characters at most there (22.05). MPICH (5.0.2) writes 4,096 bytes for an address of UCX,
+    """Which of its networks MPICH is to use under Slurm's own PMI; "" for its first. Slurm reads lines
+    of 1,024 characters at most there (22.05). MPICH (5.0.2) writes 4,096 bytes for an address of UCX,
     whatever memory holds behind it, in lines that may become longer: then the processes do not start, in
     one of three runs. Addresses of libfabric are short."""
     found = os.environ if environment is None else environment
@@ -173,20 +173,28 @@ def another(found: Launch, mpi: Any, what: str) -> str:
     processes = f"{found.size} process{'es' * (found.size != 1)}" if found.size else "this process"
     wheel = Path(sys.executable).with_name("mpiexec")
     here = f", {wheel}" if wheel.exists() and maker(wheel) == family(mpi) else ""
-    if found.launcher == "srun" and "SLURM_MPI_TYPE" not in os.environ:
-        spoken = "pmix" if family(mpi) == "Open MPI" else "pmi2"
+    start = f"start with the mpiexec of this library{here}, or with srun --mpi={spoken(mpi)}"
+    told = f"{found.launcher} started {processes}, but MPI ({version(mpi)}) {what}"
+    if mute(found):
         return (
-            f"srun started {processes}, but MPI ({version(mpi)}) {what}: srun told MPI nothing, which "
-            f"is its --mpi=none, the default of many sites; start with srun --mpi={spoken}, or with the "
-            f"mpiexec of this library{here}; where each process is to train alone, with env "
-            f"SLURM_MPI_TYPE=none before the program (docs/cluster.md)"
+            f"{told}: srun told MPI nothing, which is its --mpi=none, the default of many sites; "
+            f"{start}; where each process is to train alone, with env SLURM_MPI_TYPE=none before the "
+            f"program (docs/cluster.md)"
         )
     return (
-        f"{found.launcher} started {processes}, but MPI ({version(mpi)}) {what}: the launcher is "
-        f"another MPI's; start with the mpiexec of this library{here}, or with an srun that speaks its "
-        f"protocol (srun --mpi=pmi2, --mpi=pmix), or have mpi4py load the launcher's library "
+        f"{told}: the launcher is another MPI's; {start}, or have mpi4py load the launcher's library "
         f"(docs/cluster.md)"
     )
+
+
+def mute(found: Launch) -> bool:
+    """Whether processes were started by an srun that has told MPI nothing."""
+    return found.launcher == "srun" and "SLURM_MPI_TYPE" not in os.environ
+
+
+def spoken(mpi: Any) -> str:
+    """The protocol by which srun is heard by a library."""
+    return "pmix" if family(mpi) == "Open MPI" else "pmi2"
 
 
 def family(mpi: Any) -> str:
