@@ -8,8 +8,6 @@ import sys
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 
 def test_a_script_runs_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("import caffe\nLayer = caffe.Layer\n")
@@ -90,7 +88,6 @@ def test_a_script_in_a_checkout_of_caffe_runs_on_the_facade(tmp_path: Path) -> N
     assert whose().stdout == "demitasse_caffe.pycaffe\n"
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 13), reason="Python has 2to3 up to 3.12")
 def test_a_script_in_python_2_runs_with_its_own_modules(tmp_path: Path) -> None:
     """What lies beside it, what PYTHONPATH has and a layer's module are Python 2; what is installed is
     not."""

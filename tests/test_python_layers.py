@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,9 +161,9 @@ def test_mistakes_say_file_layer_and_reason(tmp_path: Path, monkeypatch: pytest.
         ModelError, match=where + ".* No module named 'caffe.nothing'.*; it is looked for"
     ):
         net(module="ported_layers", layer="X")
-    (tmp_path / "older_layers.py").write_text("import caffe\nprint 'Python 2'\n")
-    with pytest.raises(ModelError, match=r"older_layers.py:2: Missing paren.*; if it is Python 2, 2to3"):
-        net(module="older_layers", layer="X")
+    (tmp_path / "neither_layers.py").write_text("import caffe\nprint 'Python 2' if\n")
+    with pytest.raises(ModelError, match=r"neither_layers.py:2: .*; if it is Python 2, 2to3"):
+        net(module="neither_layers", layer="X")
     with pytest.raises(ModelError, match=where + r"module .* has no class 'Slopes'"):
         net(module=LAYERS, layer="Slopes")
     with pytest.raises(ModelError, match=where + r".*Nothing has no reshape, forward, backward"):
@@ -178,6 +179,80 @@ def test_mistakes_say_file_layer_and_reason(tmp_path: Path, monkeypatch: pytest.
         chosen.blobs["data"].reshape(2, 3)
         chosen.blobs["data"].data[...] = [[1, 2, 3], [-1, 2, 3]]
         chosen.forward(start="own")
+
+
+OLD = """
+import caffe{imports}
+
+class Times(caffe.Layer):
+    def setup(self, bottom, top):
+        pass
+    def reshape(self, bottom, top):
+        top[0].reshape(*bottom[0].data.shape)
+    def forward(self, bottom, top):
+        top[0].data[...] = {factor}
+    def backward(self, top, propagate_down, bottom):
+        {line}
+"""
+
+
+@pytest.mark.usefixtures("allowed")
+@pytest.mark.parametrize(
+    ("name", "line", "old"),
+    [
+        ("prints", "print 'backward'", True),  # no Python 3
+        ("counts", "for i in xrange(3): pass", True),  # does not run in it
+        ("iterates", "for key in {}.iteritems(): pass", True),
+        ("raises", "raise ValueError, 'x'", True),
+        ("either", "for i in (range if sys.version_info > (3,) else xrange)(3): pass", False),
+        ("defines", "xrange = range; xrange(3)", False),
+        ("modern", "print('backward')", False),
+    ],
+)
+def test_a_module_in_python_2_is_read_as_such_with_what_it_imports(
+    name: str,
+    line: str,
+    old: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Quotients of whole numbers tell: in what it imports too, also where that was imported as Python 3
+    before it showed, and not in what is imported afterwards. The caffe of a checkout is not meant."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "caffe").mkdir()  # of a checkout that was never built
+    for file in ("__init__.py", "_caffe.cpp"):
+        (tmp_path / "caffe" / file).touch()
+    monkeypatch.delitem(sys.modules, "caffe", raising=False)
+    (tmp_path / f"quotients_{name}.py").write_text("HALF = 7 / 2\n")
+    (tmp_path / f"later_{name}.py").write_text("HALF = 7 / 2\n")
+    factor = f"quotients_{name}.HALF"
+    text = OLD.format(imports=f"\nimport quotients_{name}", factor=factor, line=line)
+    (tmp_path / f"old_{name}.py").write_text(text)
+    n = caffe.NetSpec()
+    n.data = L.Input(shape={"dim": [1, 3]})
+    n.own = L.Python(n.data, module=f"old_{name}", layer="Times")
+    assert net_here(n).forward()["own"].tolist() == [[3.0 if old else 3.5] * 3]
+    assert importlib.import_module(f"later_{name}").HALF == 3.5
+    said = [each.getMessage() for each in caplog.records if "Python 2" in each.getMessage()]
+    assert said == (
+        [f"module old_{name} ({tmp_path}/old_{name}.py) is Python 2, and read as such"] * old
+    )
+
+
+@pytest.mark.usefixtures("allowed")
+def test_what_was_imported_as_python_3_before_python_2_shows_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "shared_half.py").write_text("HALF = 7 / 2\n")
+    (tmp_path / "printing.py").write_text("print 'a word'\n")
+    text = OLD.format(imports=", shared_half, printing", factor="shared_half.HALF", line="pass")
+    (tmp_path / "importing.py").write_text(text)
+    n = caffe.NetSpec()
+    n.data = L.Input(shape={"dim": [1, 3]})
+    n.own = L.Python(n.data, module="importing", layer="Times")
+    assert net_here(n).forward()["own"].tolist() == [[3.0] * 3]
 
 
 def test_the_process_default_lets_them_when_a_script_says_so() -> None:

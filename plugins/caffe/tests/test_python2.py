@@ -13,8 +13,6 @@ from demitasse import ModelError
 from demitasse_caffe.python2 import looks_like_python_2, translation
 from demitasse_caffe.python2.translation import source_of, translated
 
-needs_2to3 = pytest.mark.skipif(sys.version_info >= (3, 13), reason="Python has 2to3 up to 3.12")
-
 
 def run(source: str) -> dict[str, Any]:
     names: dict[str, Any] = {}
@@ -26,7 +24,6 @@ def value(expression: str) -> Any:
     return run(f"import numpy as np\nx = {expression}\n")["x"]
 
 
-@needs_2to3
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [
@@ -66,13 +63,11 @@ def test_an_expression_is_what_it_was(expression: str, expected: Any) -> None:
     assert type(found) is type(expected) or isinstance(found, np.generic)
 
 
-@needs_2to3
 def test_an_error_of_a_comparison_of_the_scripts_own_is_told() -> None:
     with pytest.raises(TypeError, match="mine"):
         run("class A:\n  def __lt__(self, other): raise TypeError('mine')\nx = A() < 3")
 
 
-@needs_2to3
 def test_a_quotient_in_place() -> None:
     made = run(
         "import numpy as np\n"
@@ -92,7 +87,6 @@ def test_a_quotient_in_place() -> None:
     assert (made["box"].x, made["box"].y) == ([4.5], 4)
 
 
-@needs_2to3
 def test_what_python_2_pickled_is_read(tmp_path: Path) -> None:
     """As CIFAR-10's batches are: a dict of str, with an array's bytes in a str, of protocol 2."""
     written = b"\x80\x02}q\x01(U\x06labelsq\x02]q\x03K\x06aU\x04dataq\x04U\x02\xff\x01q\x05u."
@@ -105,7 +99,6 @@ def test_what_python_2_pickled_is_read(tmp_path: Path) -> None:
     assert made["batch"] == made["again"] == {"labels": [6], "data": "\xff\x01"}
 
 
-@needs_2to3
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
@@ -122,7 +115,6 @@ def test_division_is_true_where_the_source_asks_for_it(names: str, expected: flo
     assert run(f"from __future__ import {names}\nx = 7 / 2\n")["x"] == expected
 
 
-@needs_2to3
 def test_what_the_source_says_of_itself_is_heard(capsys: pytest.CaptureFixture[str]) -> None:
     run(
         '"""A module."""\nfrom __future__ import print_function, division\n'
@@ -154,14 +146,19 @@ def test_sources_are_read_in_the_encoding_that_they_name() -> None:
 
 
 def test_a_python_without_2to3_says_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    translation._refactoring.cache_clear()
-    for name in {"lib2to3", *sys.modules}:
-        if name.split(".")[0] == "lib2to3":
+    made = translation._library, translation._refactoring
+    for each in made:
+        each.cache_clear()
+    for name in {"lib2to3", "fissix", *sys.modules}:
+        if name.split(".")[0] in ("lib2to3", "fissix"):
             monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ModelError, match=r"lib2to3, which Python has up to 3\.12"):
+    with pytest.raises(
+        ModelError, match=r"lib2to3, which Python has up to 3\.12, .* pip install fissix"
+    ):
         translated("print 1", "old.py")
     monkeypatch.undo()
-    translation._refactoring.cache_clear()
+    for each in made:
+        each.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from demitasse import DataError, ModelError
+from demitasse_python_layer import python_2
 from demitasse_python_layer.blob import LayerBlob
 from demitasse_python_layer.user_layer import UserLayer
 
@@ -171,7 +172,8 @@ def test_a_module_that_fails_is_told_with_its_line() -> None:
     assert found("broken_module").endswith("IndexError: list index out of range (broken_module.py:2)")
 
 
-def test_python_2_is_told_as_such() -> None:
+def test_python_2_is_told_as_such_where_nothing_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python_2, "readers", tuple)
     Path("old_print.py").write_text("\nprint 'x'\n")
     assert re.search(
         r"old_print.py:2: Missing .*; if it is Python 2, 2to3 rewrites it$", found("old_print")

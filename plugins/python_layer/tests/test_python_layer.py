@@ -11,7 +11,7 @@ import pytest
 
 from demitasse import Place, PluginError, Request, TensorSpec, hookimpl
 from demitasse.operations import VOCABULARY
-from demitasse_python_layer import finding, plugin
+from demitasse_python_layer import entries, finding, plugin
 from demitasse_python_layer.blob import LayerBlob, ParameterBlobs
 from demitasse_python_layer.operations import BACKWARD, FORWARD
 from demitasse_python_layer.user_layer import UserLayer
@@ -96,7 +96,7 @@ class Doubling:
 
 def test_what_cannot_stand_in_is_told_with_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = importlib.metadata.EntryPoint("caffe", "no_such_module:stand_in", finding.STAND_INS)
-    monkeypatch.setattr(finding, "entry_points", lambda group: [broken])
+    monkeypatch.setattr(entries, "entry_points", lambda group: [broken])
     finding.stand_in.cache_clear()
     message = (
         r"entry point 'caffe' of demitasse.stand_ins .*no_such_module:stand_in raised ModuleNotFound"

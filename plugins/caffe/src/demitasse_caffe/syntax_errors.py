@@ -23,7 +23,7 @@ _HOLE = re.compile(
 
 def unknown_escape(path: Path, text: str, error: Warning) -> str:
     """The sentence for a backslash before what is no escape, most often in a path of Windows."""
-    found = re.search(r"'(.*?)'", str(error).rpartition(": ")[2])
+    found = re.search(r"""['"](\\.*?)['"]""", str(error))  # "..." since Python 3.14
     what = found[1] if found else ""
     place = text.find(what) if what else -1
     line = f":{text.count(chr(10), 0, place) + 1}" if place >= 0 else ""

@@ -10,10 +10,8 @@ from pathlib import Path
 from traceback import walk_tb
 
 from demitasse import shortened
+from demitasse_python_layer.python_2 import is_python_2
 
-_OLD_MODULES = ["ConfigParser", "Queue", "StringIO", "cPickle", "cStringIO", "urllib2"]
-_OLD_NAMES = ["basestring", "cmp", "file", "long", "raw_input", "reduce", "reload", "unicode", "xrange"]
-_OLD_METHODS = ["has_key", "iteritems", "iterkeys", "itervalues", "next"]
 _OF_QUOTIENTS = ("cannot be interpreted as an integer", "slice indices must be", "only integers, slices")
 """In what is said of a number with a fraction where a whole one has to be."""
 _MOST = 600
@@ -64,14 +62,9 @@ def advice(error: BaseException) -> str:
     """What to do about code that is Python 2; nothing of other errors."""
     if isinstance(error, TabError):
         return "; in Python 2 a tab was as wide as 8 spaces, which 'expand' makes of it"
-    if isinstance(error, SyntaxError):
-        whole = error.filename is not None and not error.filename.startswith("<")
-        return "; if it is Python 2, 2to3 rewrites it" if whole else ""
-    if (
-        (isinstance(error, ModuleNotFoundError) and error.name in _OLD_MODULES)
-        or (isinstance(error, NameError) and error.name in _OLD_NAMES)
-        or (isinstance(error, AttributeError) and error.name in _OLD_METHODS)
-    ):
+    if is_python_2(error):
+        if isinstance(error, SyntaxError):
+            return "; if it is Python 2, 2to3 rewrites it"
         return "; it is Python 2, which 2to3 rewrites"
     if isinstance(error, TypeError | IndexError) and any(part in str(error) for part in _OF_QUOTIENTS):
         return "; it has to be an int: int(x) of what older NumPy cut off, 7 // 2 of Python 2's 7 / 2"

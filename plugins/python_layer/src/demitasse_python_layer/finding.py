@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import os
 import sys
 from collections.abc import Iterator
 from functools import cache
-from importlib.metadata import entry_points
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from demitasse import PluginError, nearest
+from demitasse import nearest
+from demitasse_python_layer.entries import made_by_all
 from demitasse_python_layer.faults import advice, installed, told
+from demitasse_python_layer.python_2 import imported, readers
 
 METHODS = ("reshape", "forward", "backward")
 STAND_INS = "demitasse.stand_ins"
@@ -30,7 +30,7 @@ def instance(module: str, layer: str, net: str) -> Any:
     stand_in()
     about = f"python_param names module {module!r}, which cannot be imported"
     try:
-        found = importlib.import_module(module)
+        found = imported(module)
     except ModuleNotFoundError as error:
         looked = "it is looked for where import looks (PYTHONPATH, the script's folder)"
         missing = str(error.name or "")
@@ -57,17 +57,10 @@ def instance(module: str, layer: str, net: str) -> Any:
 
 @cache
 def stand_in() -> None:
-    """Have modules stand in for others, once in a process. Raises PluginError that names the entry point
-    for one that cannot."""
-    for point in entry_points(group=STAND_INS):
-        try:
-            point.load()()
-        except Exception as error:
-            whose = point.dist.name if point.dist is not None else "a distribution"
-            raise PluginError(
-                f"entry point {point.name!r} of {STAND_INS} ({whose}): {point.value} raised "
-                f"{type(error).__name__}: {error}; mend or uninstall it"
-            ) from error
+    """Have modules stand in for others, once in a process, and know who reads Python 2. Raises
+    PluginError that names the entry point for one that cannot."""
+    list(made_by_all(STAND_INS))
+    readers()
 
 
 def _others(module: Any, layer: str) -> str:

@@ -55,7 +55,8 @@ def check_writable(runtime: Runtime, solver: Solver, worker: Worker) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
         for path in paths_of(solver, solver.max_iterations):
-            path.exists()  # raises for a name that is too long for a file
+            with suppress(FileNotFoundError):
+                path.stat()  # raises for a name that is too long for a file
     except OSError as error:
         raise SnapshotError(
             f"snapshots with prefix {prefix!r} could not be written: folder {folder}: "

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -18,7 +19,34 @@ def import_as_python_2() -> None:
     """Have imports read the user's own modules as Python 2 from now on: those in the first
     folder of sys.path, which is the script's, in those of PYTHONPATH, and in what is put there later.
     Installed packages are what they are."""
-    sys.meta_path.insert(0, _Finder(frozenset(Path(entry).absolute() for entry in sys.path[1:])))
+    sys.meta_path.insert(0, _finder())
+
+
+def reader() -> Callable[[Iterable[str]], AbstractContextManager[None]]:
+    """For whoever meets a module in Python 2 later: a context in which imports read the user's own
+    modules as such, those of given names, which were imported before, anew. What lies on sys.path now,
+    but for its first folder and those of PYTHONPATH, is installed."""
+    finder = _finder()
+
+    @contextmanager
+    def reading(anew: Iterable[str]) -> Iterator[None]:
+        finders = sys.meta_path
+        # Behind those that stand in for others: a checkout's own caffe is not meant.
+        finders.insert(finders.index(PathFinder) if PathFinder in finders else 0, finder)
+        try:
+            for name in anew:
+                file = getattr(sys.modules.get(name), "__file__", None)
+                if file is not None and finder.is_users(name, Path(file).absolute()):
+                    del sys.modules[name]
+            yield
+        finally:
+            sys.meta_path.remove(finder)
+
+    return reading
+
+
+def _finder() -> _Finder:
+    return _Finder(frozenset(Path(entry).absolute() for entry in sys.path[1:]))
 
 
 def run_as_python_2(script: Path) -> None:
@@ -43,18 +71,18 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name.partition(".")[0].startswith("demitasse"):
-            return None
         found = PathFinder.find_spec(name, path)
         if found is None or type(found.loader) is not SourceFileLoader or found.origin is None:
             return None
-        if not self._is_users(Path(found.origin).absolute()):
+        if not self.is_users(name, Path(found.origin).absolute()):
             return None
         found.loader = _Loader(name, found.origin)
         return found
 
-    def _is_users(self, file: Path) -> bool:
+    def is_users(self, name: str, file: Path) -> bool:
         """Whether the nearest folder that imports look into is a user's."""
+        if name.partition(".")[0].startswith("demitasse"):
+            return False
         folders = {Path(entry).absolute() for entry in sys.path}
         nearest = next((each for each in file.parents if each in folders), None)
         if nearest is None or nearest in self._installed:

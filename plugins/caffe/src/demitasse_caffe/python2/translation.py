@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import io
 import re
 import tokenize
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 
 from demitasse import ModelError
@@ -59,26 +61,34 @@ def translated(source: str, path: str, *, packaged: bool = False) -> ast.Module:
 
 @cache
 def _refactoring(packaged: bool) -> Callable[[str, str], str]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of 2to3, which goes with Python 3.13
-        try:
-            from lib2to3.refactor import RefactoringTool, get_fixers_from_package
-        except ImportError as error:
-            raise ModelError(
-                "Python 2 is read by lib2to3, which Python has up to 3.12: run the script with such a "
-                "Python, or rewrite it with 2to3 there"
-            ) from error
-        fixers = get_fixers_from_package("lib2to3.fixes")
+    library = _library()
+    made = importlib.import_module(f"{library}.refactor")
+    fixers = made.get_fixers_from_package(f"{library}.fixes")
     # The fix of imports looks for what lies beside a file, also where that is a script or its like.
-    tool = RefactoringTool([each for each in fixers if packaged or not each.endswith(".fix_import")])
+    tool = made.RefactoringTool(
+        [each for each in fixers if packaged or not each.endswith(".fix_import")]
+    )
     return lambda source, path: str(tool.refactor_string(source, path))
 
 
-def _syntax_errors() -> tuple[type[Exception], ...]:
-    from lib2to3.pgen2.parse import ParseError
-    from lib2to3.pgen2.tokenize import TokenError
+@cache
+def _library() -> str:
+    """The name of 2to3's library: Python's own, or what took its place. Raises ModelError for none."""
+    for name in ("lib2to3", "fissix"):
+        with suppress(ImportError), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of Python's, which went with 3.13
+            importlib.import_module(f"{name}.refactor")
+            return name
+    raise ModelError(
+        "Python 2 is read by lib2to3, which Python has up to 3.12, or by fissix: pip install fissix"
+    )
 
-    return ParseError, TokenError, IndentationError
+
+def _syntax_errors() -> tuple[type[Exception], ...]:
+    grammar, tokens = (
+        importlib.import_module(f"{_library()}.pgen2.{each}") for each in ("parse", "tokenize")
+    )
+    return grammar.ParseError, tokens.TokenError, IndentationError
 
 
 def _with_spaces(text: str) -> str:

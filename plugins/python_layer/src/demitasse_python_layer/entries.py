@@ -1,0 +1,23 @@
+"""What other distributions do for users' modules: functions that their entry points name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from typing import Any
+
+from demitasse import PluginError
+
+
+def made_by_all(group: str) -> Iterator[Any]:
+    """What each function without arguments of a group of entry points gives. Raises PluginError that
+    names the entry point for one that cannot be called."""
+    for point in entry_points(group=group):
+        try:
+            yield point.load()()
+        except Exception as error:
+            whose = point.dist.name if point.dist is not None else "a distribution"
+            raise PluginError(
+                f"entry point {point.name!r} of {group} ({whose}): {point.value} raised "
+                f"{type(error).__name__}: {error}; mend or uninstall it"
+            ) from error
