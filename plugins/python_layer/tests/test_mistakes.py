@@ -149,6 +149,16 @@ def found(module: str, net: str = "") -> str:
     return str(raised.value)
 
 
+def test_a_layer_that_ends_the_program_is_told_as_one_that_failed() -> None:
+    """Not in silence, as a program ends that asks for it: the training is not the layer's."""
+    method = "def forward(self, bottom, top):\n    import sys\n    sys.exit({})\n"
+    for number, (given, words) in enumerate((("", "SystemExit"), ("'no more'", "SystemExit: no more"))):
+        with pytest.raises(DataError, match=rf"Own.forward raised {words} \(ends_{number}.py:"):
+            forward(made(f"ends_{number}", method.format(given)))
+    Path("ends_at_once.py").write_text("raise SystemExit(2)\n")
+    assert found("ends_at_once").endswith("SystemExit: 2 (ends_at_once.py:1)")
+
+
 def test_a_module_that_import_does_not_find_is_told_with_its_folder(tmp_path: Path) -> None:
     """Beside the net's file, above it, and in the folders there, as repositories are laid out."""
     for path in ("nets/vgg/train.prototxt", "lib/rpn/targets.py", "nets/layers_of_mine/__init__.py"):

@@ -40,7 +40,7 @@ def instance(module: str, layer: str, net: str) -> Any:
     except SyntaxError as error:
         where = f"{error.filename}:{error.lineno}: {error.msg}{advice(error)}"
         raise ValueError(f"{about}: {where}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"{about}: {told(error)}") from error
     made = getattr(found, layer, None)
     if made is None or not callable(made):
@@ -51,7 +51,7 @@ def instance(module: str, layer: str, net: str) -> Any:
         raise ValueError(f"{module}.{layer} has no {', '.join(lacking)}")
     try:
         return made()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"{module}.{layer}() raised {told(error)}") from error
 
 

@@ -202,7 +202,10 @@ class UserLayer:
             getattr(self.object, method)(*given)
         except MemoryError:
             raise
-        except Exception as error:
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # what calls sys.exit may be a reader that is at its end
             about = told(error, self.object.param_str if method == "setup" else None)
             bare = [name for name, top in zip(self._names, self.tops, strict=True) if not top.given]
             if bare and method in ("forward", "backward"):
