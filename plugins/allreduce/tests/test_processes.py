@@ -232,6 +232,31 @@ def test_all_have_what_each_gives_and_the_same_sums(mpiexec: Callable[..., str],
         assert f"rank {rank} shares its cores with {ranks - 1} others on 1 host" in told
 
 
+UNPLANNED = """
+from demitasse_allreduce import library
+library.plans_exchanges = lambda mpi: False
+from demitasse_allreduce.processes import MpiProcesses
+with_all = MpiProcesses()
+for turn in range(20):
+    assert with_all.total([rank + turn, 0.5]).tolist() == [sum(range(size)) + size * turn, 0.5 * size]
+with_all.close()
+print(f"rank {rank} is right")
+"""
+
+
+def test_sums_need_no_exchange_that_was_planned_before(mpiexec: Callable[..., str]) -> None:
+    told = mpiexec(3, UNPLANNED)
+    assert all(f"rank {rank} is right" in told for rank in range(3))
+
+
+@pytest.mark.parametrize(
+    ("vendor", "right"), [("MPICH", True), ("Open MPI", True), ("Intel MPI", False), ("unknown", False)]
+)
+def test_exchanges_are_planned_by_libraries_that_were_seen_to_be_right(vendor: str, right: bool) -> None:
+    mpi = SimpleNamespace(get_vendor=lambda: (vendor, (2021, 18, 1)))
+    assert library.plans_exchanges(mpi) == right
+
+
 BOUND = """
 import os
 cores = sorted(os.sched_getaffinity(0))

@@ -215,6 +215,13 @@ def maker(mpiexec: Path | str) -> str:
     return next((name for mark, name in marks.items() if mark in asked.stdout), "")
 
 
+def plans_exchanges(mpi: Any) -> bool:
+    """Whether a library's persistent collectives were seen to be right. Intel MPI's (2021.18) give a
+    process its own part of the call before, or, of two and of four in place, end it."""
+    vendor, _ = mpi.get_vendor()
+    return vendor in ("MPICH", "Open MPI")
+
+
 def version(mpi: Any) -> str:
     """The library's name and version on one line."""
     name, number = mpi.get_vendor()
