@@ -255,6 +255,21 @@ def test_what_was_imported_as_python_3_before_python_2_shows_is_read_anew(
     assert net_here(n).forward()["own"].tolist() == [[3.0] * 3]
 
 
+@pytest.mark.usefixtures("allowed")
+def test_a_module_that_only_python_3_can_import_is_used_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it says that it is Python 2: up to there it may do."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = OLD.format(imports="", factor="HALF", line="for i in xrange(3): pass")
+    (tmp_path / "half_old.py").write_text(f"HALF = {{3: 7 / 2}}[7 / 2 - 0.5]\n{text}")
+    n = caffe.NetSpec()
+    n.data = L.Input(shape={"dim": [1, 3]})
+    n.own = L.Python(n.data, module="half_old", layer="Times")
+    assert net_here(n).forward()["own"].tolist() == [[3.5] * 3]
+    assert sys.modules["half_old"].HALF == 3.5
+
+
 def test_the_process_default_lets_them_when_a_script_says_so() -> None:
     caffe.allow_python_layers()
     try:

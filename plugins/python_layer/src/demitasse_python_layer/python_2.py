@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import cache
 from typing import Any, TypeAlias
 
-from demitasse import DemitasseError
+from demitasse import DemitasseError, launched
 from demitasse_python_layer.entries import made_by_all
 
 log = logging.getLogger("demitasse.python_layer")
@@ -41,12 +41,20 @@ def imported(module: str) -> Any:
     try:
         found = importlib.import_module(module)
     except Exception as error:
-        if is_python_2(error) and (again := _again(module, known)) is not None:
-            return again
-        raise
-    if module in known or not _says_so(found):
+        if not is_python_2(error) or not readers():
+            raise
+        try:
+            return _as_python_2(module, known)
+        except (SyntaxError, DemitasseError) as other:
+            log.debug("%s is not read as Python 2: %s", module, other)
+            raise error from None
+    if module in known or not readers() or not _says_so(found):
         return found
-    return _again(module, known) or found
+    try:
+        return _as_python_2(module, known)
+    except Exception as error:  # noqa: BLE001  it can be used as it is, up to where it says so
+        log.debug("%s is not read as Python 2: %s", module, error)
+        return found
 
 
 def is_python_2(error: BaseException) -> bool:
@@ -65,20 +73,20 @@ def readers() -> tuple[Reader, ...]:
     return tuple(made_by_all(READERS))
 
 
-def _again(module: str, known: set[str]) -> Any:
-    """The module read as Python 2, and anew what was imported on the way; None where nobody can, or it
-    is not that either. Raises what else importing it does."""
-    if not readers():
-        return None
+def _as_python_2(module: str, known: set[str]) -> Any:
+    """The module read as Python 2, and anew what was imported on the way. Raises what importing it does;
+    then what was imported is what it was."""
+    before = {name: sys.modules[name] for name in {*sys.modules} - known}
     with ExitStack() as reading:
         for read in readers():
-            reading.enter_context(read({*sys.modules} - known))
+            reading.enter_context(read(before))
         try:
             found = importlib.import_module(module)
-        except (SyntaxError, DemitasseError) as error:
-            log.debug("%s is not read as Python 2: %s", module, error)
-            return None
-    log.warning("module %s (%s) is Python 2, and read as such", module, found.__file__)
+        except Exception:
+            sys.modules.update(before)
+            raise
+    if (started := launched()) is None or not started.rank:  # of several processes one says it
+        log.warning("module %s (%s) is Python 2, and read as such", module, found.__file__)
     return found
 
 
