@@ -250,11 +250,21 @@ def test_sums_need_no_exchange_that_was_planned_before(mpiexec: Callable[..., st
 
 
 @pytest.mark.parametrize(
-    ("vendor", "right"), [("MPICH", True), ("Open MPI", True), ("Intel MPI", False), ("unknown", False)]
+    ("vendor", "number", "right"),
+    [
+        ("MPICH", (4, 2, 3), True),
+        ("MPICH", (5, 0, 2), True),
+        ("MPICH", (4, 0, 2), False),
+        ("Open MPI", (5, 0, 11), True),
+        ("Open MPI", (4, 1, 4), False),
+        ("Intel MPI", (2021, 18, 1), False),
+        ("unknown", (0, 0, 0), False),
+    ],
 )
-def test_exchanges_are_planned_by_libraries_that_were_seen_to_be_right(vendor: str, right: bool) -> None:
-    mpi = SimpleNamespace(get_vendor=lambda: (vendor, (2021, 18, 1)))
-    assert library.plans_exchanges(mpi) == right
+def test_exchanges_are_planned_by_libraries_that_were_seen_to_be_right(
+    vendor: str, number: tuple[int, int, int], right: bool
+) -> None:
+    assert library.plans_exchanges(SimpleNamespace(get_vendor=lambda: (vendor, number))) == right
 
 
 BOUND = """

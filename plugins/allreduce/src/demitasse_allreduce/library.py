@@ -215,11 +215,16 @@ def maker(mpiexec: Path | str) -> str:
     return next((name for mark, name in marks.items() if mark in asked.stdout), "")
 
 
+PLANNED = {"MPICH": (4, 2), "Open MPI": (5, 0)}
+"""The first version of each library whose persistent collectives were seen to be right. MPICH's 4.0.2 and
+Intel MPI's 2021.18 give a process its own part of the call before, and the latter's end processes in
+place; Open MPI's 4 has none."""
+
+
 def plans_exchanges(mpi: Any) -> bool:
-    """Whether a library's persistent collectives were seen to be right. Intel MPI's (2021.18) give a
-    process its own part of the call before, or, of two and of four in place, end it."""
-    vendor, _ = mpi.get_vendor()
-    return vendor in ("MPICH", "Open MPI")
+    """Whether a library may plan a collective that is called again and again."""
+    vendor, number = mpi.get_vendor()
+    return vendor in PLANNED and number[:2] >= PLANNED[vendor]
 
 
 def version(mpi: Any) -> str:
