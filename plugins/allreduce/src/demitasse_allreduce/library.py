@@ -217,8 +217,8 @@ def maker(mpiexec: Path | str) -> str:
 
 PLANNED = {"MPICH": (4, 2), "Open MPI": (5, 0)}
 """The first version of each library whose persistent collectives were seen to be right. Those of MPICH
-4.0.2 and Intel MPI 2021.18 give a process its own part of the call before, and the latter's end processes
-in place; Open MPI 4 has none."""
+4.0.2 and Intel MPI 2021.18 give a process its own part of the call before, and the latter's, in place,
+end processes; Open MPI 4 has none."""
 
 
 def plans_exchanges(mpi: Any) -> bool:
