@@ -179,12 +179,14 @@ def from_files(
         some = [listed[int(i)] for i in order[start : start + TOGETHER]]
         made: list[bytes] = [b""] * len(some)
         sizes: list[tuple[int, ...]] = [()] * len(some)
+        faults = [""] * len(some)
 
         def one(
             i: int,
             some: list[Listed] = some,
             made: list[bytes] = made,
             sizes: list[tuple[int, ...]] = sizes,
+            faults: list[str] = faults,
         ) -> None:
             try:
                 with naming(f"{where}:{some[i].line}: {root}{some[i].path}"):
@@ -193,7 +195,7 @@ def from_files(
                     made[i] = finish(some[i], record)
             except DataError as error:
                 if skip:
-                    log.warning("%s: left out", error)
+                    faults[i] = str(error)
                     return
                 told = "" if skip is None else "; skip_damaged leaves such images out"
                 raise DataError(f"{error}{told}") from error
@@ -201,7 +203,8 @@ def from_files(
 
         for_each(pool, len(some), one)
         for number, (each, record) in enumerate(zip(some, made, strict=True), start):
-            if not record:
+            if fault := faults[number - start]:
+                log.warning("%s: left out", fault)
                 continue
             if check_size and (size := sizes[number - start]) != first.setdefault("size", size):
                 raise DataError(
