@@ -270,6 +270,21 @@ def test_a_module_that_only_python_3_can_import_is_used_as_it_is(
     assert sys.modules["half_old"].HALF == 3.5
 
 
+@pytest.mark.usefixtures("allowed")
+def test_an_installed_module_is_used_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "packaged-1.0.dist-info").mkdir()
+    text = OLD.format(imports="", factor="7 / 2", line="for i in xrange(3): pass")
+    (tmp_path / "packaged.py").write_text(text)
+    n = caffe.NetSpec()
+    n.data = L.Input(shape={"dim": [1, 3]})
+    n.own = L.Python(n.data, module="packaged", layer="Times")
+    assert net_here(n).forward()["own"].tolist() == [[3.5] * 3]
+    assert "Python 2" not in caplog.text
+
+
 def test_the_process_default_lets_them_when_a_script_says_so() -> None:
     caffe.allow_python_layers()
     try:
