@@ -196,6 +196,15 @@ class Times(caffe.Layer):
 """
 
 
+def factor_of(module: str) -> float:
+    """What its layer ``Times`` puts into each place of its top."""
+    n = caffe.NetSpec()
+    n.data = L.Input(shape={"dim": [1, 3]})
+    n.own = L.Python(n.data, module=module, layer="Times")
+    (made,) = {*net_here(n).forward()["own"].ravel().tolist()}
+    return made
+
+
 @pytest.mark.usefixtures("allowed")
 @pytest.mark.parametrize(
     ("name", "line", "old"),
@@ -229,10 +238,7 @@ def test_a_module_in_python_2_is_read_as_such_with_what_it_imports(
     factor = f"quotients_{name}.HALF"
     text = OLD.format(imports=f"\nimport quotients_{name}", factor=factor, line=line)
     (tmp_path / f"old_{name}.py").write_text(text)
-    n = caffe.NetSpec()
-    n.data = L.Input(shape={"dim": [1, 3]})
-    n.own = L.Python(n.data, module=f"old_{name}", layer="Times")
-    assert net_here(n).forward()["own"].tolist() == [[3.0 if old else 3.5] * 3]
+    assert factor_of(f"old_{name}") == (3.0 if old else 3.5)
     assert importlib.import_module(f"later_{name}").HALF == 3.5
     said = [each.getMessage() for each in caplog.records if "Python 2" in each.getMessage()]
     assert said == (
@@ -249,10 +255,7 @@ def test_what_was_imported_as_python_3_before_python_2_shows_is_read_anew(
     (tmp_path / "printing.py").write_text("print 'a word'\n")
     text = OLD.format(imports=", shared_half, printing", factor="shared_half.HALF", line="pass")
     (tmp_path / "importing.py").write_text(text)
-    n = caffe.NetSpec()
-    n.data = L.Input(shape={"dim": [1, 3]})
-    n.own = L.Python(n.data, module="importing", layer="Times")
-    assert net_here(n).forward()["own"].tolist() == [[3.0] * 3]
+    assert factor_of("importing") == 3.0
 
 
 @pytest.mark.usefixtures("allowed")
@@ -263,10 +266,7 @@ def test_a_module_that_only_python_3_can_import_is_used_as_it_is(
     monkeypatch.syspath_prepend(str(tmp_path))
     text = OLD.format(imports="", factor="HALF", line="for i in xrange(3): pass")
     (tmp_path / "half_old.py").write_text(f"HALF = {{3: 7 / 2}}[7 / 2 - 0.5]\n{text}")
-    n = caffe.NetSpec()
-    n.data = L.Input(shape={"dim": [1, 3]})
-    n.own = L.Python(n.data, module="half_old", layer="Times")
-    assert net_here(n).forward()["own"].tolist() == [[3.5] * 3]
+    assert factor_of("half_old") == 3.5
     assert sys.modules["half_old"].HALF == 3.5
 
 
@@ -278,10 +278,7 @@ def test_an_installed_module_is_used_as_it_is(
     (tmp_path / "packaged-1.0.dist-info").mkdir()
     text = OLD.format(imports="", factor="7 / 2", line="for i in xrange(3): pass")
     (tmp_path / "packaged.py").write_text(text)
-    n = caffe.NetSpec()
-    n.data = L.Input(shape={"dim": [1, 3]})
-    n.own = L.Python(n.data, module="packaged", layer="Times")
-    assert net_here(n).forward()["own"].tolist() == [[3.5] * 3]
+    assert factor_of("packaged") == 3.5
     assert "Python 2" not in caplog.text
 
 

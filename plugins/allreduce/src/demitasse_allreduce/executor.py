@@ -132,7 +132,7 @@ class Collective:
                 for _ in self._course:
                     return False
             except RuntimeError:  # mpi4py's Exception is one
-                explain(self.check)
+                raise_cause(self.check)
                 raise
             self._course = None
         return True
@@ -149,7 +149,7 @@ class Collective:
         return self._spare[i]
 
 
-def explain(check: Check | None) -> None:
+def raise_cause(check: Check | None) -> None:
     """After an error of MPI's, mostly of another process's end: have ``check``, which may hear of that a
     moment later, raise what is behind it."""
     until = time.monotonic() + _KNOWN
@@ -166,7 +166,7 @@ def wait_for(request: Any, check: Check | None) -> None:
                 check()
             os.sched_yield()
     except RuntimeError:  # mpi4py's Exception is one
-        explain(check)
+        raise_cause(check)
         raise
 
 

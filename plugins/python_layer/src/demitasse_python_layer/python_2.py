@@ -48,7 +48,7 @@ def imported(module: str) -> Any:
         except (SyntaxError, DemitasseError) as other:
             log.debug("%s is not read as Python 2: %s", module, other)
             raise error from None
-    if module in known or not readers() or not _says_so(found):
+    if module in known or not readers() or not _shows_python_2(found):
         return found
     try:
         return _as_python_2(module, known)
@@ -92,7 +92,7 @@ def _as_python_2(module: str, known: set[str]) -> Any:
     return found
 
 
-def _says_so(module: Any) -> bool:
+def _shows_python_2(module: Any) -> bool:
     """Whether a module that Python 3 imports uses what Python 2 alone has, and does not say that it runs
     in either."""
     try:
