@@ -28,7 +28,7 @@ def in_pages(nbytes: int) -> Any:
     writes to them. Raises OSError, OverflowError."""
     alignment = LARGE_PAGE if nbytes >= LARGE_PAGE else mmap.PAGESIZE
     # Private, not shared: shared anonymous memory has no transparent large pages.
-    flags = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name == "posix" else {}
+    flags: Any = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name == "posix" else {}
     pages = mmap.mmap(-1, nbytes + alignment, **flags)
     raw = np.frombuffer(pages, np.uint8)
     first = -raw.ctypes.data % alignment

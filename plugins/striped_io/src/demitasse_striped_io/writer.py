@@ -387,7 +387,7 @@ class Writer:
         turn, stripe = divmod(block, self.making.stripes)
         offset = turn * self.making.block + place % self.making.block
         with self._naming(stripe, f"block {block}, sample {number}"):
-            view = memoryview(data)  # type: ignore[arg-type]  # an array of bytes is a buffer
+            view = data.data
             while view:
                 wrote = os.pwrite(self._files[stripe], view, offset)
                 view, offset = view[wrote:], offset + wrote

@@ -63,7 +63,7 @@ def accuracy(
     hit = valid & (better < top_k)
     hits = np.bincount(labels[hit], minlength=classes)
     occurrences = np.bincount(labels[valid], minlength=classes)
-    return hits.sum() / max(1, occurrences.sum()), hits / np.maximum(1, occurrences)
+    return np.divide(hits.sum(), max(1, int(occurrences.sum()))), hits / np.maximum(1, occurrences)
 
 
 def segment_scores(x: Reals, label: Values, *, ignored: Sequence[int]) -> Reals:

@@ -79,7 +79,7 @@ def labels_of_samples(label: Values, lengths: Values | None, *, shift: int) -> R
 def sequence_lengths(cont: Values, label: Values | None) -> Reals:
     # A step's indicator counts as 0 where it rounds to that.
     begins = np.concatenate([cont[1:] < 0.5, np.ones((1, cont.shape[1]), bool)])
-    lengths: Reals = begins.argmax(0) + 1.0
+    lengths: Reals = begins.argmax(0).astype(np.float64) + 1
     if label is not None:
         empty = label.reshape(len(label), -1)[:, :1].min(1, initial=0) < 0
         lengths[empty & (lengths == 1)] = 0
