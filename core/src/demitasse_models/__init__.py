@@ -97,7 +97,8 @@ class Solver:
 class Weights:
     """A net's parameters by layer name, as arrays in logical order, and what a file knows of the
     training: the iteration, the solver's state by slot name and layer, gradients, and the writer's own
-    record. ``notes`` are sentences on what the reader ignored."""
+    record. ``notes`` are sentences on what the reader ignored. ``net`` is given to writers, for formats
+    that keep the layers with their parameters."""
 
     parameters: dict[str, list[np.ndarray]] = field(default_factory=dict)
     iteration: int | None = None
@@ -105,6 +106,7 @@ class Weights:
     record: dict[str, Any] = field(default_factory=dict)
     gradients: dict[str, list[np.ndarray]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    net: NetDefinition | None = None
 
     def __repr__(self) -> str:
         numbers = sum(array.size for each in self.parameters.values() for array in each)

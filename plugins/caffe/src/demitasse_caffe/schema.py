@@ -47,10 +47,11 @@ CAFFE_TYPES = frozenset(_TYPES.split())
 
 
 class Given(Mapping[str, Any]):
-    """What a file gives a layer's type: each parameter that it declares. Nobody writes to it."""
+    """What a file gives a layer's type: each parameter that it declares. Nobody writes to it.
+    ``message`` is the layer as the file has it."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = values
+    def __init__(self, values: Mapping[str, Any], message: Any) -> None:
+        self._values, self.message = values, message
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
@@ -88,7 +89,7 @@ class Schema:
             return layer
         message = getattr(layer, parameter_field(layer.type, layer.DESCRIPTOR.fields_by_name))
         declared = self.declared[layer.type].items()
-        return Given({name: _value(message, name, default) for name, default in declared})
+        return Given({name: _value(message, name, default) for name, default in declared}, layer)
 
 
 def schema(layer_types: Mapping[str, LayerType]) -> Schema:

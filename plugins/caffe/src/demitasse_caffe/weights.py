@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError, EncodeError
 
-from demitasse import ModelError, Weights, looks_like, shortened
-from demitasse_caffe.schema import LARGEST_BLOB, MOST_AXES, schema, video_width, wire_classes
+from demitasse import ModelError, NetDefinition, Weights, looks_like, shortened
+from demitasse_caffe.schema import LARGEST_BLOB, MOST_AXES, Given, schema, video_width, wire_classes
 from demitasse_caffe.unknown_fields import told, unknown_fields
 from demitasse_caffe.upgrade import v1_type
 from demitasse_caffe.whole_file import ENOUGH, read_whole, write_whole
@@ -77,13 +77,15 @@ def read_blob(path: Path) -> np.ndarray:
 
 def write_caffemodel(path: Path, weights: Weights) -> None:
     """Write the parameters in the present form, float32 as ``data``, float64 as ``double_data``, and
-    gradients likewise. The file appears whole or not at all. Raises ModelError when it cannot, as for
-    numbers of 2 GiB, which need HDF5."""
-    layers = (*weights.parameters.values(), *weights.gradients.values())
-    check_fits(path, (array for arrays in layers for array in arrays))
+    gradients likewise, each in its layer as the net's file has it, where the net is known. The file
+    appears whole or not at all. Raises ModelError when it cannot, as for numbers of 2 GiB, which need
+    HDF5."""
+    numbers = (*weights.parameters.values(), *weights.gradients.values())
+    check_fits(path, (array for arrays in numbers for array in arrays))
     net = wire_classes()["NetParameter"]()
+    described = _describe(net, weights.net) if weights.net is not None else {}
     for name, arrays in weights.parameters.items():
-        layer = net.layer.add(name=name)
+        layer = described[name] if name in described else net.layer.add(name=name)
         gradients = weights.gradients.get(name, [])
         for index, array in enumerate(arrays):
             fill_blob(layer.blobs.add(), array)
@@ -92,6 +94,22 @@ def write_caffemodel(path: Path, weights: Weights) -> None:
                 packed = layer.blobs[index].double_diff if double else layer.blobs[index].diff
                 packed.append(gradients[index].astype("<f8" if double else "<f4", order="C").tobytes())
     write_whole(path, serialized(net, path))
+
+
+def _describe(net: Any, definition: NetDefinition) -> dict[str, Any]:
+    """Give a net (of wire_classes) the layers of a definition, without numbers; by name the messages of
+    those that a file of Caffe's has, the first of each name."""
+    net.name = definition.name
+    found: dict[str, Any] = {}
+    for layer in definition.layers:
+        written = layer.parameters.message if isinstance(layer.parameters, Given) else layer.parameters
+        if getattr(getattr(written, "DESCRIPTOR", None), "name", "") == "LayerParameter":
+            message = net.layer.add()
+            message.MergeFromString(written.SerializeToString())
+            message.ClearField("blobs")
+            message.name = layer.name
+            found.setdefault(layer.name, message)
+    return found
 
 
 def fill_blob(blob: Any, array: np.ndarray) -> None:

@@ -16,7 +16,7 @@ from demitasse_cli import options as shared
 from demitasse_cli import report
 
 if TYPE_CHECKING:
-    from demitasse import Runtime, Weights
+    from demitasse import ModelReader, NetDefinition, Runtime, Weights
 
 
 @click.command(
@@ -147,7 +147,9 @@ def _conversion(
 
 
 def _weights(runtime: Runtime, source: Path, target: Path) -> dict[str, Any]:
-    given = runtime.read(source).weights()
+    reader = runtime.read(source)
+    given = reader.weights()
+    given.net = _net_with(reader)
     # What a format has no place for is only seen by looking at what came of it.
     kept = runtime.read(runtime.write(target, given)).weights()
     arrays = [array for layer in kept.parameters.values() for array in layer]
@@ -163,6 +165,18 @@ def _weights(runtime: Runtime, source: Path, target: Path) -> dict[str, Any]:
         "left_out": left,
         "notes": [*told, *given.notes],
     }
+
+
+def _net_with(reader: ModelReader) -> NetDefinition | None:
+    """The net that a file of weights has as well, of the phase that it was saved in: most of its layers
+    are of that. None where it has none."""
+    from demitasse import ModelError
+
+    found = []
+    for phase in ("train", "test"):
+        with suppress(ModelError):
+            found.append(reader.net(phase))
+    return max(found, key=lambda net: len(net.layers), default=None)
 
 
 def _left_out(given: Weights, kept: Weights) -> list[str]:

@@ -122,7 +122,7 @@ def gathered(worker: Worker, iteration: int, facts: Mapping[str, Any]) -> Weight
     the solver has to say."""
     solver = worker.solver
     result = parameters.gather(worker.graph, worker.plan, worker.flat.parameters, worker.flat.state)
-    result.iteration = iteration
+    result.iteration, result.net = iteration, solver.train
     if solver.snapshot_gradients:
         result.gradients = parameters.state_by_layer(worker.graph, worker.plan, worker.flat.gradients)
         for arrays in result.gradients.values():

@@ -266,7 +266,7 @@ class Net(Callbacks):
 
     @in_turn
     def save(self, path: str | Path) -> None:
-        """Write all parameters as a caffemodel."""
+        """Write the layers with their parameters as a caffemodel."""
         write_weights(Path(path), self._weights())
 
     @in_turn
@@ -469,7 +469,8 @@ class Net(Callbacks):
         return name
 
     def _weights(self) -> Weights:
-        return Weights({n: [blob.data.copy() for blob in blobs] for n, blobs in self.params.items()})
+        arrays = {n: [blob.data.copy() for blob in blobs] for n, blobs in self.params.items()}
+        return Weights(arrays, net=self._definition)
 
     def __repr__(self) -> str:
         return (
