@@ -75,8 +75,9 @@ class Listener:
         waits = [pair for pair in waits if pair[0] > 0]
         if not waits:
             return [
-                f"{head}; demitasse data convert SOURCE SET lays them out to be read in parallel, "
-                f"demitasse data measure SOURCE says how quickly they can come"
+                f"{head}; where they lie in files or a database, demitasse data convert SOURCE SET lays "
+                f"them out to be read in parallel, and demitasse data measure SOURCE says how quickly "
+                f"they can come"
             ]
         from demitasse_striped_io.advice import remedies
 
