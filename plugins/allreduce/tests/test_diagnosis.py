@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import os
 import socket
 from pathlib import Path
@@ -31,7 +32,16 @@ def test_without_mpi_it_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     found = by_subject(list(diagnosis.findings()))
     assert found["MPI"].level == "note"
     assert found["MPI"].message == "mpi4py finds no MPI library: libmpi.so"
+    assert found["MPI"].remedy == "for runs of several processes: pip install it"
     assert "MPI threads" not in found
+
+
+def test_a_library_of_another_name_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes.util, "find_library", {"mpich": "libmpich.so.12"}.get)
+    assert "MPICH's is libmpich.so.12 on this system" in library.to_be_found(there=True)
+    assert library.to_be_found(there=False).startswith("pip install mpi4py mpich")
+    monkeypatch.setattr(ctypes.util, "find_library", {}.get)
+    assert library.to_be_found(there=True).startswith("pip install mpi4py mpich")
 
 
 def test_a_host_without_a_network_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ def _mpi() -> Generator[Finding, None, str]:
     try:
         mpi = library.loaded()
     except CompositionError as error:
-        remedy = "pip install mpi4py mpich, for runs of several processes"
-        yield Finding("note", "MPI", str(error).partition("; ")[0], remedy)
+        message, _, remedy = str(error).partition("; ")
+        yield Finding("note", "MPI", message, f"for runs of several processes: {remedy}")
         return ""
     kin = library.family(mpi)
     yield Finding("ok", "MPI", f"{library.version(mpi)}, by mpi4py")

@@ -4,7 +4,7 @@ end as well, since MPI_Finalize waits for ever for a process that has died."""
 from __future__ import annotations
 
 import atexit
-import ctypes
+import ctypes.util
 import logging
 import os
 import re
@@ -87,11 +87,21 @@ def loaded() -> Any:
         except (ImportError, OSError, RuntimeError) as error:
             found = launch.started()
             asked = f"{found.launcher} started this process with others, but " if found else ""
+            there = not isinstance(error, ModuleNotFoundError)
             raise CompositionError(
-                f"{asked}mpi4py finds no MPI library: {error}; pip install mpi4py mpich, or load the "
-                f"module of the launcher's own MPI"
+                f"{asked}mpi4py finds no MPI library: {error}; {to_be_found(there)}"
             ) from error
     return imported()
+
+
+def to_be_found(there: bool) -> str:
+    """What would have mpi4py, if that is ``there``, find a library."""
+    if there and (named := ctypes.util.find_library("mpich")):
+        return (
+            f"MPICH's is {named} on this system: put a link libmpi.so.12 to it into a folder that "
+            f"LD_LIBRARY_PATH names"
+        )
+    return "pip install mpi4py mpich, or load the module of the launcher's own MPI"
 
 
 def start() -> Any:
