@@ -54,6 +54,8 @@ def value(expression: str) -> Any:
         ("1 <> 2", True),
         ("`3`", "3"),
         ("unicode(3L)", "3"),
+        ("np.arange(3, dtype='u1').tostring()", b"\0\1\2"),
+        ("type('Own', (), {'tostring': lambda self: 'own'})().tostring()", "own"),
         ("(lambda (a, b): a - b)((5, 3))", 2),
     ],
 )

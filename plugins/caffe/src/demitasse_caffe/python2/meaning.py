@@ -63,6 +63,11 @@ def rounded(number: Any, digits: int = 0) -> Any:
     return made if abs(made - value) <= abs(nearest - value) else nearest
 
 
+def bytes_of(value: Any) -> Any:
+    """``value.tostring()``, which is ``tobytes`` of arrays and images now."""
+    return value.tostring() if hasattr(value, "tostring") else value.tobytes()
+
+
 def _is_whole(value: Any) -> bool:
     if isinstance(value, int):
         return True

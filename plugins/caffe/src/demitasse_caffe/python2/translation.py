@@ -118,9 +118,11 @@ class _Meaning(ast.NodeTransformer):
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.Call:
-        """A pickle that is read, whose strings Python 2 wrote as bytes."""
+        """A pickle that is read, whose strings Python 2 wrote as bytes; an array's bytes."""
         self.generic_visit(node)
         match node.func:
+            case ast.Attribute(owner, "tostring") if not (node.args or node.keywords):
+                return self._call("bytes_of", node, owner)
             case ast.Attribute(ast.Name(name), "load" | "loads") if name in self._pickle:
                 if not node.keywords:
                     node.keywords.append(ast.keyword("encoding", ast.Constant("latin-1")))
