@@ -101,6 +101,18 @@ def test_what_python_2_pickled_is_read(tmp_path: Path) -> None:
     assert made["batch"] == made["again"] == {"labels": [6], "data": "\xff\x01"}
 
 
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # as such scripts leave them
+def test_pickles_are_in_files_that_were_opened_as_text(tmp_path: Path) -> None:
+    """Which Python 2 made no difference of."""
+    path = str(tmp_path / "own.pkl")
+    made = run(
+        "import cPickle\n"
+        f"with open({path!r}, 'w') as f: cPickle.dump({{'a': [1, 2]}}, f, 2)\n"
+        f"first, again = cPickle.load(open({path!r})), cPickle.load(open({path!r}, 'rb'))\n"
+    )
+    assert made["first"] == made["again"] == {"a": [1, 2]}
+
+
 @pytest.mark.parametrize(
     ("names", "expected"),
     [

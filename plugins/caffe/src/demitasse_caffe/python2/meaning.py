@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import operator
 from collections.abc import Callable
@@ -61,6 +62,21 @@ def rounded(number: Any, digits: int = 0) -> Any:
     # Where the product itself was rounded up to a half, the nearest is the other one.
     nearest = round(value, digits)
     return made if abs(made - value) <= abs(nearest - value) else nearest
+
+
+def binary(file: Any) -> Any:
+    """The bytes of a file that was opened without a ``b``, which changed nothing then."""
+    return _Bytes(file) if isinstance(file, io.TextIOWrapper) else file
+
+
+class _Bytes:
+    """A text file's bytes; the file stays open as long as they are asked for."""
+
+    def __init__(self, text: io.TextIOWrapper) -> None:
+        self._text = text
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._text.buffer, name)
 
 
 def bytes_of(value: Any) -> Any:

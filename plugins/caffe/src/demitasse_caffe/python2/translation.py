@@ -118,14 +118,18 @@ class _Meaning(ast.NodeTransformer):
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.Call:
-        """A pickle that is read, whose strings Python 2 wrote as bytes; an array's bytes."""
+        """A pickle that is read, whose strings Python 2 wrote as bytes, or written; an array's bytes."""
         self.generic_visit(node)
         match node.func:
             case ast.Attribute(owner, "tostring") if not (node.args or node.keywords):
                 return self._call("bytes_of", node, owner)
-            case ast.Attribute(ast.Name(name), "load" | "loads") if name in self._pickle:
+            case ast.Attribute(ast.Name(name), "load" | "loads" as how) if name in self._pickle:
                 if not node.keywords:
                     node.keywords.append(ast.keyword("encoding", ast.Constant("latin-1")))
+                if how == "load":
+                    self._in_bytes(node, 0)
+            case ast.Attribute(ast.Name(name), "dump") if name in self._pickle:
+                self._in_bytes(node, 1)
         return node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
@@ -156,6 +160,11 @@ class _Meaning(ast.NodeTransformer):
         if node.id == "round" and isinstance(node.ctx, ast.Load):
             self.used.add("rounded")
         return node
+
+    def _in_bytes(self, node: ast.Call, number: int) -> None:
+        """Have an argument, a file that may have been opened as text, be read or written as bytes."""
+        if number < len(node.args):
+            node.args[number] = self._call("binary", node.args[number], node.args[number])
 
     def _call(self, name: str, at: ast.expr, *arguments: ast.expr) -> ast.Call:
         self.used.add(name)
