@@ -84,7 +84,10 @@ def test_a_library_that_asks_for_no_loader_stays_as_it_is(tmp_path: Path) -> Non
 
 
 def test_a_script_finds_them(tmp_path: Path) -> None:
-    script = "import yaml, numpy as np; print(yaml.load('b'), np.float_(2.5), np.unicode, np.long(3))"
+    script = (
+        "import time, yaml, numpy as np; assert 0 <= time.clock() - time.clock() + 1\n"
+        "print(yaml.load('b'), np.float_(2.5), np.unicode, np.long(3))"
+    )
     told = run(tmp_path, script, "-m", "demitasse_caffe.pycaffe")
     assert told.startswith("('b', 'SafeLoader') 2.5 <class ")
 

@@ -54,6 +54,17 @@ def value(expression: str) -> Any:
         ("1 <> 2", True),
         ("`3`", "3"),
         ("unicode(3L)", "3"),
+        ("cmp(1, 2), cmp('b', 'a'), cmp(None, 0), cmp(3, 3)", (-1, 1, -1, 0)),
+        ("sorted([3, 1, 2], lambda a, b: b - a)", [3, 2, 1]),
+        ("sorted([3, 1, -2], cmp=cmp, key=abs, reverse=True)", [3, -2, 1]),
+        ("sorted('ba', None, lambda c: c)", ["a", "b"]),
+        ("(lambda l: l.sort(lambda a, b: cmp(b, a)) or l)([1, 3, 2])", [3, 2, 1]),
+        ("(lambda l: l.sort(cmp=cmp, key=abs) or l)([3, -1, 2])", [-1, 2, 3]),
+        ("(lambda a: a.sort(0) or a.tolist())(np.array([[3], [1]]))", [[1], [3]]),
+        ("iter([[1, 2]]).next()[1]", 2),
+        ("type('Cursor', (), {'next': lambda self: True})().next()", True),
+        ("ValueError('told').message", "told"),
+        ("ValueError('told', 2).message", ""),
         ("np.arange(3, dtype='u1').tostring()", b"\0\1\2"),
         ("type('Own', (), {'tostring': lambda self: 'own'})().tostring()", "own"),
         ("(lambda (a, b): a - b)((5, 3))", 2),
@@ -63,6 +74,18 @@ def test_an_expression_is_what_it_was(expression: str, expected: Any) -> None:
     found = value(expression)
     assert found == expected
     assert type(found) is type(expected) or isinstance(found, np.generic)
+
+
+def test_a_modules_own_names_are_its_own(tmp_path: Path) -> None:
+    path = str(tmp_path / "some.txt")
+    made = run(
+        "def cmp(a, b): return 'own'\nx = cmp(1, 2)\n"
+        f"with file({path!r}, 'w') as f: f.write('a line')\n"
+        f"with file({path!r}) as f: y = f.read()\n"
+    )
+    assert (made["x"], made["y"]) == ("own", "a line")
+    assert run("for file in ['a']: z = file\n")["z"] == "a"
+    assert run("def next(a): return a + 1\nz = next(1)\n")["z"] == 2
 
 
 def test_an_error_of_a_comparison_of_the_scripts_own_is_told() -> None:

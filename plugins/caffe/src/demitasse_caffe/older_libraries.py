@@ -1,12 +1,13 @@
 """What libraries had in Caffe's time and have no more, for its scripts and layers: names of NumPy before
-1.24 and before 2, ``fromstring`` of bytes, ``yaml.load`` of one argument (PyYAML before 6), and
-``scipy.misc``."""
+1.24 and before 2, ``fromstring`` of bytes, ``time.clock``, ``yaml.load`` of one argument (PyYAML before
+6), and ``scipy.misc``."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import sys
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -37,6 +38,8 @@ def bring_back() -> None:
         if name not in vars(np):
             setattr(np, name, kind)
     _bytes_of_strings()
+    if not hasattr(time, "clock"):
+        vars(time)["clock"] = time.perf_counter
     older_scipy.bring_back()
     if not any(isinstance(each, _Finder) for each in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+file = open
+"""As it was called."""
 
 _ORDERS: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt,
@@ -51,6 +55,45 @@ def ordered(order: str, a: Any, b: Any) -> Any:
         if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
             raise  # from within a comparison that a class defines
         return _ORDERS[order](_kind(a), _kind(b))
+
+
+def cmp(a: Any, b: Any) -> int:
+    """-1, 0 or 1: how the first lies to the second."""
+    return int(bool(ordered(">", a, b))) - int(bool(ordered("<", a, b)))
+
+
+def in_order(values: Iterable[Any], *given: Any, **options: Any) -> list[Any]:
+    """``sorted(values, cmp, key, reverse)``."""
+    return sorted(values, **_keyed(given, options))
+
+
+def put_in_order(values: Any, *given: Any, **options: Any) -> Any:
+    """``values.sort(cmp, key, reverse)`` of a list; what else has such a method has it still."""
+    if isinstance(values, list):
+        return values.sort(**_keyed(given, options))
+    return values.sort(*given, **options)
+
+
+def _keyed(given: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    named = {**dict(zip(("cmp", "key", "reverse"), given, strict=False)), **options}
+    compare, key = named.pop("cmp", None), named.pop("key", None)
+    if compare is not None:
+        order, value = functools.cmp_to_key(compare), key
+        key = order if value is None else lambda each: order(value(each))
+    return {"key": key, **named}
+
+
+def advanced(iterator: Any) -> Any:
+    """``iterator.next()``, which cursors of databases have, too, that are no iterators."""
+    is_none = hasattr(iterator, "next") and not hasattr(iterator, "__next__")
+    return iterator.next() if is_none else next(iterator)
+
+
+def message_of(owner: Any) -> Any:
+    """``owner.message``, which was an exception's one argument."""
+    if isinstance(owner, BaseException) and not hasattr(owner, "message"):
+        return owner.args[0] if len(owner.args) == 1 else ""
+    return owner.message
 
 
 def rounded(number: Any, digits: int = 0) -> Any:
