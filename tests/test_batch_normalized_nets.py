@@ -278,3 +278,26 @@ def test_a_blob_within_an_operation_cannot_be_looked_at(
         trainer.step()
         with pytest.raises(demitasse.ModelError, match=r"blob 'norm'.*retain='all'"):
             _ = trainer.net.blobs["norm"].data
+
+
+def test_a_blob_of_one_axis_is_of_one_channel(runtime: demitasse.Runtime, tmp_path: Path) -> None:
+    net = tmp_path / "rows.prototxt"
+    net.write_text(
+        """
+        layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 9 } } }
+        layer { name: "norm" type: "BatchNorm" bottom: "data" top: "norm"
+          batch_norm_param { eps: 0.01 } }
+        """
+    )
+    rows = np.random.default_rng(5).normal(2, 3, 9).astype(np.float32)
+    trained = runtime.net(net, phase="train", retain="all", backward="every blob")
+    found = trained.forward(data=rows)["norm"]
+    mean, variance = rows.mean(dtype=float), rows.var(dtype=float)
+    assert np.allclose(found, (rows - mean) / np.sqrt(variance + 0.01), atol=1e-5)
+    kept = [array.ravel().tolist() for array in trained.params["norm"]]
+    assert kept == [[pytest.approx(mean)], [pytest.approx(variance * 9 / 8)], [1]]
+    tested = runtime.net(net, phase="test")
+    for mine, theirs in zip(tested.params["norm"], trained.params["norm"], strict=True):
+        mine[...] = theirs
+    found = tested.forward(data=rows)["norm"]
+    assert np.allclose(found, (rows - mean) / np.sqrt(variance * 9 / 8 + 0.01), atol=1e-5)

@@ -43,6 +43,31 @@ def test_a_script_runs_as_it_is(tmp_path: Path) -> None:
     assert run().returncode == 1
 
 
+def test_tests_of_a_users_own_are_run_as_a_module(tmp_path: Path) -> None:
+    """As Caffe's are: ``python -m unittest discover``. The working directory comes first on the path."""
+    (tmp_path / "own_layers.py").write_text("import caffe\nKIND = caffe.Layer.__module__\n")
+    (tmp_path / "checks").mkdir()
+    (tmp_path / "checks" / "test_own.py").write_text(
+        "import sys, unittest, caffe, own_layers\n"
+        "class Own(unittest.TestCase):\n"
+        "    def test_it(self):\n"
+        "        self.assertEqual(own_layers.KIND, caffe.Layer.__module__)\n"
+        "        print(own_layers.KIND, sys.argv[1:])\n"
+    )
+
+    def run(*given: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "demitasse_caffe.pycaffe", *given]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    done = run("-m", "unittest", "discover", "-s", "checks")
+    assert done.stdout == "demitasse_caffe.pycaffe.layer ['discover', '-s', 'checks']\n", done.stderr
+    assert done.stderr.rstrip().endswith("OK")
+    for missing in ("no_such", "no_such.module"):
+        assert run("-m", missing).stderr.startswith(f"{missing}: no such module\nusage: python -m")
+    assert run("--python2", "-m", "unittest").stderr.startswith("--python2 is for a script, not for a")
+    assert run("-m").stderr.startswith("usage: ")
+
+
 def test_a_script_in_a_checkout_of_caffe_runs_on_the_facade(tmp_path: Path) -> None:
     """What lies in ``python/caffe`` there was never built, or for another Python; what a fork alone has
     there is the fork's. A mere folder ``caffe`` beside a script is no module, either."""

@@ -261,10 +261,12 @@ def test_a_net_that_only_ran_forward_can_run_backward(
 ) -> None:
     """Without force_backward in the file; an edit between forward and backward counts."""
     net = make(branching())
-    net.forward(data=x)
+    told, taken = net.forward(data=x)["score"], net.blobs["hidden"].data
     net.blobs["hidden"].data[:, 0] = 7
+    before, hidden = told.copy(), taken.copy()
     net.blobs["score"].diff[...] = d_score
     net.backward()
+    assert np.array_equal(told, before) and np.array_equal(taken, hidden), "what a script holds stays"
     assert (net.blobs["hidden"].data[:, 0] == 7).all()
     assert close(net.params["left"][0].diff[:, 0], 7 * d_score.sum(0))
 
@@ -286,6 +288,29 @@ def test_a_loss_is_where_backward_begins(make: Make, x: np.ndarray) -> None:
     assert close(net.blobs["score"].diff, d_score)
     assert close(net.params["hidden"][0].diff, Formula(net, x, d_score).d_weights)
     assert not net.blobs["data"].diff.any(), "nobody asked for the gradient of an input"
+
+
+def test_a_layer_asks_for_the_gradient_of_an_input(make: Make, tmp_path: Path) -> None:
+    """By propagate_down, in a net and in a solver's, without force_backward."""
+    n = caffe.NetSpec()
+    constant = {"type": "constant"}
+    n.data, n.label = L.DummyData(
+        ntop=2, shape=[{"dim": [4, 6]}, {"dim": [4]}], data_filler=[RANDOM, constant]
+    )
+    n.score = L.InnerProduct(
+        n.data, num_output=3, weight_filler=RANDOM, propagate_down=True, param={"lr_mult": 0}
+    )
+    n.loss = L.SoftmaxWithLoss(n.score, n.label)
+    net = make(n, caffe.TRAIN)
+    solver = tmp_path / "solver.prototxt"
+    solver.write_text(f'net_param {{ {n.to_proto()} }} base_lr: 1 lr_policy: "fixed"')
+    trained = caffe.get_solver(str(solver))
+    trained.step(1)
+    net.forward()
+    net.backward()
+    for each in (net, trained.net):
+        expected = each.blobs["score"].diff @ each.params["score"][0].data
+        assert expected.any() and close(each.blobs["data"].diff, expected)
 
 
 def test_gradients_agree_with_differences(make: Make) -> None:

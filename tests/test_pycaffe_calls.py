@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pycaffe_nets import RANDOM, Make, branching
+from pycaffe_nets import PLUGINS, RANDOM, Make, branching
 
+import demitasse
 import demitasse_caffe.pycaffe as caffe
 from demitasse import ModelError, ShapeError
 from demitasse_caffe.pycaffe import layers as L  # noqa: N812 (its name in every script)
+from demitasse_caffe.pycaffe.proto import caffe_pb2
 
 pytestmark = pytest.mark.usefixtures("scripts")
 
@@ -117,6 +119,23 @@ def test_layers_are_chosen_by_phase_level_and_stage(tmp_path: Path) -> None:
     assert layers(phase=caffe.TRAIN, level=2, stages=["deploy"]) == ["deep", "out", "drop"]
 
 
+def test_the_phase_is_the_scripts_and_stages_are_the_files_too(tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text(
+        """
+        state { phase: TRAIN level: 2 stage: "own" }
+        layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 2 } } }
+        layer { name: "a" type: "ReLU" bottom: "data" top: "a" include { phase: TRAIN } }
+        layer { name: "b" type: "ReLU" bottom: "data" top: "b" include { phase: TEST stage: "own" } }
+        layer { name: "c" type: "ReLU" bottom: "data" top: "c" include { min_level: 2 } }
+        """
+    )
+    assert caffe.Net(str(path), caffe.TEST)._layer_names == ["data", "b"]
+    assert caffe.Net(str(path), caffe.TRAIN, level=2)._layer_names == ["data", "a", "c"]
+    with demitasse.compose(plugins=PLUGINS) as runtime:
+        assert list(runtime.net(path, phase="test").blobs) == ["data", "b", "c"]
+
+
 def test_mistakes_are_said(make: Make, tmp_path: Path) -> None:
     (tmp_path / "net.prototxt").write_text("name: 'x'")
     with pytest.raises(ModelError, match=r"no such file: .*nett.prototxt; did you mean"):
@@ -127,6 +146,28 @@ def test_mistakes_are_said(make: Make, tmp_path: Path) -> None:
         make(branching()).forward(blobs=["probe"])
     with pytest.raises(ModelError, match=r"no layer between"):
         make(branching()).forward(start="left", end="hidden")
+
+
+@pytest.mark.parametrize(
+    ("kind", "mistake"),
+    [
+        (RuntimeError, lambda make: caffe.Net("nowhere.prototxt", caffe.TEST)),
+        (RuntimeError, lambda make: make(branching()).set_input_arrays(np.zeros((4, 1)), np.zeros(4))),
+        (ValueError, lambda make: make(branching()).forward(end="nothing")),
+        (KeyError, lambda make: make(branching()).forward(blobs=["nothing"])),
+        (ValueError, lambda make: caffe.io.array_to_datum(np.zeros(3))),
+        (ValueError, lambda make: caffe.io.datum_to_array(caffe_pb2.Datum(data=b"1", channels=2))),
+        (ValueError, lambda make: caffe.io.blobproto_to_array(caffe_pb2.BlobProto(data=[1, 2]))),
+        (ValueError, lambda make: caffe.io.Transformer({"x": (1, 3, 2, 2)}).set_mean("x", [1, 2])),
+    ],
+)
+def test_mistakes_are_caught_as_scripts_catch_caffes(
+    make: Make, kind: type[Exception], mistake: Any
+) -> None:
+    with pytest.raises(kind) as raised:
+        mistake(make)
+    assert isinstance(raised.value, ModelError)
+    assert str(raised.value)[0] not in "'\"", "a KeyError shows its text in quotation marks"
 
 
 def test_what_caffe_has_for_the_whole_process(monkeypatch: pytest.MonkeyPatch) -> None:

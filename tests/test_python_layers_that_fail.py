@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,3 +113,34 @@ def test_a_method_that_a_class_lacks_is_named(runtime: demitasse.Runtime) -> Non
     told = r"Unfinished.backward raised NotImplementedError: Unfinished has no backward"
     with runtime.trainer("solver.prototxt") as trainer, pytest.raises(ModelError, match=told):
         trainer.run()
+
+
+@pytest.mark.parametrize("way", ["setup", "reshape", "forward", "backward"])
+def test_scripts_catch_what_a_layer_raises_by_its_kind(runtime: demitasse.Runtime, way: str) -> None:
+    """As in Caffe, where it passes through; it tells the layer, too."""
+    Path("ending_classes.py").write_text(
+        f"""
+import caffe
+from failing_classes import Through
+
+class Over(Exception):
+    def __init__(self, epoch, reason):
+        self.epoch = epoch
+
+class Ends(Through):
+    def {way}(self, *arguments):
+        raise Over(3, "the last epoch")
+"""
+    )
+    n = caffe.NetSpec()
+    n.data = L.Input(shape={"dim": [2, 3]})
+    n.out = L.Python(n.data, module="ending_classes", layer="Ends")
+    Path("net.prototxt").write_text(f"force_backward: true {n.to_proto()}")
+    over: type[Exception] = importlib.import_module("ending_classes").Over
+    with pytest.raises(over, match=rf"Ends.{way} raised Over") as raised:
+        net = caffe.Net("net.prototxt", caffe.TRAIN)
+        net.forward()
+        net.backward()
+    assert isinstance(raised.value, ModelError | DataError)
+    assert raised.value.__cause__.epoch == 3
+    del sys.modules["ending_classes"]

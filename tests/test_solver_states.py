@@ -122,6 +122,43 @@ def test_layers_that_became_one_operation_are_in_the_order_of_the_net(
                     assert np.array_equal(array, each.net.params[layer][number]), layer
 
 
+TWINS = """
+layer { name: "data" type: "Data" top: "data" top: "label" include { phase: TRAIN }
+  data_param { source: "digits:train" batch_size: 8 } transform_param { scale: 0.0625 } }
+layer { name: "dark" type: "Power" bottom: "data" top: "dark" power_param { scale: -0.5 } }
+layer { name: "left" type: "InnerProduct" bottom: "data" top: "left" param { name: "w" }
+  param { name: "b" } inner_product_param { num_output: 10 weight_filler { type: "xavier" } } }
+layer { name: "right" type: "InnerProduct" bottom: "dark" top: "right" param { name: "w" }
+  param { name: "b" } inner_product_param { num_output: 10 weight_filler { type: "xavier" } } }
+layer { name: "sum" type: "Eltwise" bottom: "left" bottom: "right" top: "sum" }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "sum" bottom: "label" top: "loss" }
+"""
+
+
+@pytest.mark.parametrize("suffix", [".solverstate", ".solverstate.h5"])
+@pytest.mark.parametrize("kind", SOLVERS)
+def test_a_net_of_twins_goes_on(tmp_path: Path, kind: str, suffix: str) -> None:
+    """Two arrays for each parameter are then as many as the layers' parameters, of the same shapes."""
+    (tmp_path / "net.prototxt").write_text(TWINS)
+    solver = tmp_path / "solver.prototxt"
+    solver.write_text(
+        f'train_net: "net.prototxt" type: "{kind}" base_lr: 0.01 lr_policy: "fixed" max_iter: 9 '
+        f"{SOLVERS[kind]}"
+    )
+    slots = 2 if kind in ("AdaDelta", "Adam") else 1
+    with demitasse.compose(plugins=["-tuning"]) as runtime:
+        trainer = runtime.trainer(solver)
+        trainer.step(3)
+        weights = runtime.read(trainer.snapshot(tmp_path / "ours")).weights()
+        state = runtime.write(tmp_path / f"net_iter_3{suffix}", weights)
+        assert history_shapes(state) == [(10, 64), (10,)] * slots
+        assert len(runtime.read(state).weights().state) == slots
+        again = runtime.trainer(solver, resume=state)
+        assert again.step(3).loss == trainer.step(3).loss
+        for ours, theirs in zip(trainer.net.params["left"], again.net.params["left"], strict=True):
+            assert np.array_equal(ours, theirs)
+
+
 def history_shapes(path: Path) -> list[tuple[int, ...]]:
     if path.suffix == ".h5":
         import h5py

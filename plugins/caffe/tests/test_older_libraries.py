@@ -84,6 +84,20 @@ def test_a_library_that_asks_for_no_loader_stays_as_it_is(tmp_path: Path) -> Non
 
 
 def test_a_script_finds_them(tmp_path: Path) -> None:
-    script = "import yaml, numpy as np; print(yaml.load('b'), np.float_(2.5), np.unicode, np.long(3))"
+    script = (
+        "import time, yaml, numpy as np; assert 0 <= time.clock() - time.clock() + 1\n"
+        "print(yaml.load('b'), np.float_(2.5), np.unicode, np.long(3))"
+    )
     told = run(tmp_path, script, "-m", "demitasse_caffe.pycaffe")
     assert told.startswith("('b', 'SafeLoader') 2.5 <class ")
+
+
+def test_bytes_become_numbers(tmp_path: Path) -> None:
+    """As scripts read a Datum's pixels; the array is theirs to write to."""
+    script = (
+        "import numpy as np\n"
+        "a = np.fromstring(b'\\1\\2\\3', dtype=np.uint8)\n"
+        "a[0] += 8\n"
+        "print(a, np.fromstring(b'\\1\\0\\2\\0', 'u2', 1), np.fromstring('1 2', int, sep=' '))\n"
+    )
+    assert run(tmp_path, script, "-m", "demitasse_caffe.pycaffe") == "[9 2 3] [1] [1 2]\n"

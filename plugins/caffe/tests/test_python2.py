@@ -54,6 +54,19 @@ def value(expression: str) -> Any:
         ("1 <> 2", True),
         ("`3`", "3"),
         ("unicode(3L)", "3"),
+        ("cmp(1, 2), cmp('b', 'a'), cmp(None, 0), cmp(3, 3)", (-1, 1, -1, 0)),
+        ("sorted([3, 1, 2], lambda a, b: b - a)", [3, 2, 1]),
+        ("sorted([3, 1, -2], cmp=cmp, key=abs, reverse=True)", [3, -2, 1]),
+        ("sorted('ba', None, lambda c: c)", ["a", "b"]),
+        ("(lambda l: l.sort(lambda a, b: cmp(b, a)) or l)([1, 3, 2])", [3, 2, 1]),
+        ("(lambda l: l.sort(cmp=cmp, key=abs) or l)([3, -1, 2])", [-1, 2, 3]),
+        ("(lambda a: a.sort(0) or a.tolist())(np.array([[3], [1]]))", [[1], [3]]),
+        ("iter([[1, 2]]).next()[1]", 2),
+        ("type('Cursor', (), {'next': lambda self: True})().next()", True),
+        ("ValueError('told').message", "told"),
+        ("ValueError('told', 2).message", ""),
+        ("np.arange(3, dtype='u1').tostring()", b"\0\1\2"),
+        ("type('Own', (), {'tostring': lambda self: 'own'})().tostring()", "own"),
         ("(lambda (a, b): a - b)((5, 3))", 2),
     ],
 )
@@ -61,6 +74,18 @@ def test_an_expression_is_what_it_was(expression: str, expected: Any) -> None:
     found = value(expression)
     assert found == expected
     assert type(found) is type(expected) or isinstance(found, np.generic)
+
+
+def test_a_modules_own_names_are_its_own(tmp_path: Path) -> None:
+    path = str(tmp_path / "some.txt")
+    made = run(
+        "def cmp(a, b): return 'own'\nx = cmp(1, 2)\n"
+        f"with file({path!r}, 'w') as f: f.write('a line')\n"
+        f"with file({path!r}) as f: y = f.read()\n"
+    )
+    assert (made["x"], made["y"]) == ("own", "a line")
+    assert run("for file in ['a']: z = file\n")["z"] == "a"
+    assert run("def next(a): return a + 1\nz = next(1)\n")["z"] == 2
 
 
 def test_an_error_of_a_comparison_of_the_scripts_own_is_told() -> None:
@@ -97,6 +122,18 @@ def test_what_python_2_pickled_is_read(tmp_path: Path) -> None:
         f"again = pickle.loads({written!r})\n"
     )
     assert made["batch"] == made["again"] == {"labels": [6], "data": "\xff\x01"}
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # as such scripts leave them
+def test_pickles_are_in_files_that_were_opened_as_text(tmp_path: Path) -> None:
+    """Which Python 2 made no difference of."""
+    path = str(tmp_path / "own.pkl")
+    made = run(
+        "import cPickle\n"
+        f"with open({path!r}, 'w') as f: cPickle.dump({{'a': [1, 2]}}, f, 2)\n"
+        f"first, again = cPickle.load(open({path!r})), cPickle.load(open({path!r}, 'rb'))\n"
+    )
+    assert made["first"] == made["again"] == {"a": [1, 2]}
 
 
 @pytest.mark.parametrize(

@@ -204,3 +204,15 @@ def test_number_gives_back_what_was_written() -> None:
         1e-8,
         3.0,
     ]
+
+
+def test_the_last_field_of_a_messages_type_is_caffes() -> None:
+    """Copies of Caffe's own net_spec.py look the field of a layer's type up so."""
+    fields = [
+        field
+        for field in schema({}).descriptor("LayerParameter").fields
+        if field.name.endswith("_param") and field.message_type
+    ]
+    caffes = {field.message_type.name: field.name for field in fields if field.number < 80_000_000}
+    last = {field.message_type.name: field.name for field in fields}
+    assert {kind: last[kind] for kind in caffes} == caffes

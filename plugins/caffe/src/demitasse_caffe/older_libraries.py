@@ -1,11 +1,14 @@
 """What libraries had in Caffe's time and have no more, for its scripts and layers: names of NumPy before
-1.24 and before 2, ``yaml.load`` of one argument (PyYAML before 6), and ``scipy.misc``."""
+1.24 and before 2, ``fromstring`` of bytes, ``time.clock``, ``yaml.load`` of one argument (PyYAML before
+6), and ``scipy.misc``."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import sys
+import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -25,6 +28,7 @@ _NUMPYS: Mapping[str, Any] = {
     **{"alltrue": np.all, "sometrue": np.any, "product": np.prod, "cumproduct": np.cumprod},
     **{"row_stack": np.vstack, "asscalar": lambda a: np.asarray(a).item()},
     "in1d": lambda x, *given, **options: np.isin(x, *given, **options).ravel(),
+    **{"round_": np.round, "mat": np.asmatrix, "asfarray": lambda a: np.asarray(a, np.float64)},
 }
 
 
@@ -33,11 +37,36 @@ def bring_back() -> None:
     for name, kind in _NUMPYS.items():
         if name not in vars(np):
             setattr(np, name, kind)
+    _bytes_of_strings()
+    if not hasattr(time, "clock"):
+        vars(time)["clock"] = time.perf_counter
     older_scipy.bring_back()
     if not any(isinstance(each, _Finder) for each in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
     if "yaml" in sys.modules:
         _load_of_one_argument(sys.modules["yaml"])
+
+
+def _bytes_of_strings() -> None:
+    """Give ``numpy.fromstring`` its way with bytes, as every script has it that reads a Datum, where
+    NumPy (from 2.3 on) has none."""
+    real: Any = np.fromstring
+
+    @functools.wraps(real)
+    def fromstring(
+        string: Any, dtype: Any = float, count: int = -1, *, sep: str = "", like: Any = None
+    ) -> Any:
+        if sep:
+            return real(string, dtype, count, sep=sep)
+        data = string.encode("latin-1") if isinstance(string, str) else string
+        return np.frombuffer(data, dtype, count).copy()
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # it is there yet
+            real(b"\0", np.uint8)
+    except ValueError:
+        vars(np)["fromstring"] = fromstring
 
 
 def _load_of_one_argument(yaml: ModuleType) -> None:

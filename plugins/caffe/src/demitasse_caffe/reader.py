@@ -9,7 +9,7 @@ from typing import Any
 from demitasse import LayerType, ModelError, NetDefinition, Solver, Weights, is_file, nearest_path
 from demitasse_caffe.binary import binary_kind, has_weights, parse_binary
 from demitasse_caffe.hdf5_file import is_hdf5
-from demitasse_caffe.net import NetFile, check_phase, define, net_file, state_of
+from demitasse_caffe.net import PHASES, NetFile, check_phase, define, net_file, state_of
 from demitasse_caffe.outline import Outline
 from demitasse_caffe.overrides import Overrides
 from demitasse_caffe.schema import Schema, schema
@@ -31,7 +31,9 @@ class NetReader:
         """The layers of a phase."""
         check_phase(phase)
         net = Overrides(overrides, self._path, solver=False).apply_to_net(self._net, phase)
-        return define(net, state_of(net, phase, self._schema), self._schema)
+        asked = self._schema.message("NetState")
+        asked.phase = PHASES[phase]  # whatever the file's own state says, as in Caffe
+        return define(net, state_of(net, phase, self._schema, asked), self._schema)
 
     def solver(self, overrides: Mapping[str, Any] | None = None) -> Solver:
         """Not in a net file."""

@@ -195,10 +195,7 @@ def _same(theirs: dict[str, list[np.ndarray]], ours: dict[str, list[np.ndarray]]
 
 def _divide(weights: Weights, history: list[np.ndarray], ordered: bool, path: Path, file: Path) -> None:
     """Give each parameter its part of the history; where the order of layers is not known, no names."""
-    owners = list(_owners(weights.parameters))
-    if len(history) not in (len(owners), 2 * len(owners)):
-        shared = set(_repeated(weights.parameters, owners))
-        owners = [owner for owner in owners if owner not in shared]
+    owners = _counted(weights.parameters, history)
     if len(history) not in (len(owners), 2 * len(owners)):
         raise ModelError(
             f"{path}: a history of {len(history)} blobs, {file} has {len(owners)} parameters (a solver "
@@ -233,6 +230,24 @@ def _owners(parameters: dict[str, list[np.ndarray]]) -> Iterator[Owner]:
     """Layers and numbers of all parameters; an empty one is another layer's (see hdf5_weights)."""
     for layer, arrays in parameters.items():
         yield from ((layer, number) for number, array in enumerate(arrays) if array.size)
+
+
+def _counted(parameters: dict[str, list[np.ndarray]], history: Sequence[np.ndarray]) -> list[Owner]:
+    """The parameters that a history goes through: all that the weights have, or each shared one once.
+
+    One array for every parameter may also be two for each of half as many, as Adam keeps for a net of
+    twins. It is where the other half are repeated, and what would be second moments is never negative.
+    """
+    owners = list(_owners(parameters))
+    half, rest = divmod(len(owners), 2)
+    one_each = len(history) == len(owners)
+    if len(history) == 2 * len(owners) or (
+        one_each and (rest or not all((array >= 0).all() for array in history[half:]))
+    ):
+        return owners
+    shared = set(_repeated(parameters, owners))
+    once = [owner for owner in owners if owner not in shared]
+    return owners if one_each and len(once) != half else once
 
 
 def _repeated(parameters: dict[str, list[np.ndarray]], owners: Sequence[Owner]) -> Iterator[Owner]:

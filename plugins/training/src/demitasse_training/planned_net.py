@@ -338,11 +338,11 @@ class PlannedNet:
     def plan_again(self, backward: str | None = None) -> None:
         """Forget all plans and make one for the present shapes, ``backward`` too where asked: for
         layers that have changed their shapes themselves, and may do so often. Inputs and samples are
-        kept."""
+        kept. With ``backward`` views of blobs that were taken before keep their values."""
         check_backward(backward, self._planner.retain)
         made, again = backward or self.backward, backward is None
         self._planner = replace(self._planner, backward=made, tries=not again)
-        self._prepare(self._made.shapes, self._made.samples, again=True)
+        self._prepare(self._made.shapes, self._made.samples, again=True, anew=not again)
 
     def adopt(self, slots: Sequence[Slot], flat: Any) -> None:
         """Have the parameters in common with another net, where they lie in ``flat``. Raises ShapeError
@@ -365,9 +365,12 @@ class PlannedNet:
             )
             raise ShapeError(f"{self.definition.location}: {asked}: {error}") from error
 
-    def _prepare(self, shapes: Shapes, samples: SampleShapes, again: bool = False) -> None:
+    def _prepare(
+        self, shapes: Shapes, samples: SampleShapes, again: bool = False, anew: bool = False
+    ) -> None:
         """Plan for shapes of inputs and samples; parameters stay where they are, and so do inputs that
-        keep their shape, and samples that were taken, for a pass ``again`` on them."""
+        keep their shape, and samples that were taken, for a pass ``again`` on them. The arena is left to
+        whoever has views of it for one ``anew``."""
         made = self._planner.planned(shapes, self._first, samples)
         self._made.forget()
         before, taken = self._inputs(), self._taken() if again else {}
@@ -376,7 +379,10 @@ class PlannedNet:
         self._made = made
         if made.walk is not None:
             made.walk.iteration = self._walked
-        if before and self.backward:
+        if anew:
+            self._planner.unbind()
+            self._once = self._arena = None
+        elif before and self.backward:
             self._arena.view(0, (self._arena.nbytes,), "uint8")[...] = 0  # what others left in gradients
         for name, array in before.items():
             if name in self.graph.inputs and array.shape == (mine := self._input(name)).shape:

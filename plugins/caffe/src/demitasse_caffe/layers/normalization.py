@@ -55,6 +55,8 @@ class BatchNorm(CaffeLayer):
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
         norm, x = message.batch_norm_param, bottoms[0]
+        if len(x.shape) == 1:  # of one channel
+            x = graph.apply("reshape", x, shape=(*x.shape, 1))
         check_channels(x)
         epsilon, keep = number(norm.eps), number(norm.moving_average_fraction)
         if not 0 <= epsilon < math.inf:
@@ -72,9 +74,10 @@ class BatchNorm(CaffeLayer):
         if norm.HasField("use_global_stats"):
             uses_kept = norm.use_global_stats
         if uses_kept:
-            return [graph.apply("batch_norm_inference", x, *kept, *learnt, epsilon=epsilon)]
-        normalised, *_ = graph.apply("batch_norm", x, *kept, *learnt, keep=keep, epsilon=epsilon)
-        return [normalised]
+            y = graph.apply("batch_norm_inference", x, *kept, *learnt, epsilon=epsilon)
+        else:
+            y, *_ = graph.apply("batch_norm", x, *kept, *learnt, keep=keep, epsilon=epsilon)
+        return [y if x is bottoms[0] else graph.apply("reshape", y, shape=bottoms[0].shape)]
 
 
 class MVN(CaffeLayer):

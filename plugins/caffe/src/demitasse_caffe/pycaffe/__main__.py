@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import runpy
 import sys
 import traceback
@@ -11,24 +12,31 @@ from demitasse import DemitasseError
 from demitasse_caffe.python2 import import_as_python_2, looks_like_python_2, run_as_python_2
 from demitasse_caffe.standing_in import stand_in
 
-USAGE = "usage: python -m demitasse_caffe.pycaffe [--python-layers] [--python2] SCRIPT [ARGUMENTS]"
+USAGE = (
+    "usage: python -m demitasse_caffe.pycaffe [--python-layers] [--python2] SCRIPT [ARGUMENTS]\n"
+    "       python -m demitasse_caffe.pycaffe [--python-layers] -m MODULE [ARGUMENTS]"
+)
 FLAGS = ("--python-layers", "--python2")
 _RUNNING = ("demitasse", "runpy", "importlib", "_frozen_importlib")
 """What stands around a script's own lines when an error ends it."""
 
 
 def main(arguments: list[str]) -> None:
-    """Run the script as Python would: its folder comes first where modules are looked for. With
-    ``--python-layers`` before it, nets may have layers of type Python, whose code is then run; with
-    ``--python2`` the script and its own modules are read as Python 2."""
+    """Run the script as Python would: its folder comes first where modules are looked for; of a module
+    by ``-m``, as unittest or pytest, the working directory. With ``--python-layers`` before it, nets may
+    have layers of type Python, whose code is then run; with ``--python2`` the script and its own modules
+    are read as Python 2."""
     flags = set()
     while arguments[:1] and arguments[0] in FLAGS:
         flags.add(arguments[0])
         arguments = arguments[1:]
-    if not arguments or arguments[0].startswith("-"):
+    module = arguments[1] if arguments[:1] == ["-m"] and len(arguments) > 1 else ""
+    if module and "--python2" in flags:
+        sys.exit(f"--python2 is for a script, not for a module (-m {module})\n{USAGE}")
+    if not module and (not arguments or arguments[0].startswith("-")):
         sys.exit(USAGE)
     script = Path(arguments[0])
-    if not script.is_file():
+    if not module and not script.is_file():
         sys.exit(f"{script}: no such script\n{USAGE}")
     if "--python2" in flags:
         import_as_python_2()
@@ -37,10 +45,14 @@ def main(arguments: list[str]) -> None:
         from demitasse_caffe.pycaffe import allow_python_layers
 
         allow_python_layers()
-    sys.argv[:] = arguments
-    sys.path[0] = str(script.resolve().parent)
+    sys.argv[:] = arguments[1:] if module else arguments
+    sys.path[0] = str(Path.cwd() if module else script.resolve().parent)
+    if module and not _is_there(module):
+        sys.exit(f"{module}: no such module\n{USAGE}")
     try:
-        if "--python2" in flags:
+        if module:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        elif "--python2" in flags:
             run_as_python_2(script)
         else:
             runpy.run_path(str(script), run_name="__main__")
@@ -52,6 +64,13 @@ def main(arguments: list[str]) -> None:
             traceback.print_exception(error)  # Python before 3.11.4 leaves out a SyntaxError's notes
             sys.exit(1)
         raise
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ImportError:  # of a package around it
+        return False
 
 
 def _in_the_script(error: DemitasseError) -> str:

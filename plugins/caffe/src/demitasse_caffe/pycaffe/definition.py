@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from demitasse import NetDefinition, Runtime
+from demitasse import ModelError, NetDefinition, Runtime
 from demitasse_caffe.net import define, read_net, state_of
+from demitasse_caffe.pycaffe.errors import also
 from demitasse_caffe.pycaffe.runtime import PHASES
 from demitasse_caffe.schema import schema
 
@@ -14,18 +15,36 @@ from demitasse_caffe.schema import schema
 def read_definition(
     runtime: Runtime, path: str | Path, phase: int, level: int, stages: Sequence[str]
 ) -> tuple[NetDefinition, bool]:
-    """A net's layers, and whether the file wants the gradients of all blobs (force_backward). Raises
-    ModelError with file and line."""
+    """A net's layers, and whether the file wants gradients of what nothing learned comes before: of all
+    blobs by force_backward, of some by propagate_down. Raises ModelError with file and
+    line; for a file that is not there a RuntimeError, too."""
     path = Path(path)
     if not path.is_file():
-        runtime.read(path)  # raises with the nearest name
+        try:
+            runtime.read(path)  # raises with the nearest name
+        except ModelError as error:
+            also(error, RuntimeError)
+            raise
     messages = schema(runtime.layer_types)
     net = read_net(path, messages)
     own = messages.message("NetState")
-    own.level = level
+    own.phase, own.level = phase, level  # whatever the file's own state says
     own.stage.extend(stages)
     state = state_of(net, PHASES[phase], messages, own)
-    return define(net, state, messages), bool(net.message.force_backward)
+    definition = define(net, state, messages)
+    return definition, bool(net.message.force_backward) or reaches_samples(definition)
+
+
+def reaches_samples(definition: NetDefinition) -> bool:
+    """Whether some layer's propagate_down asks for the gradient of an input or of samples."""
+    given = {top for layer in definition.layers if not layer.bottoms for top in layer.tops}
+    return any(
+        wanted and bottom in given
+        for layer in definition.layers
+        for bottom, wanted in zip(
+            layer.bottoms, getattr(layer.parameters, "propagate_down", ()), strict=False
+        )
+    )
 
 
 def has_loss(definition: NetDefinition, runtime: Runtime) -> bool:

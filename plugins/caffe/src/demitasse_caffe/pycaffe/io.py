@@ -11,6 +11,7 @@ import numpy as np
 
 from demitasse import DataError, ModelError, ShapeError, unknown
 from demitasse_caffe.opencv import decoded, decoded_bytes
+from demitasse_caffe.pycaffe.errors import also
 from demitasse_caffe.pycaffe.proto import caffe_pb2
 from demitasse_caffe.schema import wire_classes
 from demitasse_caffe.weights import KEPT, check_believable, numbers_of
@@ -183,10 +184,9 @@ class Transformer:
         elif array.ndim == 2:
             array = array[None]
         if array.ndim != 3 or array.shape[0] not in (1, channels):
-            raise ShapeError(
-                f"a mean of shape {np.shape(mean)} does not fit input {in_!r} of shape "
-                f"{self.inputs[in_]}"
-            )
+            given = f"a mean of shape {np.shape(mean)}"
+            told = f"{given} does not fit input {in_!r} of shape {self.inputs[in_]}"
+            raise also(ShapeError(told), ValueError)
         if array.shape[1:] not in ((1, 1), tuple(size)):
             array = resize_image(array.transpose(1, 2, 0), size).transpose(2, 0, 1)
         self.mean[in_] = array
@@ -210,7 +210,8 @@ def blobproto_to_array(blob: Any, return_diff: bool = False) -> np.ndarray:
     check_believable(shape, "a blob")
     if len(data) != math.prod(shape) * np.dtype(kind).itemsize:
         count = len(data) // np.dtype(kind).itemsize
-        raise ShapeError(f"a blob's {count} numbers do not make its shape {shape}")
+        told = f"a blob's {count} numbers do not make its shape {shape}"
+        raise also(ShapeError(told), ValueError)
     return np.frombuffer(data, kind).reshape(shape).astype(KEPT.get(kind, "f4"))
 
 
@@ -244,7 +245,8 @@ def blobprotovector_str_to_arraylist(text: bytes) -> list[np.ndarray]:
 def array_to_datum(arr: np.ndarray, label: int | None = None) -> Any:
     """A Datum of an array (channels, height, width): bytes of uint8, else float numbers."""
     if arr.ndim != 3:
-        raise ShapeError(f"a datum has the shape (channels, height, width); given {arr.shape}")
+        told = f"a datum has the shape (channels, height, width); given {arr.shape}"
+        raise also(ShapeError(told), ValueError)
     datum = caffe_pb2.Datum()
     datum.channels, datum.height, datum.width = arr.shape
     if arr.dtype == np.uint8:
@@ -265,5 +267,6 @@ def datum_to_array(datum: Any) -> np.ndarray:
     else:
         array = np.array(datum.float_data).astype(float)
     if array.size != np.prod(shape, dtype=np.float64):
-        raise ShapeError(f"a datum's {array.size} numbers do not make its shape {shape}")
+        told = f"a datum's {array.size} numbers do not make its shape {shape}"
+        raise also(ShapeError(told), ValueError)
     return array.reshape(shape)

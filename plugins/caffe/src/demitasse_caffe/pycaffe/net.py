@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import ModelError, NetDefinition, Runtime, ShapeError, Weights, unknown
+from demitasse import DemitasseError, ModelError, NetDefinition, Runtime, ShapeError, Weights, unknown
 from demitasse_caffe.pycaffe.batches import batches
 from demitasse_caffe.pycaffe.blob import BlobVec, NetBlob
 from demitasse_caffe.pycaffe.callbacks import Callbacks
 from demitasse_caffe.pycaffe.definition import has_loss, read_definition
+from demitasse_caffe.pycaffe.errors import also, as_raised
 from demitasse_caffe.pycaffe.layer_view import LayerView
 from demitasse_caffe.pycaffe.runtime import (
     PHASES,
@@ -62,13 +63,13 @@ class Net(Callbacks):
             raise ModelError(f"a net is made for caffe.TRAIN (0) or caffe.TEST (1); given {phase!r}")
         runtime = current()
         definition, forced = read_definition(runtime, network_file, phase, level, stages or ())
-        engine = runtime.net(
-            definition,
-            phase=definition.phase,
-            retain="all",
-            backward="every blob" if forced else "objective" if has_loss(definition, runtime) else None,
-            seed=seed(),
-        )
+        backward = "every blob" if forced else "objective" if has_loss(definition, runtime) else None
+        options: dict[str, Any] = {"phase": definition.phase, "retain": "all", "backward": backward}
+        try:
+            engine = runtime.net(definition, seed=seed(), **options)
+        except DemitasseError as error:
+            as_raised(error)
+            raise
         self._begin(engine, runtime)
         if weights is not None:
             self.copy_from(weights)
@@ -243,23 +244,22 @@ class Net(Callbacks):
         over. Raises ShapeError unless there are whole batches, of samples of the blobs' shapes."""
         layers = [layer for layer in self._definition.layers if layer.type == "MemoryData"]
         if index >= len(layers):
-            raise ModelError(
-                f"{self._definition.location}: set_input_arrays is for a net with a MemoryData layer; "
-                f"it has {len(layers)}"
-            )
+            where = self._definition.location
+            told = f"set_input_arrays is for a net with a MemoryData layer; it has {len(layers)}"
+            raise also(ModelError(f"{where}: {told}"), RuntimeError)
         arrays = dict(zip(layers[index].tops, (data, labels), strict=False))
         for name, array in arrays.items():
             batch, *sample = self.blobs[name].shape
             if [n for n in np.shape(array)[1:] if n > 1] != [n for n in sample if n > 1]:
                 given = "x".join(map(str, np.shape(array)[1:]))
-                raise ShapeError(
+                told = (
                     f"set_input_arrays: samples of {given or 'one number'} were given to blob {name!r}, "
                     f"whose samples are {'x'.join(map(str, sample)) or 'one number'}"
                 )
+                raise also(ShapeError(told), RuntimeError)
             if not len(array) or len(array) % batch or len(data) != len(labels):
-                raise ShapeError(
-                    f"{len(data)} samples and {len(labels)} labels are no whole batches of {batch}"
-                )
+                told = f"{len(data)} samples and {len(labels)} labels are no whole batches of {batch}"
+                raise also(ShapeError(told), RuntimeError)
         self._samples = [(arrays, 0)]
 
     # Parameters in files.
@@ -454,18 +454,15 @@ class Net(Callbacks):
 
     def _number(self, layer: str) -> int:
         if layer not in self.top_names:
-            raise ModelError(
-                unknown(
-                    "layer", layer, self._layer_names, self._definition.location, "see net.layer_dict"
-                )
-            )
+            names, where = self._layer_names, self._definition.location
+            told = unknown("layer", layer, names, where, "see net.layer_dict")
+            raise also(ModelError(told), ValueError)
         return self._layer_names.index(layer)
 
     def _blob(self, name: str) -> str:
         if name not in self.blobs:
-            raise ModelError(
-                unknown("blob", name, self.blobs, self._definition.location, "see net.blobs")
-            )
+            told = unknown("blob", name, self.blobs, self._definition.location, "see net.blobs")
+            raise also(ModelError(told), KeyError)
         return name
 
     def _weights(self) -> Weights:

@@ -12,6 +12,7 @@ from demitasse import Location, ModelError, Runtime
 from demitasse_caffe.net import read_net
 from demitasse_caffe.outline import Outline
 from demitasse_caffe.paths import find_file
+from demitasse_caffe.pycaffe.definition import reaches_samples
 from demitasse_caffe.pycaffe.nccl import NCCL
 from demitasse_caffe.pycaffe.net import Net
 from demitasse_caffe.pycaffe.runtime import current, say, solver_overrides
@@ -45,10 +46,10 @@ class Solver:
             overrides["snapshot_format"] = "BINARYPROTO"  # scripts look for Caffe's own files
         if self.param.random_seed < 0:
             overrides |= solver_overrides()
+        solver = file.solver(overrides)
+        forced = _forced(self.param, path, messages) or reaches_samples(solver.train)
         self._trainer = runtime.program(
-            "interactive trainer",
-            file.solver(overrides),
-            backward="every blob" if _forced(self.param, path, messages) else "objective",
+            "interactive trainer", solver, backward="every blob" if forced else "objective"
         )
         self.net = Net._of(self._trainer.trained, runtime)
         self.test_nets = [Net._of(net, runtime) for net in self._trainer.test_nets]

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
 
+from demitasse import DemitasseError
+from demitasse_caffe.pycaffe.errors import as_raised
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -16,6 +19,10 @@ def in_turn(method: F) -> F:
     @wraps(method)
     def alone(self: Any, *arguments: Any, **options: Any) -> Any:
         with self.turn:
-            return method(self, *arguments, **options)
+            try:
+                return method(self, *arguments, **options)
+            except DemitasseError as error:
+                as_raised(error)
+                raise
 
     return cast("F", alone)

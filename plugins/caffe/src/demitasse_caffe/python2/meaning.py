@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+file = open
+"""As it was called."""
 
 _ORDERS: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt,
@@ -52,6 +57,45 @@ def ordered(order: str, a: Any, b: Any) -> Any:
         return _ORDERS[order](_kind(a), _kind(b))
 
 
+def cmp(a: Any, b: Any) -> int:
+    """-1, 0 or 1: how the first lies to the second."""
+    return int(bool(ordered(">", a, b))) - int(bool(ordered("<", a, b)))
+
+
+def in_order(values: Iterable[Any], *given: Any, **options: Any) -> list[Any]:
+    """``sorted(values, cmp, key, reverse)``."""
+    return sorted(values, **_keyed(given, options))
+
+
+def put_in_order(values: Any, *given: Any, **options: Any) -> Any:
+    """``values.sort(cmp, key, reverse)`` of a list; what else has such a method has it still."""
+    if isinstance(values, list):
+        return values.sort(**_keyed(given, options))
+    return values.sort(*given, **options)
+
+
+def _keyed(given: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    named = {**dict(zip(("cmp", "key", "reverse"), given, strict=False)), **options}
+    compare, key = named.pop("cmp", None), named.pop("key", None)
+    if compare is not None:
+        order, value = functools.cmp_to_key(compare), key
+        key = order if value is None else lambda each: order(value(each))
+    return {"key": key, **named}
+
+
+def advanced(iterator: Any) -> Any:
+    """``iterator.next()``, which cursors of databases have, too, that are no iterators."""
+    is_none = hasattr(iterator, "next") and not hasattr(iterator, "__next__")
+    return iterator.next() if is_none else next(iterator)
+
+
+def message_of(owner: Any) -> Any:
+    """``owner.message``, which was an exception's one argument."""
+    if isinstance(owner, BaseException) and not hasattr(owner, "message"):
+        return owner.args[0] if len(owner.args) == 1 else ""
+    return owner.message
+
+
 def rounded(number: Any, digits: int = 0) -> Any:
     """``round(number, digits)``: halves away from zero, and always a float."""
     if not isinstance(number, int | float | np.integer | np.floating) or not math.isfinite(number):
@@ -61,6 +105,26 @@ def rounded(number: Any, digits: int = 0) -> Any:
     # Where the product itself was rounded up to a half, the nearest is the other one.
     nearest = round(value, digits)
     return made if abs(made - value) <= abs(nearest - value) else nearest
+
+
+def binary(file: Any) -> Any:
+    """The bytes of a file that was opened without a ``b``, which changed nothing then."""
+    return _Bytes(file) if isinstance(file, io.TextIOWrapper) else file
+
+
+class _Bytes:
+    """A text file's bytes; the file stays open as long as they are asked for."""
+
+    def __init__(self, text: io.TextIOWrapper) -> None:
+        self._text = text
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._text.buffer, name)
+
+
+def bytes_of(value: Any) -> Any:
+    """``value.tostring()``, which is ``tobytes`` of arrays and images now."""
+    return value.tostring() if hasattr(value, "tostring") else value.tobytes()
 
 
 def _is_whole(value: Any) -> bool:

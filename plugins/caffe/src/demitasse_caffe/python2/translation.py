@@ -8,7 +8,7 @@ import io
 import re
 import tokenize
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 
@@ -18,6 +18,8 @@ _TRUE_DIVISION = re.compile(
     r"^from[ \t]+__future__[ \t]+import\b(?:[^\n#]|\\\n|(?<=[(,])\s*\n)*\bdivision\b", re.MULTILINE
 )
 _MEANING = "demitasse_caffe.python2.meaning"
+_BUILTINS = {"cmp", "file"}
+"""Names that Python had in every module, and has no more, where the module has no such name itself."""
 _ORDERS: dict[type[ast.cmpop], str] = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 
 
@@ -44,7 +46,7 @@ def translated(source: str, path: str, *, packaged: bool = False) -> ast.Module:
         tree = ast.parse(text, path)
     except TabError:
         tree = ast.parse(_with_spaces(text), path)
-    meaning = _Meaning(division)
+    meaning = _Meaning(division, _bound(tree))
     meaning.visit(tree)  # in place: a module stays that module
     ast.fix_missing_locations(tree)
     if meaning.used:
@@ -101,14 +103,31 @@ def _with_spaces(text: str) -> str:
 
 def _own(name: str) -> str:
     """What a function of ``meaning`` is called in a module: ``rounded`` takes round's place."""
+    if name in _BUILTINS:
+        return name
     return "round" if name == "rounded" else f"_python2_{name}"
 
 
-class _Meaning(ast.NodeTransformer):
-    """Calls of ``meaning`` in place of operators whose meaning has changed; ``used`` are their names."""
+def _bound(tree: ast.Module) -> set[str]:
+    """The names that some place in a module gives a meaning to."""
+    found = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(name, ast.Store() | ast.Del()) | ast.arg(name):
+                found.add(name)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case ast.alias(name, other):
+                found.add(other or name)
+    return found
 
-    def __init__(self, division: bool) -> None:
-        self._division = division
+
+class _Meaning(ast.NodeTransformer):
+    """Calls of ``meaning`` in place of what has another meaning now, or none, unless the module has
+    ``bound`` the name; ``used`` are the names of what is called."""
+
+    def __init__(self, division: bool, bound: set[str]) -> None:
+        self._division, self._bound = division, bound
         self._pickle: set[str] = set()
         self.used: set[str] = set()
 
@@ -118,12 +137,29 @@ class _Meaning(ast.NodeTransformer):
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.Call:
-        """A pickle that is read, whose strings Python 2 wrote as bytes."""
+        """A pickle that is read, whose strings Python 2 wrote as bytes, or written; an array's bytes;
+        a step of an iterator, or of a database's cursor; an order by a comparison."""
         self.generic_visit(node)
+        plain = not (node.args or node.keywords)
+        by_comparison = any(word.arg == "cmp" for word in node.keywords)
         match node.func:
-            case ast.Attribute(ast.Name(name), "load" | "loads") if name in self._pickle:
+            case ast.Attribute(owner, "tostring") if plain:
+                return self._call("bytes_of", node, owner)
+            case ast.Attribute(owner, "next") if plain:
+                return self._call("advanced", node, owner)
+            case ast.Name("next") if len(node.args) == 1 and "next" not in self._bound:
+                return self._call("advanced", node, *node.args)
+            case ast.Name("sorted") if (node.args[1:] or by_comparison) and "sorted" not in self._bound:
+                return self._call("in_order", node, *node.args, keywords=node.keywords)
+            case ast.Attribute(owner, "sort") if node.args or by_comparison:
+                return self._call("put_in_order", node, owner, *node.args, keywords=node.keywords)
+            case ast.Attribute(ast.Name(name), "load" | "loads" as how) if name in self._pickle:
                 if not node.keywords:
                     node.keywords.append(ast.keyword("encoding", ast.Constant("latin-1")))
+                if how == "load":
+                    self._in_bytes(node, 0)
+            case ast.Attribute(ast.Name(name), "dump") if name in self._pickle:
+                self._in_bytes(node, 1)
         return node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
@@ -150,12 +186,26 @@ class _Meaning(ast.NodeTransformer):
         return self._call("ordered", node, ast.Constant(order), node.left, node.comparators[0])
 
     def visit_Name(self, node: ast.Name) -> ast.Name:
-        """``round`` where it is read."""
-        if node.id == "round" and isinstance(node.ctx, ast.Load):
-            self.used.add("rounded")
+        """``round``, and what Python has no more, where it is read."""
+        if isinstance(node.ctx, ast.Load):
+            self.used |= {"rounded"} if node.id == "round" else {node.id} & _BUILTINS - self._bound
         return node
 
-    def _call(self, name: str, at: ast.expr, *arguments: ast.expr) -> ast.Call:
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        """An exception's text."""
+        self.generic_visit(node)
+        if node.attr == "message" and isinstance(node.ctx, ast.Load):
+            return self._call("message_of", node, node.value)
+        return node
+
+    def _in_bytes(self, node: ast.Call, number: int) -> None:
+        """Have an argument, a file that may have been opened as text, be read or written as bytes."""
+        if number < len(node.args):
+            node.args[number] = self._call("binary", node.args[number], node.args[number])
+
+    def _call(
+        self, name: str, at: ast.expr, *arguments: ast.expr, keywords: Sequence[ast.keyword] = ()
+    ) -> ast.Call:
         self.used.add(name)
-        made = ast.Call(ast.Name(_own(name), ast.Load()), list(arguments), [])
+        made = ast.Call(ast.Name(_own(name), ast.Load()), list(arguments), list(keywords))
         return ast.copy_location(made, at)
