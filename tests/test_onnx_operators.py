@@ -264,6 +264,20 @@ def test_a_choice_has_the_shape_that_all_three_make(runtime: Runtime, tmp_path: 
         np.testing.assert_allclose(found["z"], expected["z"], rtol=1e-5)
 
 
+def test_of_two_blobs_to_choose_from_neither_is_written_over(runtime: Runtime, tmp_path: Path) -> None:
+    """Nobody reads either of them again, and the result may lie where one of them does, not where
+    both do."""
+    nodes = [
+        helper.make_node("Abs", ["x"], ["chosen"]),
+        helper.make_node("Exp", ["x"], ["otherwise"]),
+        helper.make_node("Where", ["x", "chosen", "otherwise"], ["y"]),
+    ]
+    x = X.copy()
+    x[:, 1::2] = 0
+    found = read(runtime, model(nodes, {}), tmp_path).forward(x=x)["y"]
+    np.testing.assert_allclose(found, np.where(x != 0, np.abs(x), np.exp(x)), rtol=1e-6)
+
+
 def test_pads_below_zero_cut_off(runtime: Runtime, tmp_path: Path) -> None:
     node = helper.make_node("Pad", ["x", "pads", "value"], ["y"])
     constants = {"pads": np.array([0, 0, -1, 2, 0, 1, 1, -2]), "value": np.float32(1.5)}
