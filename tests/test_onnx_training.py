@@ -128,6 +128,29 @@ def test_statistics_are_a_batchs_in_training_where_the_file_says_so(
     np.testing.assert_allclose(tested, wanted, rtol=1e-9, atol=1e-9)
 
 
+def test_a_normalisation_that_trains_keeps_its_scale_where_another_follows(
+    runtime: Runtime, tmp_path: Path
+) -> None:
+    names = ("scale", "bias", "mean", "variance")
+    constants = {n: np.abs(random_array(4)).astype(np.float64) + 0.1 * i for i, n in enumerate(names)}
+    constants["k"] = np.array([2.0, -3.0, 0.5, 7.0]).reshape(4, 1, 1)
+    nodes = [
+        helper.make_node(
+            "BatchNormalization", ["x", *names], ["n", "m", "v"], name="n", training_mode=1
+        ),
+        helper.make_node("Mul", ["n", "k"], ["y"]),
+    ]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model(nodes, constants, ("n", 4, 6, 5)).SerializeToString())
+    net = runtime.net(path, phase="train", precision="f64")
+    over = {"axis": (0, 2, 3), "keepdims": True}
+    x = X.astype(np.float64)
+    apart = (x - x.mean(**over)) / np.sqrt(x.var(**over) + 1e-5)
+    scale, bias = (constants[n][:, None, None] for n in ("scale", "bias"))
+    wanted = (scale * apart + bias) * constants["k"]
+    np.testing.assert_allclose(net.forward(x=X)["y"], wanted, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
