@@ -278,6 +278,24 @@ def test_of_two_blobs_to_choose_from_neither_is_written_over(runtime: Runtime, t
     np.testing.assert_allclose(found, np.where(x != 0, np.abs(x), np.exp(x)), rtol=1e-6)
 
 
+@pytest.mark.parametrize("followers", [("Mul",), ("Add",), ("Mul", "Add"), ("Mul", "Relu"), ("Relu",)])
+@pytest.mark.parametrize("product", [False, True])
+def test_a_normalisation_with_a_scale_of_its_own_keeps_it_where_another_follows(
+    runtime: Runtime, product: bool, followers: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Also where all of them are folded into the weights of a convolution before them."""
+    names = ("scale", "bias", "mean", "variance")
+    constants = {n: np.abs(random_array(4 + i))[i:] + 0.1 for i, n in enumerate(names)}
+    constants |= {"w": W, "Mul": random_array(4, 1, 1), "Add": random_array(5, 1, 1)[1:]}
+    first = [helper.make_node("Conv", ["x", "w"], ["c"], group=2)] if product else []
+    nodes = [*first, helper.make_node("BatchNormalization", ["c" if product else "x", *names], ["t0"])]
+    for number, operator in enumerate(followers):
+        read_ = [f"t{number}", *([operator] if operator != "Relu" else [])]
+        nodes.append(helper.make_node(operator, read_, [f"t{number + 1}"]))
+    made = model(nodes, constants, outputs=(f"t{len(followers)}",))
+    agree(read(runtime, made, tmp_path).forward(x=X), reference_outputs(made, x=X), 1e-5)
+
+
 def test_pads_below_zero_cut_off(runtime: Runtime, tmp_path: Path) -> None:
     node = helper.make_node("Pad", ["x", "pads", "value"], ["y"])
     constants = {"pads": np.array([0, 0, -1, 2, 0, 1, 1, -2]), "value": np.float32(1.5)}
