@@ -50,6 +50,24 @@ def test_nodes_that_read_the_same_weights_have_them_in_common(runtime: Runtime, 
     assert owners == [["first", "second"], ["n1"], ["n1"], ["n2"], ["n2"]]
 
 
+def test_arrays_are_shared_wherever_among_the_inputs_they_are(runtime: Runtime, tmp_path: Path) -> None:
+    """And not by nodes that have one of two in common."""
+    equation = {"equation": "ab,nb,bc->nac"}
+    nodes = [
+        helper.make_node("Einsum", [first, "x", "c"], [made], name=made, **equation)
+        for made, first in (("p", "a"), ("q", "b"), ("y", "a"))
+    ]
+    constants = {"a": random_array(2, 3), "b": random_array(2, 3) + 1, "c": random_array(3, 4)}
+    x = random_array(5, 3)
+    net = read(runtime, model(nodes, constants, x.shape, ("p", "q", "y")), tmp_path)
+    owners = [sorted(name for name, _ in p.owners) for p in net.graph.parameters]
+    assert owners == [["p", "y"], ["p", "y"], ["q"], ["q"]]
+    found = net.forward(x=x)
+    for name, first in (("p", "a"), ("q", "b"), ("y", "a")):
+        wanted = np.einsum("ab,nb,bc->nac", constants[first], x, constants["c"])
+        np.testing.assert_allclose(found[name], wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_training_from_a_model_takes_the_steps_of_stochastic_gradients(
     runtime: Runtime, tmp_path: Path
 ) -> None:

@@ -191,12 +191,13 @@ class Nodes:
         """The name by which nodes that read the same learned arrays have them in common, as the branches
         of a siamese net do. Arrays that all have one value are kept once by exporters for nodes that
         have nothing to do with each other, as the scales of fresh batch normalisations."""
-        learned = [each for each in operands[1:] if isinstance(each, np.ndarray)]
+        held = {i: each for i, each in enumerate(operands) if isinstance(each, np.ndarray)}
         if node.op_type not in OPERATORS or OPERATORS[node.op_type].arrays is None:
             return ""
-        if all(array.size < 2 or (array == array.flat[0]).all() for array in learned):
+        if all(array.size < 2 or (array == array.flat[0]).all() for array in held.values()):
             return ""
-        return f"{node.op_type} {list(node.input[1:])} {sorted(attributes.items(), key=str)}"
+        names = [(place, node.input[place]) for place in held]
+        return f"{node.op_type} {names} {sorted(attributes.items(), key=str)}"
 
     def _name(self, first: str, number: int) -> str:
         """A layer's name, unlike all others."""
