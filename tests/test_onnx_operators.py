@@ -296,6 +296,17 @@ def test_a_normalisation_with_a_scale_of_its_own_keeps_it_where_another_follows(
     agree(read(runtime, made, tmp_path).forward(x=X), reference_outputs(made, x=X), 1e-5)
 
 
+def test_weights_that_are_computed_may_be_padded(runtime: Runtime, tmp_path: Path) -> None:
+    """A Pad that a convolution reads as its weights is not one that it can do itself."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["point"], axes=[2, 3]),
+        helper.make_node("Pad", ["point", "pads"], ["w"]),
+        helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1]),
+    ]
+    made = model(nodes, {"pads": np.array([0, 0, 1, 0, 0, 0, 1, 2])})
+    agree(read(runtime, made, tmp_path).forward(x=X), reference_outputs(made, x=X), 1e-5)
+
+
 def test_pads_below_zero_cut_off(runtime: Runtime, tmp_path: Path) -> None:
     node = helper.make_node("Pad", ["x", "pads", "value"], ["y"])
     constants = {"pads": np.array([0, 0, -1, 2, 0, 1, 1, -2]), "value": np.float32(1.5)}

@@ -235,7 +235,7 @@ class Nodes:
         made = node.output[0]
         readers = [other for other in self._nodes if made in other.input]
         if made in {value.name for value in self._graph.output} or any(
-            other.op_type not in _PADDED or list(other.input).count(made) != 1 for other in readers
+            other.op_type not in _PADDED or made in other.input[1:] for other in readers
         ):
             return None
         listed = operands[1] if len(operands) > 1 else attributes.get("pads")
