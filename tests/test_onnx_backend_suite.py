@@ -15,6 +15,7 @@ import onnx
 import onnx.backend.test
 import pytest
 from onnx import numpy_helper
+from onnx_models import composed
 
 import demitasse
 from demitasse import DemitasseError, Runtime
@@ -174,3 +175,17 @@ def test_operators_of_the_suite_give_what_they_have_to(runtime: Runtime, tmp_pat
     agreed, told = unlike(runtime, of_operators(), OPERATORS_REFUSED, tmp_path)
     assert not told
     assert agreed >= 150
+
+
+def test_a_whole_net_of_the_suite_gives_what_it_has_to() -> None:
+    """DenseNet-121 with its statistics and scales, its weights being all alike: each normalisation has a
+    scale of its own, and another behind it."""
+    path = DATA / "light" / "light_densenet121.onnx"
+    if not path.is_file():
+        pytest.skip("this onnx has no models light")
+    x = (np.arange(3 * 224 * 224) / (3 * 224 * 224)).reshape(1, 3, 224, 224).astype(np.float32)
+    tensor = path.with_name("light_densenet121_output_0.pb").read_bytes()
+    expected = numpy_helper.to_array(onnx.TensorProto.FromString(tensor))
+    with composed() as runtime, runtime.net(path) as net:
+        found = net.forward(data_0=x)["fc6_1"]
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
