@@ -323,8 +323,12 @@ def test_what_other_frameworks_nets_need_is_written_too(
         onnx.helper.make_node("Gelu", ["x"], ["soft"]),
         onnx.helper.make_node("Erf", ["x"], ["erf"]),
         onnx.helper.make_node("LayerNormalization", ["x", "w"], ["level"]),
+        onnx.helper.make_node("Cos", ["x"], ["cosine"]),
+        onnx.helper.make_node("Round", ["x"], ["whole"]),
+        onnx.helper.make_node("Floor", ["x"], ["below"]),
     ]
     names = ("turned", "large", "rows", "wide", "gate", "hard", "soft", "erf", "level")
+    names += ("cosine", "whole", "below")
     info = onnx.helper.make_tensor_value_info
     graph = onnx.helper.make_graph(
         nodes,
@@ -338,3 +342,38 @@ def test_what_other_frameworks_nets_need_is_written_too(
     onnx.save(onnx.helper.make_model(graph, opset_imports=versions, ir_version=9), first)
     second = runtime.program("export_onnx", first, tmp_path / "second.onnx", opset=opset)
     agree(evaluated(second, {"x": x}), evaluated(first, {"x": x}), 1e-5)
+
+
+def test_numbers_without_axes_stay_so_in_a_model(runtime: Runtime, tmp_path: Path) -> None:
+    """ONNX's checker compares shapes; and outputs that are constant keep their names."""
+    nodes = [
+        onnx.helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        onnx.helper.make_node("Mul", ["sum", "two"], ["y"]),
+        onnx.helper.make_node("Size", ["x"], ["count"]),
+        onnx.helper.make_node("Neg", ["two"], ["less"]),
+    ]
+    first = tmp_path / "first.onnx"
+    made = model(nodes, {"two": np.float32(2)}, (2, 3), ("y", "count", "less"))
+    made.graph.output[1].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    onnx.save(made, first)
+    second = runtime.program("export_onnx", first, tmp_path / "second.onnx")
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for found in (evaluated(second, {"x": x}), runtime.net(second).forward(x=x)):
+        assert {name: (array.shape, float(array)) for name, array in found.items()} == {
+            "y": ((), 30.0),
+            "count": ((), 6.0),
+            "less": ((), -2.0),
+        }
+
+
+def test_an_embedding_is_written_with_numbers_that_are_whole(runtime: Runtime, tmp_path: Path) -> None:
+    rows = np.random.default_rng(2).normal(size=(7, 3)).astype(np.float32)
+    index = np.array([[6, 0, 2], [2, 2, 5]])
+    made = model([onnx.helper.make_node("Gather", ["w", "x"], ["y"])], {"w": rows}, index.shape)
+    made.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    first = tmp_path / "first.onnx"
+    onnx.save(made, first)
+    second = runtime.program("export_onnx", first, tmp_path / "second.onnx")
+    real = {"x": index.astype(np.float32)}
+    assert np.array_equal(evaluated(second, real)["y"], rows[index])
+    assert np.array_equal(runtime.net(second).forward(**real)["y"], rows[index])

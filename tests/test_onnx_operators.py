@@ -264,6 +264,49 @@ def test_a_choice_has_the_shape_that_all_three_make(runtime: Runtime, tmp_path: 
         np.testing.assert_allclose(found["z"], expected["z"], rtol=1e-5)
 
 
+def test_of_two_blobs_to_choose_from_neither_is_written_over(runtime: Runtime, tmp_path: Path) -> None:
+    """Nobody reads either of them again, and the result may lie where one of them does, not where
+    both do."""
+    nodes = [
+        helper.make_node("Abs", ["x"], ["chosen"]),
+        helper.make_node("Exp", ["x"], ["otherwise"]),
+        helper.make_node("Where", ["x", "chosen", "otherwise"], ["y"]),
+    ]
+    x = X.copy()
+    x[:, 1::2] = 0
+    found = read(runtime, model(nodes, {}), tmp_path).forward(x=x)["y"]
+    np.testing.assert_allclose(found, np.where(x != 0, np.abs(x), np.exp(x)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("followers", [("Mul",), ("Add",), ("Mul", "Add"), ("Mul", "Relu"), ("Relu",)])
+@pytest.mark.parametrize("product", [False, True])
+def test_a_normalisation_with_a_scale_of_its_own_keeps_it_where_another_follows(
+    runtime: Runtime, product: bool, followers: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Also where all of them are folded into the weights of a convolution before them."""
+    names = ("scale", "bias", "mean", "variance")
+    constants = {n: np.abs(random_array(4 + i))[i:] + 0.1 for i, n in enumerate(names)}
+    constants |= {"w": W, "Mul": random_array(4, 1, 1), "Add": random_array(5, 1, 1)[1:]}
+    first = [helper.make_node("Conv", ["x", "w"], ["c"], group=2)] if product else []
+    nodes = [*first, helper.make_node("BatchNormalization", ["c" if product else "x", *names], ["t0"])]
+    for number, operator in enumerate(followers):
+        read_ = [f"t{number}", *([operator] if operator != "Relu" else [])]
+        nodes.append(helper.make_node(operator, read_, [f"t{number + 1}"]))
+    made = model(nodes, constants, outputs=(f"t{len(followers)}",))
+    agree(read(runtime, made, tmp_path).forward(x=X), reference_outputs(made, x=X), 1e-5)
+
+
+def test_weights_that_are_computed_may_be_padded(runtime: Runtime, tmp_path: Path) -> None:
+    """A Pad that a convolution reads as its weights is not one that it can do itself."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["point"], axes=[2, 3]),
+        helper.make_node("Pad", ["point", "pads"], ["w"]),
+        helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1]),
+    ]
+    made = model(nodes, {"pads": np.array([0, 0, 1, 0, 0, 0, 1, 2])})
+    agree(read(runtime, made, tmp_path).forward(x=X), reference_outputs(made, x=X), 1e-5)
+
+
 def test_pads_below_zero_cut_off(runtime: Runtime, tmp_path: Path) -> None:
     node = helper.make_node("Pad", ["x", "pads", "value"], ["y"])
     constants = {"pads": np.array([0, 0, -1, 2, 0, 1, 1, -2]), "value": np.float32(1.5)}

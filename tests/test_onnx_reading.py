@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, inliner
 from onnx_models import (
     W,
     X,
@@ -182,3 +182,27 @@ def test_weights_are_served_by_the_names_of_their_nodes(runtime: Runtime, tmp_pa
     arrays = runtime.read(tmp_path / "model.onnx").weights().parameters["conv1"]
     np.testing.assert_array_equal(arrays[0], W)
     np.testing.assert_array_equal(arrays[1], random_array(4))
+
+
+@pytest.mark.skipif(onnx.defs.onnx_opset_version() < 23, reason="this onnx has no Attention yet")
+@pytest.mark.parametrize("held", [(), ("k", "v")])
+def test_an_operator_that_onnx_says_in_others_is_read_as_those(
+    runtime: Runtime, held: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Attention, also with keys and values that are constant."""
+    if not hasattr(inliner, "inline_selected_functions"):
+        pytest.skip("this onnx does not put what it defines by others in place")
+    draw = np.random.default_rng(4)
+    arrays = {name: draw.normal(size=(1, 2, 4, 8)).astype(np.float32) for name in "xkv"}
+    node = helper.make_node("Attention", ["x", "k", "v"], ["y"], name="attention", is_causal=1)
+    made = model([node], {name: arrays[name] for name in held}, (1, 2, 4, 8), opset=23)
+    free = [name for name in "kv" if name not in held]
+    made.graph.input.extend(
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 2, 4, 8)) for name in free
+    )
+    x, k, v = (arrays[name].astype(np.float64) for name in "xkv")
+    scores = x @ k.swapaxes(2, 3) / np.sqrt(8)
+    powers = np.exp(scores) * np.tril(np.ones((4, 4)))
+    expected = powers / powers.sum(3, keepdims=True) @ v
+    found = read(runtime, made, tmp_path).forward(**{name: arrays[name] for name in ("x", *free)})
+    np.testing.assert_allclose(found["y"], expected, rtol=1e-5, atol=1e-6)

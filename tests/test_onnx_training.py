@@ -50,6 +50,24 @@ def test_nodes_that_read_the_same_weights_have_them_in_common(runtime: Runtime, 
     assert owners == [["first", "second"], ["n1"], ["n1"], ["n2"], ["n2"]]
 
 
+def test_arrays_are_shared_wherever_among_the_inputs_they_are(runtime: Runtime, tmp_path: Path) -> None:
+    """And not by nodes that have one of two in common."""
+    equation = {"equation": "ab,nb,bc->nac"}
+    nodes = [
+        helper.make_node("Einsum", [first, "x", "c"], [made], name=made, **equation)
+        for made, first in (("p", "a"), ("q", "b"), ("y", "a"))
+    ]
+    constants = {"a": random_array(2, 3), "b": random_array(2, 3) + 1, "c": random_array(3, 4)}
+    x = random_array(5, 3)
+    net = read(runtime, model(nodes, constants, x.shape, ("p", "q", "y")), tmp_path)
+    owners = [sorted(name for name, _ in p.owners) for p in net.graph.parameters]
+    assert owners == [["p", "y"], ["p", "y"], ["q"], ["q"]]
+    found = net.forward(x=x)
+    for name, first in (("p", "a"), ("q", "b"), ("y", "a")):
+        wanted = np.einsum("ab,nb,bc->nac", constants[first], x, constants["c"])
+        np.testing.assert_allclose(found[name], wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_training_from_a_model_takes_the_steps_of_stochastic_gradients(
     runtime: Runtime, tmp_path: Path
 ) -> None:
@@ -126,6 +144,29 @@ def test_statistics_are_a_batchs_in_training_where_the_file_says_so(
     tested = runtime.net(path, precision="f64").forward(x=X)["y"]
     wanted = normalised(constants["mean"], constants["variance"])
     np.testing.assert_allclose(tested, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_a_normalisation_that_trains_keeps_its_scale_where_another_follows(
+    runtime: Runtime, tmp_path: Path
+) -> None:
+    names = ("scale", "bias", "mean", "variance")
+    constants = {n: np.abs(random_array(4)).astype(np.float64) + 0.1 * i for i, n in enumerate(names)}
+    constants["k"] = np.array([2.0, -3.0, 0.5, 7.0]).reshape(4, 1, 1)
+    nodes = [
+        helper.make_node(
+            "BatchNormalization", ["x", *names], ["n", "m", "v"], name="n", training_mode=1
+        ),
+        helper.make_node("Mul", ["n", "k"], ["y"]),
+    ]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model(nodes, constants, ("n", 4, 6, 5)).SerializeToString())
+    net = runtime.net(path, phase="train", precision="f64")
+    over = {"axis": (0, 2, 3), "keepdims": True}
+    x = X.astype(np.float64)
+    apart = (x - x.mean(**over)) / np.sqrt(x.var(**over) + 1e-5)
+    scale, bias = (constants[n][:, None, None] for n in ("scale", "bias"))
+    wanted = (scale * apart + bias) * constants["k"]
+    np.testing.assert_allclose(net.forward(x=X)["y"], wanted, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,8 @@ FUNCTIONS: list[tuple[str, dict[str, float], Callable[[np.ndarray], np.ndarray]]
     ("hard_swish", {}, lambda x: x * gate(x)),
     ("error_function", {}, erf),
     ("gelu", {}, lambda x: x * (1 + erf(x / math.sqrt(2))) / 2),
+    ("sine", {}, np.sin),
+    ("sine", {"scale": 0.25, "shift": 0.5}, lambda x: np.sin(0.25 * x + 0.5)),
 ]
 
 
@@ -78,6 +80,18 @@ def test_gates_are_their_formulas_and_their_gradients_slopes(
     dx = compute(plugin, f"{name}_backward", dy, x, **attributes)
     slopes = dy * (formula(exact + 1e-6) - formula(exact - 1e-6)) / 2e-6
     np.testing.assert_allclose(dx, slopes, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", sorted(WITHIN))
+@pytest.mark.parametrize("plugin", PLUGINS)
+@pytest.mark.parametrize(("word", "rounding"), [("floor", np.floor), ("round", np.rint)])
+def test_numbers_are_rounded_to_whole_ones(
+    plugin: str, dtype: str, word: str, rounding: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    """Halves too, and what is whole already or beyond all fractions."""
+    random = np.random.default_rng(1).normal(0, 3, 200)
+    x = np.concatenate([random, np.arange(-8, 9) / 2, [1e9 + 0.5, -3e20, np.inf]]).astype(dtype)
+    assert np.array_equal(compute(plugin, word, x), rounding(x))
 
 
 @pytest.mark.parametrize("plugin", PLUGINS)

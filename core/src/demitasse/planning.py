@@ -135,10 +135,10 @@ class _Planner:
                 target, source = targets[output], sources[given]
                 if target is None or source is None or self.spec(target) != self.spec(source):
                     continue
-                root, read = self.find(source), [self.find(t) for t in node.inputs if t]
+                root, moved = self.find(source), self.find(target)
                 ours = {root.kind, target.kind} <= {"activation", "gradient"}
-                if ours and self.dies[root] == i and read.count(root) == 1:
-                    moved = self.find(target)
+                alone = [self.find(t) for t in node.inputs if t].count(root) == 1
+                if ours and alone and self.dies[root] == i == self.born[moved]:
                     self.dies[root] = self.dies.pop(moved)
                     self.born.pop(moved)
                     views = [tensor for tensor, old in self.lowered.root.items() if old is moved]

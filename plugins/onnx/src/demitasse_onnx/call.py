@@ -28,7 +28,8 @@ class Call:
     """A node of a model. ``operands`` has for each input the number of a bottom, the array of a
     constant, or None where it is left out; ``zeros`` are what a Pad before it put around its input, in
     the order of ``pads`` (all beginnings, then all ends). Calls with one name in ``shared`` have their
-    learned arrays in common. ``hint`` is what may be behind an error of shapes."""
+    learned arrays in common. ``hint`` is what may be behind an error of shapes. ``kinds`` has for each
+    input the kind of its numbers."""
 
     operator: str
     opset: int
@@ -37,6 +38,7 @@ class Call:
     zeros: Shape = ()
     shared: str = ""
     hint: str = ""
+    kinds: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,22 @@ class Operands:
         return self.attributes[name]
 
     def tensor(self, position: int = 0) -> Tensor:
-        """An input that the net computes. Raises ValueError for a constant, or none."""
+        """An input, also one that is constant. Raises ValueError for none, and for what are no
+        numbers."""
         value = self.values[position] if position < len(self.values) else None
-        if not isinstance(value, Tensor):
-            found = "is left out" if value is None else "is a constant"
-            raise ValueError(f"input {position} {found}; one that the net computes is supported")
-        return value
+        if value is None:
+            raise ValueError(f"input {position} is left out; it is needed")
+        if isinstance(value, Tensor):
+            return value
+        if value.dtype.kind not in "bfiu" or not value.size:
+            told = f"{value.dtype.name} of shape {value.shape}"
+            raise ValueError(f"input {position} is a constant of {told}; numbers are supported")
+        return self.fixed(f"input{position}", value.astype(np.float64))
+
+    def kind(self, position: int = 0) -> str:
+        """Of what kind an input's numbers are; real where nobody says."""
+        kinds = self.call.kinds
+        return kinds[position] if position < len(kinds) else "real"
 
     def constant(self, position: int) -> np.ndarray | None:
         """An input that is constant, None where it is left out. Raises ValueError if it is computed."""

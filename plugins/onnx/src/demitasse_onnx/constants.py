@@ -14,6 +14,10 @@ LARGEST_MADE = 2**24
 """Elements of a constant that is made of others: a few nodes that each double one would else fill any
 memory. What is made in real models are shapes, and tables of places."""
 
+LARGEST_FILLED = 2**27
+"""Elements of a constant that is one number: the weights of the largest layer of VGG, in models that
+have lost their own."""
+
 Arrays = Sequence[np.ndarray]
 Attributes = Mapping[str, Any]
 Maker = Callable[[Arrays, Attributes], Any]
@@ -30,6 +34,8 @@ CASTS: Mapping[int, type[np.generic]] = MappingProxyType(
         9: np.bool_,
         10: np.float16,
         11: np.float64,
+        12: np.uint32,
+        13: np.uint64,
         16: np.float32,
     }
 )
@@ -68,7 +74,7 @@ def constant(attributes: Attributes) -> np.ndarray:
             return value
         if name in kinds and not isinstance(value, str | np.ndarray):
             return np.array(value, kinds[name])
-    raise ValueError(f"has no value, or one of a kind that is not read ({', '.join(attributes)})")
+    raise ValueError("has no value, or one of a kind that is not read (read are numbers, and lists)")
 
 
 def bounded(size: float, what: str = "constant") -> None:
@@ -138,10 +144,12 @@ def _split(arrays: Arrays, attributes: Attributes) -> list[np.ndarray]:
 
 
 def _filled(arrays: Arrays, attributes: Attributes) -> np.ndarray:
+    """One number, seen in a shape: that takes no memory."""
     shape = _numbers(arrays[0])
-    bounded(math.prod(shape))
+    if math.prod(shape) > LARGEST_FILLED:
+        raise ValueError(f"makes a constant of more than {LARGEST_FILLED} elements")
     value = attributes.get("value", np.zeros(1, np.float32))
-    return np.full(shape, value.reshape(-1)[0], value.dtype)
+    return np.broadcast_to(value.reshape(-1)[:1].reshape(()), shape)
 
 
 def _expand(arrays: Arrays, attributes: Attributes) -> np.ndarray:
@@ -219,9 +227,77 @@ def _clipped(arrays: Arrays, attributes: Attributes) -> np.ndarray:
 
 def _running(arrays: Arrays, attributes: Attributes) -> np.ndarray:
     x, axis = arrays[0], int(arrays[1].reshape(()))
-    if attributes.get("exclusive") or attributes.get("reverse"):
-        raise ValueError("exclusive and reverse are not read")
-    return np.cumsum(x, axis, dtype=x.dtype)
+    x = np.flip(x, axis) if attributes.get("reverse") else x
+    made: np.ndarray = np.cumsum(x, axis, dtype=x.dtype)
+    made = made - x if attributes.get("exclusive") else made
+    return np.flip(made, axis) if attributes.get("reverse") else made
+
+
+def _within(index: np.ndarray, extent: int) -> np.ndarray:
+    """Indices counted from 0. Raises ValueError for one that is not of so many."""
+    if index.size and not -extent <= index.min() <= index.max() < extent:
+        raise ValueError(f"an index of {index.reshape(-1)[:8].tolist()} is not one of {extent}")
+    return np.where(index < 0, index + extent, index)
+
+
+def _gather_elements(arrays: Arrays, attributes: Attributes) -> np.ndarray:
+    data, index = arrays
+    axis = attributes.get("axis", 0)
+    places: list[np.ndarray] = list(np.indices(index.shape, sparse=True))
+    places[axis] = _within(index, data.shape[axis])
+    taken: np.ndarray = data[tuple(places)]
+    return taken
+
+
+def _gather_slices(arrays: Arrays, attributes: Attributes) -> np.ndarray:
+    """GatherND: the last axis of the indices counts the axes of the data, behind those in common."""
+    data, index = arrays
+    common = attributes.get("batch_dims", 0)
+    count = index.shape[-1]
+    if not 0 <= common < index.ndim or common + count > data.ndim:
+        raise ValueError(f"indices of shape {index.shape} do not fit data of shape {data.shape}")
+    chosen = [_within(index[..., i], data.shape[common + i]) for i in range(count)]
+    bounded(math.prod(index.shape[:-1]) * math.prod(data.shape[common + count :]))
+    before = np.indices(index.shape[:-1], sparse=True)[:common]
+    taken: np.ndarray = data[(*before, *chosen)]
+    return taken
+
+
+def _scattered(arrays: Arrays, attributes: Attributes) -> np.ndarray:
+    """ScatterElements, which was Scatter."""
+    data, index, updates = arrays
+    _only_put(attributes)
+    axis, made = attributes.get("axis", 0), arrays[0].copy()
+    if index.shape != updates.shape or index.ndim != data.ndim:
+        raise ValueError(f"indices of shape {index.shape} do not fit updates of {updates.shape}")
+    places: list[np.ndarray] = list(np.indices(index.shape, sparse=True))
+    places[axis] = _within(index, data.shape[axis])
+    made[tuple(places)] = updates
+    return made
+
+
+def _scattered_slices(arrays: Arrays, attributes: Attributes) -> np.ndarray:
+    data, index, updates = arrays
+    _only_put(attributes)
+    if not index.ndim or index.shape[-1] > data.ndim:
+        raise ValueError(f"indices of shape {index.shape} do not fit data of shape {data.shape}")
+    made = data.copy()
+    made[tuple(_within(index[..., i], data.shape[i]) for i in range(index.shape[-1]))] = updates
+    return made
+
+
+def _only_put(attributes: Attributes) -> None:
+    if attributes.get("reduction", "none") != "none":
+        raise ValueError(f"reduction {attributes['reduction']!r} is not read, only none")
+
+
+def _not_zero(arrays: Arrays, attributes: Attributes) -> np.ndarray:
+    return np.array(np.nonzero(arrays[0]), np.int64)
+
+
+def _triangle(arrays: Arrays, attributes: Attributes) -> np.ndarray:
+    shift = int(arrays[1].reshape(())) if len(arrays) > 1 else 0
+    return (np.triu if attributes.get("upper", 1) else np.tril)(arrays[0], shift)
 
 
 def _where(arrays: Arrays, attributes: Attributes) -> np.ndarray:
@@ -263,6 +339,7 @@ _MAKERS: Mapping[str, Maker] = MappingProxyType(
         "Add": _several(np.add),
         "And": _several(np.logical_and),
         "Cast": _cast,
+        "CastLike": lambda arrays, attributes: arrays[0].astype(arrays[1].dtype),
         "Ceil": _each(np.ceil),
         "Clip": _clipped,
         "Concat": _concat,
@@ -280,6 +357,8 @@ _MAKERS: Mapping[str, Maker] = MappingProxyType(
         ),
         "Floor": _each(np.floor),
         "Gather": _gather,
+        "GatherElements": _gather_elements,
+        "GatherND": _gather_slices,
         "Greater": _several(np.greater),
         "GreaterOrEqual": _several(np.greater_equal),
         "Identity": lambda arrays, attributes: arrays[0],
@@ -291,6 +370,7 @@ _MAKERS: Mapping[str, Maker] = MappingProxyType(
         "Mod": _modulo,
         "Mul": _several(np.multiply),
         "Neg": _each(np.negative),
+        "NonZero": _not_zero,
         "Not": _each(np.logical_not),
         "Or": _several(np.logical_or),
         "Pow": lambda arrays, attributes: np.power(*arrays).astype(arrays[0].dtype),
@@ -303,6 +383,9 @@ _MAKERS: Mapping[str, Maker] = MappingProxyType(
         "ReduceSum": _reduced(np.sum),
         "Reshape": _reshape,
         "Round": _each(np.round),
+        "Scatter": _scattered,
+        "ScatterElements": _scattered,
+        "ScatterND": _scattered_slices,
         "Sign": _each(np.sign),
         "Sin": _each(np.sin),
         "Slice": _slice,
@@ -312,8 +395,10 @@ _MAKERS: Mapping[str, Maker] = MappingProxyType(
         "Sub": _several(np.subtract),
         "Tile": _tile,
         "Transpose": lambda arrays, attributes: arrays[0].transpose(attributes.get("perm")),
+        "Trilu": _triangle,
         "Unsqueeze": lambda arrays, attributes: np.expand_dims(arrays[0], _axes(arrays, attributes)),
         "Where": _where,
+        "Xor": _several(np.logical_xor),
     }
 )
 

@@ -162,6 +162,8 @@ class Exporter:
         for parameter in graph.parameters:
             layer, index = parameter.owners[0]
             self._known[parameter.tensor] = np.asarray(params[layer][index], np.float32)
+        # An output that is constant is a copy, under its name, of what has another.
+        self._taken |= {key for key, tensor in graph.outputs.items() if tensor in self._known}
         # The names that users know go to inputs, then to the last blob of each name.
         for name, tensor in (*graph.inputs.items(), *graph.blobs.items()):
             if tensor not in self._names and name not in self._taken:
@@ -199,7 +201,7 @@ class Exporter:
             ],
             outputs,
             [
-                numpy_helper.from_array(np.ascontiguousarray(array), key)
+                numpy_helper.from_array(np.asarray(array, order="C"), key)
                 for key, array in self._arrays.items()
                 if key in used
             ],
@@ -215,7 +217,8 @@ class Exporter:
     def _output(self, key: str, tensor: Tensor) -> onnx.ValueInfoProto:
         """An output under its own name: a copy where the tensor is an input, or has other names too."""
         if self.name(tensor) != key or tensor.kind != "activation":
-            name = key if key not in self._taken else self.fresh(f"{key}.output")
+            free = key not in self._taken or tensor in self._known
+            name = key if free else self.fresh(f"{key}.output")
             self._nodes.append(onnx.helper.make_node("Identity", [self.name(tensor)], [name]))
             self._taken.add(name)
             key = name

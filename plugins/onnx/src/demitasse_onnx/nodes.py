@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import onnx
 from demitasse import Layer, Location, ModelError, shortened, unknown
 from demitasse_onnx.call import Call, Shape
 from demitasse_onnx.constants import MADE, made_of
+from demitasse_onnx.kinds import REAL, kind_made, kind_of, kind_of_type
 from demitasse_onnx.operators import OPERATORS
 from demitasse_onnx.patterns import written_as_one
 from demitasse_onnx.values import array, attribute
@@ -21,6 +22,8 @@ SUPPORTED = "as the README of demitasse-onnx lists them"
 _DOMAINS = ("", "ai.onnx")
 READ = (set(OPERATORS) - {"Input", "Loss", "Samples"}) | MADE
 """ONNX's operators that are read; the others are the reader's own."""
+
+_FLOW = ("If", "Loop", "Scan")
 
 _PADDED = ("Conv", "AveragePool")
 """Operators that put zeros around their input themselves."""
@@ -46,6 +49,9 @@ class Nodes:
         self._location, self._initializers = Location(str(path)), initializers
         self._constants: dict[str, np.ndarray] = {}
         self._made = {value.name for value in graph.input if value.name not in initializers}
+        self._kinds = {  # of what the inputs and the nodes make
+            value.name: kind_of_type(value.type.tensor_type.elem_type) for value in graph.input
+        }
         self._padded: dict[str, tuple[str, Shape]] = {}  # what a Pad reads, and its zeros, by its output
         self._layers = set(self._made)  # their names
         self._used: set[str] = set()
@@ -70,6 +76,7 @@ class Nodes:
             operator = shortened(repr(node.op_type)[1:-1])  # on one line, whatever it is
             name = shortened(node.name, quoted=True)
             where = f"{self._path}: node {number} {name} ({operator})"
+            _check_known(node, where)
             operands = [self._operand(each, number, where) for each in node.input]
             about = f"node {name} ({operator})"
             attributes = {each.name: attribute(each, self._path, about) for each in node.attribute}
@@ -77,13 +84,14 @@ class Nodes:
             if node.op_type in MADE and not any(isinstance(operand, str) for operand in operands):
                 self._work_out(node, operands, attributes, where)
                 continue
-            _check_known(node, where)
             if node.op_type == "Pad" and (zeros := self._zeros(node, operands, attributes)) is not None:
                 self._made.add(node.output[0])
                 self._padded[node.output[0]] = (str(operands[0]), zeros)
                 continue
-            yield self._layer(node, operands, attributes, number)
+            kinds = [self._kind(operand) for operand in operands]
+            yield self._layer(node, operands, attributes, number, kinds)
             self._made.update(each for each in node.output if each)
+            self._kinds.update(dict.fromkeys(node.output, kind_made(node, kinds, attributes)))
         yield from self._outputs({name for number in needed for name in self._nodes[number].input})
 
     def _work_out(
@@ -138,6 +146,11 @@ class Nodes:
             raise ModelError(unknown("input", name, {*self._made, *self._constants}, where))
         return self._constants[name]
 
+    def _kind(self, operand: Operand) -> str:
+        if isinstance(operand, np.ndarray):
+            return kind_of(operand.dtype)
+        return REAL if operand is None else self._kinds.get(operand, REAL)
+
     def _check_new(self, node: onnx.NodeProto, where: str) -> None:
         before = {*self._made, *self._constants, *self._initializers}
         if taken := {name for name in node.output if name} & before:
@@ -149,6 +162,7 @@ class Nodes:
         operands: list[Operand],
         attributes: dict[str, Any],
         number: int,
+        kinds: Sequence[str],
     ) -> Layer:
         zeros: Shape = ()
         if isinstance(operands[0] if operands else None, str) and str(operands[0]) in self._padded:
@@ -168,19 +182,22 @@ class Nodes:
         tops = tuple(name or f"{node.name or number}.{place}" for place, name in enumerate(outputs))
         name = self._name(node.name or (tops[0] if tops else str(number)), number)
         shared = self._shared(node, operands, attributes)
-        call = Call(node.op_type, self._opset, attributes, tuple(places), zeros, shared, self._hint)
+        call = Call(
+            node.op_type, self._opset, attributes, tuple(places), zeros, shared, self._hint, tuple(kinds)
+        )
         return Layer(name, "onnx", tuple(bottoms), tops, call, self._location)
 
     def _shared(self, node: onnx.NodeProto, operands: list[Operand], attributes: dict[str, Any]) -> str:
         """The name by which nodes that read the same learned arrays have them in common, as the branches
         of a siamese net do. Arrays that all have one value are kept once by exporters for nodes that
         have nothing to do with each other, as the scales of fresh batch normalisations."""
-        learned = [each for each in operands[1:] if isinstance(each, np.ndarray)]
+        held = {i: each for i, each in enumerate(operands) if isinstance(each, np.ndarray)}
         if node.op_type not in OPERATORS or OPERATORS[node.op_type].arrays is None:
             return ""
-        if all(array.size < 2 or (array == array.flat[0]).all() for array in learned):
+        if all(array.size < 2 or (array == array.flat[0]).all() for array in held.values()):
             return ""
-        return f"{node.op_type} {list(node.input[1:])} {sorted(attributes.items(), key=str)}"
+        names = [(place, node.input[place]) for place in held]
+        return f"{node.op_type} {names} {sorted(attributes.items(), key=str)}"
 
     def _name(self, first: str, number: int) -> str:
         """A layer's name, unlike all others."""
@@ -195,13 +212,19 @@ class Nodes:
 
     def _outputs(self, read: set[str]) -> Iterator[Layer]:
         """A net's outputs are the blobs that no layer reads: of one that nodes read, a layer in place
-        makes it anew."""
+        makes it anew; one that is constant is a layer without a bottom."""
         for value in self._graph.output:
-            if value.name not in self._made:
-                raise ModelError(unknown("output", value.name, self._made, self._path))
-            if value.name in read:
-                call, name = Call("Identity", self._opset, {}, (0,)), f"{value.name}.output"
-                blob = (value.name,)
+            blob, name = (value.name,), f"{value.name}.output"
+            known = {**self._constants, **self._initializers}
+            if value.name not in self._made and value.name in known:
+                held = self._operand(value.name, len(self._nodes), f"{self._path}: output")
+                assert isinstance(held, np.ndarray)
+                call = Call("Identity", self._opset, {}, (held,))
+                yield Layer(name, "onnx", (), blob, call, self._location)
+            elif value.name not in self._made:
+                raise ModelError(unknown("output", value.name, {*self._made, *known}, self._path))
+            elif value.name in read:
+                call = Call("Identity", self._opset, {}, (0,))
                 yield Layer(name, "onnx", blob, blob, call, self._location)
 
     def _zeros(
@@ -212,7 +235,7 @@ class Nodes:
         made = node.output[0]
         readers = [other for other in self._nodes if made in other.input]
         if made in {value.name for value in self._graph.output} or any(
-            other.op_type not in _PADDED or list(other.input).count(made) != 1 for other in readers
+            other.op_type not in _PADDED or made in other.input[1:] for other in readers
         ):
             return None
         listed = operands[1] if len(operands) > 1 else attributes.get("pads")
@@ -233,6 +256,12 @@ class Nodes:
 def _check_known(node: onnx.NodeProto, where: str) -> None:
     """Raise ModelError for an operator that is not read."""
     ours = node.domain in _DOMAINS
+    if ours and node.op_type not in READ and onnx.defs.has(node.op_type):
+        told = "; exporters write none for shapes that are fixed" if node.op_type in _FLOW else ""
+        raise ModelError(
+            f"{where}: ONNX's operator {node.op_type!r} is not supported ({len(READ)} are, {SUPPORTED})"
+            f"{told}"
+        )
     if not ours or node.op_type not in READ:
         kind = node.op_type if ours else f"{node.domain}.{node.op_type}"
         raise ModelError(unknown("operator", kind, READ, where, SUPPORTED))

@@ -19,6 +19,7 @@ from demitasse.operations import (
     define,
     define_function,
     per_element,
+    same_as,
     shape_attribute,
 )
 
@@ -134,6 +135,29 @@ OPERATIONS = (
         "dy * 2 / sqrt(pi) * exp(-x^2)",
         "x",
         30,
+    ),
+    *(
+        _define(
+            word,
+            f"y = {formula}",
+            inputs="x",
+            outputs="y",
+            shapes=same_as("x"),
+            flops=per_element("x"),
+            aliases=["y = x"],
+        )
+        for word, formula in (
+            ("floor", "the largest whole number that is not above x"),
+            ("round", "the whole number next to x, of two the even one"),
+        )
+    ),
+    *define_function(
+        "sine",
+        "sin(scale * x + shift)",
+        "dy * scale * cos(scale * x + shift)",
+        "x",
+        20,
+        {"scale": 1.0, "shift": 0.0},
     ),
     *define_function(
         "gelu",

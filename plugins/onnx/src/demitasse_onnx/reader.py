@@ -18,9 +18,11 @@ from demitasse import (
     Solver,
     Weights,
     looks_like,
+    shortened,
     unknown,
 )
 from demitasse_onnx.call import LARGEST, MOST_AXES, Call, Shape
+from demitasse_onnx.functions import without_functions
 from demitasse_onnx.nodes import Nodes
 from demitasse_onnx.operators import OPERATORS
 from demitasse_onnx.values import check_texts, type_name
@@ -28,7 +30,8 @@ from demitasse_onnx.values import check_texts, type_name
 _TYPES = onnx.TensorProto
 NUMBERS = (
     *(_TYPES.FLOAT, _TYPES.DOUBLE, _TYPES.FLOAT16, _TYPES.BFLOAT16),
-    *(_TYPES.UINT8, _TYPES.INT8, _TYPES.UINT16, _TYPES.INT16, _TYPES.INT32, _TYPES.INT64),
+    *(_TYPES.UINT8, _TYPES.UINT16, _TYPES.UINT32, _TYPES.UINT64, _TYPES.BOOL),
+    *(_TYPES.INT8, _TYPES.INT16, _TYPES.INT32, _TYPES.INT64),
 )
 """What inputs may be: all are given as real numbers."""
 
@@ -56,9 +59,8 @@ class OnnxReader:
                 f"{path}: is no ONNX model, or one without a node: it {looks_like(data[:512])}"
             )
         check_texts(self._model, path)
-        if self._model.functions:
-            self._model = _without_functions(self._model, path)
         self._opset = self._version()
+        self._model = without_functions(self._model, self._opset, path)
 
     def net(self, phase: str, overrides: Mapping[str, Any] | None = None) -> NetDefinition:
         """The layers; the phase decides what dropout does, nothing else. ``overrides`` set the shapes
@@ -98,9 +100,11 @@ class OnnxReader:
         if not said and self._model.ir_version < _VERSIONED:
             return 1
         if not said or not 1 <= said[0] <= newest:
+            others = ", ".join(sorted({shortened(each.domain) for each in self._model.opset_import}))
             told = f"version {said[0]}" if said else "no version"
+            only = f", only of those of {others}" if others and not said else ""
             raise ModelError(
-                f"{self._path}: says {told} of ONNX's operators (opset); 1 to {newest} are known"
+                f"{self._path}: says {told} of ONNX's operators (opset){only}; 1 to {newest} are known"
             )
         return said[0]
 
@@ -123,7 +127,10 @@ class OnnxReader:
         for name, value in inputs.items():
             where = f"{self._path}: input {name!r}"
             tensor = value.type.tensor_type
-            if not value.type.HasField("tensor_type") or tensor.elem_type not in NUMBERS:
+            if not value.type.HasField("tensor_type"):
+                told = (value.type.WhichOneof("value") or "value of no").replace("_", " ")
+                raise ModelError(f"{where}: is of {told}; arrays of numbers (tensors) are supported")
+            if tensor.elem_type not in NUMBERS:
                 raise ModelError(
                     f"{where}: has elements of type {type_name(tensor.elem_type)}; numbers are supported"
                 )
@@ -168,14 +175,3 @@ class OnnxReader:
 
 def _declared(shape: onnx.TensorShapeProto) -> Shape:
     return tuple(dim.dim_value if dim.HasField("dim_value") else 1 for dim in shape.dim)
-
-
-def _without_functions(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
-    """A model whose own functions stand where they are called."""
-    from onnx.inliner import inline_local_functions
-
-    try:
-        return inline_local_functions(model)
-    except (RuntimeError, ValueError, onnx.onnx_cpp2py_export.checker.ValidationError) as error:
-        told = " ".join(str(error).split())
-        raise ModelError(f"{path}: its own functions cannot be put in place: {told}") from error

@@ -23,6 +23,8 @@ _TYPES: dict[int, tuple[str, str]] = {
     onnx.TensorProto.INT8: ("i1", "int32_data"),
     onnx.TensorProto.UINT8: ("u1", "int32_data"),
     onnx.TensorProto.UINT16: ("<u2", "int32_data"),
+    onnx.TensorProto.UINT32: ("<u4", "uint64_data"),
+    onnx.TensorProto.UINT64: ("<u8", "uint64_data"),
     onnx.TensorProto.BOOL: ("?", "int32_data"),
 }
 _NAMES: dict[int, str] = {number: name for name, number in onnx.TensorProto.DataType.items()}
@@ -80,7 +82,7 @@ def array(tensor: onnx.TensorProto, path: Path, what: str) -> np.ndarray:
         )
     numbers = np.frombuffer(data, dtype).reshape(shape)
     if tensor.data_type == onnx.TensorProto.BFLOAT16:  # the upper half of a float32, which NumPy has
-        numbers = (numbers.astype("<u4") << 16).view("<f4")
+        numbers = np.left_shift(numbers.astype("<u4"), 16, out=np.empty(shape, "<u4")).view("<f4")
         numbers.flags.writeable = False
     return numbers
 

@@ -238,6 +238,16 @@ def _logarithm(out: Exporter, node: Node) -> None:
         out.emit(node, "Mul", [made, out.number(node, "factor", factor)], last=True)
 
 
+def _gathered(out: Exporter, node: Node) -> None:
+    rows, index = _inputs(node)
+    numbers = out.emit(node, "Cast", [out.name(index)], to=7)  # int64
+    out.emit(node, "Gather", [out.name(rows), numbers], last=True, axis=0)
+
+
+def _sine(out: Exporter, node: Node) -> None:
+    out.emit(node, "Sin", [_affine(out, node, _x(out, node))], last=True)
+
+
 def _power(out: Exporter, node: Node) -> None:
     power, scale, shift = (node.attributes[name] for name in ("power", "scale", "shift"))
     if power == 1 and not shift:
@@ -431,6 +441,8 @@ WORDS: dict[str, Word] = {
     "elu": _simple("Elu", alpha="alpha"),
     "error_function": _simple("Erf"),
     "exponential": _exponential,
+    "floor": _simple("Floor"),
+    "gather": _gathered,
     "gelu": _gelu,
     "greater": _greater,
     "hard_sigmoid": _hard_sigmoid,
@@ -451,9 +463,11 @@ WORDS: dict[str, Word] = {
     "relu": _relu,
     "resample": _resampled,
     "reshape": _reshape,
+    "round": _simple("Round"),
     "scale": _scale,
     "select": _select,
     "sigmoid": _simple("Sigmoid"),
+    "sine": _sine,
     "slice": _sliced,
     "softmax": _simple("Softmax", axis="axis"),
     "softplus": _simple("Softplus"),

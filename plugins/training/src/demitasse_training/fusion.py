@@ -23,7 +23,8 @@ def fuse_normalisations(graph: Graph) -> None:
         if node.operation.name not in NORMALISATIONS:
             continue
         chain = [node]
-        if (scale := follower(node)) is not None and _scales_channels(scale):
+        plain = node.inputs[-2:] == [None, None]  # it has no scale and no level of its own
+        if plain and (scale := follower(node)) is not None and _scales_channels(scale):
             node.inputs[-2:] = scale.inputs[1:]
             chain.append(scale)
         if (relu := follower(chain[-1])) is not None and _rectifies(relu):

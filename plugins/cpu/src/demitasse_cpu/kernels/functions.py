@@ -356,6 +356,10 @@ _FUNCTIONS: dict[str, tuple[str, tuple[str, ...], str, float]] = {
     "hard_swish_backward": ("hard_swish_backward", ("scale", "shift"), "functions", 1),
     "error_function": ("error_function", (), "functions", 2 * _EXP),
     "error_function_backward": ("error_function_backward", (), "functions", _EXP),
+    "floor": ("floor", (), "functions", 1),
+    "round": ("nearest", (), "functions", 1),
+    "sine": ("sine", ("scale", "shift"), "functions", 2 * _EXP),
+    "sine_backward": ("sine_backward", ("scale", "shift"), "functions", 2 * _EXP),
 }
 """By operation: the loop, the attributes it takes, where it stands, and its work for an element."""
 

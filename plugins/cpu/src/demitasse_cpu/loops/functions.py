@@ -388,6 +388,38 @@ def error_function_backward(dy: Array, x: Array, dx: Array, begin: int, end: int
 
 
 @compiled()
+def floor(x: Array, y: Array, begin: int, end: int) -> None:
+    x, y = x[begin:end], y[begin:end]
+    for i in range(y.size):
+        put(y, i, np.floor(got(x, i)))
+
+
+@compiled()
+def nearest(x: Array, y: Array, begin: int, end: int) -> None:
+    x, y = x[begin:end], y[begin:end]
+    for i in range(y.size):
+        put(y, i, np.rint(got(x, i)))
+
+
+@compiled()
+def sine(x: Array, y: Array, scale: float, shift: float, begin: int, end: int) -> None:
+    a, b = number(scale, x), number(shift, x)
+    x, y = x[begin:end], y[begin:end]
+    for i in range(y.size):
+        put(y, i, np.sin(a * got(x, i) + b))
+
+
+@compiled()
+def sine_backward(
+    dy: Array, x: Array, dx: Array, scale: float, shift: float, begin: int, end: int
+) -> None:
+    a, b = number(scale, x), number(shift, x)
+    dy, x, dx = dy[begin:end], x[begin:end], dx[begin:end]
+    for i in range(dx.size):
+        put(dx, i, got(dy, i) * a * np.cos(a * got(x, i) + b))
+
+
+@compiled()
 def gelu(x: Array, y: Array, begin: int, end: int) -> None:
     half, one, root = number(0.5, x), number(1, x), number(math.sqrt(0.5), x)
     x, y = x[begin:end], y[begin:end]

@@ -14,24 +14,34 @@ from demitasse_onnx.call import Call, Made, Operator, Value
 from demitasse_onnx.constants import MADE, made_of
 from demitasse_onnx.operators import (
     arithmetic,
+    condition,
+    einsum,
     function,
+    indexing,
     normalization,
+    pool,
     product,
     recurrent,
     reduction,
     resampling,
+    rounding,
     shape,
     window,
 )
 
 _FAMILIES = (
     arithmetic,
+    condition,
+    einsum,
     function,
+    indexing,
     normalization,
+    pool,
     product,
     recurrent,
     reduction,
     resampling,
+    rounding,
     shape,
     window,
 )

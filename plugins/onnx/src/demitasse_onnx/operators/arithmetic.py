@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from demitasse import Tensor
-from demitasse_onnx.call import Expand, Operands, Operator, Shape
+from demitasse_onnx.call import Expand, Operands, Operator, Shape, Value
+from demitasse_onnx.kinds import WHOLE
+from demitasse_onnx.operators.rounding import sign, stepped
 from demitasse_onnx.operators.shape import repeated
 
 
-def _core(shape: Shape, of: Shape) -> tuple[int, Shape]:
+def core_of(shape: Shape, of: Shape) -> tuple[int, Shape]:
     """Where in ``of`` a shape that is repeated along the other axes has its extents: the first axis,
     and them. Raises ValueError where it does not fit."""
     if len(shape) > len(of):
@@ -25,7 +27,7 @@ def _core(shape: Shape, of: Shape) -> tuple[int, Shape]:
         raise ValueError(f"{shape} cannot be repeated to make {of}")
     long = [axis for axis, extent in enumerate(full) if extent > 1]
     if not long:
-        axis = min(1, len(of) - 1)
+        axis = max(0, min(1, len(of) - 1))
         return axis, full[axis : axis + 1]
     return long[0], full[long[0] : long[-1] + 1]
 
@@ -38,7 +40,7 @@ def _along(
         other = np.asarray(other)
     if isinstance(other, np.ndarray) and other.dtype.kind not in "fiu":
         raise ValueError(f"an operand is of {other.dtype.name}, not of numbers")
-    axis, core = _core(tuple(other.shape), x.shape)
+    axis, core = core_of(tuple(other.shape), x.shape)
     wanted = x.shape[axis : axis + len(core)]
     if isinstance(other, np.ndarray):
         return axis, given.fixed(name, np.broadcast_to(other.reshape(core).astype(np.float64), wanted))
@@ -47,7 +49,7 @@ def _along(
     return axis, other if other.shape == core else given.apply("reshape", other, shape=core)
 
 
-def _ordered(given: Operands) -> tuple[Tensor, Tensor | np.ndarray, bool]:
+def ordered(given: Operands) -> tuple[Tensor, Tensor | np.ndarray, bool]:
     """The operand that has the result's shape, the other one, and whether they change places."""
     first, second = (
         given.values[position] if position < len(given.values) else None for position in (0, 1)
@@ -82,14 +84,14 @@ def _filled(given: Operands, x: Tensor, other: np.ndarray) -> Tensor:
 def _lies_along(other: Tensor, x: Tensor) -> bool:
     """Whether other needs to be repeated before or behind some neighbouring axes of x only."""
     try:
-        axis, core = _core(other.shape, x.shape)
+        axis, core = core_of(other.shape, x.shape)
     except ValueError:
         return False
     return core == x.shape[axis : axis + len(core)]
 
 
-def _add(given: Operands) -> Sequence[Tensor]:
-    x, other, _ = _ordered(given)
+def added(given: Operands) -> Sequence[Tensor]:
+    x, other, _ = ordered(given)
     if isinstance(other, Tensor):
         if not _lies_along(other, x):
             x, other = _alike(given, x, other)
@@ -99,8 +101,8 @@ def _add(given: Operands) -> Sequence[Tensor]:
     return [given.apply("scale", x, given.fixed("one", np.ones(b.shape)), b, axis=axis)]
 
 
-def _subtract(given: Operands) -> Sequence[Tensor]:
-    x, other, swapped = _ordered(given)
+def subtracted(given: Operands) -> Sequence[Tensor]:
+    x, other, swapped = ordered(given)
     if isinstance(other, Tensor):
         x, other = _alike(given, x, other)
         return [given.apply("sum", x, other, coefficients=(-1.0, 1.0) if swapped else (1.0, -1.0))]
@@ -109,8 +111,8 @@ def _subtract(given: Operands) -> Sequence[Tensor]:
     return [given.apply("scale", x, factor, b, axis=axis)]
 
 
-def _multiply(given: Operands) -> Sequence[Tensor]:
-    x, other, _ = _ordered(given)
+def multiplied(given: Operands) -> Sequence[Tensor]:
+    x, other, _ = ordered(given)
     if isinstance(other, Tensor):
         if not _lies_along(other, x):
             x, other = _alike(given, x, other)
@@ -121,22 +123,59 @@ def _multiply(given: Operands) -> Sequence[Tensor]:
 
 
 def _divide(given: Operands) -> Sequence[Tensor]:
-    x, other, swapped = _ordered(given)
+    x, other, swapped = ordered(given)
+    if given.kind() == WHOLE:
+        return [_whole_quotient(given)]
     if isinstance(other, Tensor):
         over, under = (other, x) if swapped else (x, other)
-        return _multiply(replace(given, values=[over, given.apply("power", under, power=-1.0)]))
+        return multiplied(replace(given, values=[over, given.apply("power", under, power=-1.0)]))
     if swapped:
-        return _multiply(replace(given, values=[given.apply("power", x, power=-1.0), other]))
-    if other.dtype.kind != "f" or not (np.abs(other) > 0).all():
-        raise ValueError("divides by 0, or by whole numbers")
+        return multiplied(replace(given, values=[given.apply("power", x, power=-1.0), other]))
+    if not (np.abs(other) > 0).all():
+        raise ValueError("divides by 0")
     axis, w = _along(given, x, np.divide(1.0, other, dtype=np.float64), "factor")
     return [given.apply("scale", x, w, None, axis=axis)]
+
+
+def _whole_quotient(given: Operands) -> Tensor:
+    """Of whole numbers, without the rest, towards 0. Half of one more keeps what rounding makes of a
+    quotient that is whole from lying below it."""
+    under = given.values[1]
+    if isinstance(under, np.ndarray) and not under.all():
+        raise ValueError("divides by 0")
+    x = given.apply("power", given.apply("absolute", given.tensor(0)), shift=0.5)
+    y: Value
+    way: Value
+    if isinstance(under, np.ndarray):
+        y = np.asarray(np.divide(1.0, np.abs(under), dtype=np.float64))
+        way = np.asarray(np.sign(under.astype(np.float64)))
+    else:
+        y = given.apply("power", given.apply("absolute", given.tensor(1)), power=-1.0)
+        way = sign(given, given.tensor(1))
+    size = stepped(given, "floor", multiplied(replace(given, values=[x, y]))[0])
+    made = multiplied(replace(given, values=[size, sign(given, given.tensor(0))]))[0]
+    return multiplied(replace(given, values=[made, way]))[0]
+
+
+def _modulo(given: Operands) -> Sequence[Tensor]:
+    """What is left of whole numbers, which has the sign of the first (fmod), or lies from 0 on."""
+    x, under = given.tensor(), given.values[1] if len(given.values) == 2 else None
+    if given.kind() != WHOLE or not isinstance(under, np.ndarray) or not (under > 0).all():
+        raise ValueError("is supported for whole numbers by constants above 0")
+    if given["fmod"]:
+        times = _whole_quotient(given)
+    else:
+        y = np.asarray(np.divide(1.0, under, dtype=np.float64))
+        more = replace(given, values=[given.apply("power", x, shift=0.5), y])
+        times = stepped(given, "floor", multiplied(more)[0])
+    whole = multiplied(replace(given, values=[times, under]))[0]
+    return subtracted(replace(given, values=[x, whole]))
 
 
 def _sum(given: Operands) -> Sequence[Tensor]:
     made: Sequence[Tensor] = [given.tensor()]
     for value in given.values[1:]:
-        made = _add(replace(given, values=[made[0], value]))
+        made = added(replace(given, values=[made[0], value]))
     return made
 
 
@@ -150,7 +189,7 @@ def _extreme(sign: float) -> Any:
     def expand(given: Operands) -> Sequence[Tensor]:
         made: Tensor | np.ndarray | None = given.values[0]
         for value in given.values[1:]:
-            made = _larger(given, made, value, sign)
+            made = larger(given, made, value, sign)
         if not isinstance(made, Tensor):
             raise ValueError("its inputs are constants")
         return [made]
@@ -158,8 +197,8 @@ def _extreme(sign: float) -> Any:
     return expand
 
 
-def _larger(given: Operands, first: Any, second: Any, sign: float) -> Tensor:
-    x, other, _ = _ordered(replace(given, values=[first, second]))
+def larger(given: Operands, first: Any, second: Any, sign: float) -> Tensor:
+    x, other, _ = ordered(replace(given, values=[first, second]))
     if not isinstance(other, Tensor):
         if other.size == 1:
             limit = float(other.reshape(-1)[0])
@@ -171,48 +210,6 @@ def _larger(given: Operands, first: Any, second: Any, sign: float) -> Tensor:
     signed = pair if sign > 0 else [given.apply("power", each, scale=-1.0) for each in pair]
     made = given.apply("maximum", *signed)[0]
     return made if sign > 0 else given.apply("power", made, scale=-1.0)
-
-
-def _above(sign: float, negated: bool) -> Any:
-    """1 where the first of two is above the second (below it, for a ``sign`` below 0), else 0; or, for
-    or equal, the opposite of the opposite. No gradient passes."""
-
-    def expand(given: Operands) -> Sequence[Tensor]:
-        x, other, swapped = _ordered(given)
-        way = -sign if swapped else sign
-        if isinstance(other, np.ndarray) and other.size == 1:
-            limit = way * float(other.reshape(-1)[0])
-            signed = x if way > 0 else given.apply("power", x, scale=-1.0)
-        else:
-            pair = _subtract(given)[0]
-            limit, signed = 0.0, pair if sign > 0 else given.apply("power", pair, scale=-1.0)
-        made = given.apply("greater", signed, threshold=limit)
-        return [given.apply("power", made, scale=-1.0, shift=1.0) if negated else made]
-
-    return expand
-
-
-def _where(given: Operands) -> Sequence[Tensor]:
-    """One of two where a condition is not 0, the other where it is, repeated to one shape. The one that
-    is not chosen may be infinite."""
-    named = dict(zip(("condition", "chosen", "otherwise"), given.values, strict=False))
-    present = {name: value for name, value in named.items() if value is not None}
-    if len(present) != 3 or len(given.values) != 3:
-        raise ValueError(f"has {len(present)} inputs, not 3")
-    shapes = [tuple(value.shape) for value in present.values()]
-    try:
-        shape = np.broadcast_shapes(*shapes)
-    except ValueError as error:
-        told = ", ".join(map(str, shapes))
-        raise ValueError(f"inputs of shapes {told} cannot be repeated to one shape") from error
-    parts = []
-    for name, value in present.items():
-        if isinstance(value, np.ndarray):
-            if value.dtype.kind not in "bfiu":
-                raise ValueError(f"its {name} is of {value.dtype.name}, not of numbers")
-            value = given.fixed(name, value.astype(np.float64))
-        parts.append(repeated(given, value, shape))
-    return [given.apply("select", *parts)]
 
 
 BROADCAST: Mapping[str, Any] = {"axis": None, "broadcast": 0}
@@ -250,15 +247,11 @@ def aligned(expand: Expand) -> Expand:
 
 
 OPERATORS = (
-    Operator("Greater", aligned(_above(1, False)), BROADCAST),
-    Operator("GreaterOrEqual", _above(-1, True)),
-    Operator("Less", aligned(_above(-1, False)), BROADCAST),
-    Operator("LessOrEqual", _above(1, True)),
-    Operator("Where", _where),
-    Operator("Add", aligned(_add), BROADCAST),
-    Operator("Sub", aligned(_subtract), BROADCAST),
-    Operator("Mul", aligned(_multiply), BROADCAST),
+    Operator("Add", aligned(added), BROADCAST),
+    Operator("Sub", aligned(subtracted), BROADCAST),
+    Operator("Mul", aligned(multiplied), BROADCAST),
     Operator("Div", aligned(_divide), BROADCAST),
+    Operator("Mod", _modulo, {"fmod": 0}),
     Operator("Sum", _sum),
     Operator("Mean", _mean),
     Operator("Max", _extreme(1)),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from demitasse import Tensor
 from demitasse_onnx.call import Call, Expand, Operands, Operator, constant_of
-from demitasse_onnx.operators.arithmetic import BROADCAST, aligned
+from demitasse_onnx.operators.arithmetic import BROADCAST, aligned, larger, multiplied
+from demitasse_onnx.operators.rounding import stepped
+from demitasse_onnx.operators.shape import repeated
 
 
 def _word(word: str, **attributes: Any) -> Expand:
@@ -31,17 +34,24 @@ def _elu(given: Operands) -> Sequence[Tensor]:
 
 def _clip(given: Operands) -> Sequence[Tensor]:
     """The limits are attributes before version 11, constants since; the upper one is the stronger."""
-    limits = []
+    x = given.tensor()
+    limits: list[float] = []
     for position, name, default in ((1, "min", -np.inf), (2, "max", np.inf)):
-        value = given.constant(position)
+        value = given.values[position] if given.has(position) else None
+        if isinstance(value, Tensor):
+            if limits and limits[0] > -np.inf:
+                x, limits = given.apply("clip", x, least=limits[0], most=np.inf), [-np.inf]
+            x, value = larger(given, x, value, 1 if name == "min" else -1), np.array(default)
         limit = given.attributes.get(name, default) if value is None else value
         if np.size(limit) != 1:
             raise ValueError(f"{name} has the shape {np.shape(limit)}; one number is supported")
         limits.append(float(np.reshape(limit, ())))
     limits[0] = min(limits)
     if limits == [0.0, np.inf]:
-        return [given.apply("relu", given.tensor())]
-    return [given.apply("clip", given.tensor(), least=limits[0], most=limits[1])]
+        return [given.apply("relu", x)]
+    if limits == [-np.inf, np.inf]:
+        return [x]
+    return [given.apply("clip", x, least=limits[0], most=limits[1])]
 
 
 def _hard_sigmoid(given: Operands) -> Sequence[Tensor]:
@@ -87,33 +97,64 @@ def _softsign(given: Operands) -> Sequence[Tensor]:
 
 def _thresholded(given: Operands) -> Sequence[Tensor]:
     x = given.tensor()
-    return [given.apply("product", x, given.apply("greater", x, threshold=given["alpha"]))]
+    return [given.apply("product", x, stepped(given, "greater", x, threshold=given["alpha"]))]
+
+
+def _shrunk(given: Operands) -> Sequence[Tensor]:
+    """Nothing from -lambd to lambd; beyond, less the bias in size."""
+    x, limit, bias = given.tensor(), given["lambd"], given["bias"]
+    above = stepped(given, "greater", x, threshold=limit)
+    below = stepped(given, "greater", given.apply("power", x, scale=-1.0), threshold=limit)
+    kept = given.apply("product", x, given.apply("sum", above, below))
+    if not bias:
+        return [kept]
+    return [given.apply("sum", kept, above, below, coefficients=(1.0, -bias, bias))]
 
 
 def _slopes(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
+    """Slopes that the net computes are not learned."""
+    if len(call.operands) > 1 and isinstance(call.operands[1], int):
+        return []
     w = constant_of(call, 1, "its slopes")
     return [w.reshape(()) if w.size == 1 else w.reshape(-1)]
 
 
 def _prelu(given: Operands) -> Sequence[Tensor]:
-    x, w = given.tensor(), given.learned[0]
-    slopes = given.constant(1)
-    shape = () if slopes is None else slopes.shape
+    """One slope, or one a channel, is one word. What others there are multiply what is below 0."""
+    x, slopes = given.tensor(), given.values[1] if given.has(1) else None
+    shape = () if slopes is None else tuple(slopes.shape)
+    w = given.learned[0] if given.learned else given.tensor(1)
     if given.call.opset < 7 and shape == (x.shape[1],):  # since then the last axis would be meant
         return [given.apply("parametric_relu", x, w)]
     behind = len(x.shape) - 2
-    if w.shape and shape[-behind - 1 :] != (x.shape[1], *(1,) * behind):
-        raise ValueError(
-            f"slopes of shape {shape} for {x!r}: one a channel, or one for all, is supported"
-        )
-    return [given.apply("parametric_relu", x, w)]
+    by_channel = behind >= 0 and shape[-behind - 1 :] == (x.shape[1], *(1,) * behind)
+    if given.learned and (not w.shape or (by_channel and math.prod(shape) == x.shape[1])):
+        return [given.apply("parametric_relu", x, w)]
+    try:
+        fits = np.broadcast_shapes(x.shape, shape) == x.shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(f"slopes of shape {shape} cannot be repeated to fit {x!r}")
+    slopes = w if w.shape == shape else given.apply("reshape", w, shape=shape)
+    below = given.apply("relu", given.apply("power", x, scale=-1.0))
+    below = multiplied(replace(given, values=[below, slopes]))[0]
+    return [given.apply("sum", given.apply("relu", x), below, coefficients=(1.0, -1.0))]
 
 
 def _power(given: Operands) -> Sequence[Tensor]:
-    value = given.constant(1)
-    if value is None or value.size != 1:
-        raise ValueError("its exponent is not one constant number")
-    return [given.apply("power", given.tensor(), power=float(value.reshape(())))]
+    """To one constant exponent; or one constant number above 0 to many."""
+    base, value = given.values[0], given.values[1] if given.has(1) else None
+    if isinstance(base, np.ndarray) and base.size == 1 and isinstance(value, Tensor):
+        number = float(base.reshape(-1)[0])
+        if number > 0:
+            y = given.apply("exponential", value, scale=math.log(number))
+            return [repeated(given, y, np.broadcast_shapes(base.shape, y.shape))]
+    if not isinstance(value, np.ndarray) or value.size != 1:
+        raise ValueError("neither is its exponent one constant number, nor its base one above 0")
+    x = given.tensor()
+    y = given.apply("power", x, power=float(value.reshape(())))
+    return [repeated(given, y, np.broadcast_shapes(value.shape, y.shape))]
 
 
 OPERATORS = (
@@ -130,6 +171,8 @@ OPERATORS = (
     Operator("Neg", _word("power", scale=-1.0)),
     Operator("Sqrt", _word("power", power=0.5)),
     Operator("Reciprocal", _word("power", power=-1.0)),
+    Operator("Cos", _word("sine", shift=math.pi / 2)),
+    Operator("Sin", _word("sine")),
     Operator("Pow", aligned(_power), BROADCAST),
     Operator("Clip", _clip, {"min": -np.inf, "max": np.inf}),
     Operator("HardSigmoid", _hard_sigmoid, {"alpha": 0.2, "beta": 0.5}),
@@ -141,5 +184,6 @@ OPERATORS = (
     Operator("Celu", _celu, {"alpha": 1.0}),
     Operator("Mish", _mish),
     Operator("Softsign", _softsign),
+    Operator("Shrink", _shrunk, {"lambd": 0.5, "bias": 0.0}),
     Operator("ThresholdedRelu", _thresholded, {"alpha": 1.0}),
 )

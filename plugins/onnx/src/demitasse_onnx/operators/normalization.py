@@ -79,6 +79,37 @@ def _layer_normalization(given: Operands) -> Sequence[Tensor]:
     return [_scaled(given, _normalised_rows(given, x, axis, given["epsilon"]), axis, given.learned)]
 
 
+def _rms_normalization(given: Operands) -> Sequence[Tensor]:
+    """x over the root of the mean of its squares, over the axes from one on."""
+    x, axis, w = given.tensor(), given["axis"], given.learned[0]
+    if not -len(x.shape) <= axis < len(x.shape):
+        raise ValueError(f"axis {axis} is not one of the axes of {x!r}")
+    axis %= len(x.shape)
+    if w.shape != x.shape[axis:]:
+        raise ValueError(f"its scale {w.shape} is not of the axes from {axis} on of {x!r}")
+    share = 1 / math.prod(x.shape[axis:])
+    squares = given.apply("square_total", x, axis=axis, coefficient=share)
+    inverse = given.apply("power", squares, power=-0.5, shift=given["epsilon"])
+    return [_scaled(given, given.apply("scale", x, inverse, None, axis=0), axis, given.learned)]
+
+
+def _mean_variance_normalization(given: Operands) -> Sequence[Tensor]:
+    x = given.tensor()
+    axes = given["axes"]
+    if not axes or any(not -len(x.shape) <= axis < len(x.shape) for axis in axes):
+        raise ValueError(f"axes {axes} are not of {x!r}")
+    chosen = {axis % len(x.shape) for axis in axes}
+    kept = [axis for axis in range(len(x.shape)) if axis not in chosen]
+    order = (*kept, *sorted(chosen))
+    turned = permuted(given, x, order)
+    shape = turned.shape
+    if not kept:
+        turned = given.apply("reshape", turned, shape=(1, *shape))
+    y = _normalised_rows(given, turned, max(1, len(kept)), 1e-9)
+    y = y if kept else given.apply("reshape", y, shape=shape)
+    return [permuted(given, y, tuple(np.argsort(order).tolist()))]
+
+
 def _instance_normalization(given: Operands) -> Sequence[Tensor]:
     x = given.tensor()
     if len(x.shape) < 3 or given.learned[0].shape != x.shape[1:2]:
@@ -193,6 +224,8 @@ OPERATORS = (
     Operator("InstanceNormalization", _instance_normalization, {"epsilon": 1e-5}, _pair),
     Operator("LayerNormalization", _layer_normalization, _LAYER, _pair),
     Operator("LpNormalization", _unit_rows, {"axis": -1, "p": 2}),
+    Operator("MeanVarianceNormalization", _mean_variance_normalization, {"axes": (0, 2, 3)}),
+    Operator("RMSNormalization", _rms_normalization, _LAYER, _pair),
     Operator("LRN", _lrn, {"alpha": 0.0001, "beta": 0.75, "bias": 1.0, "size": None}),
     Operator("Softmax", _softmax, {"axis": -1}),
     Operator("LogSoftmax", _logarithm_of_softmax, {"axis": -1}),

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from demitasse import Tensor
 from demitasse_onnx.call import Call, Operands, Operator, Shape, constant_of, has
+from demitasse_onnx.operators.arithmetic import added
 from demitasse_onnx.operators.resampling import boxed
-from demitasse_onnx.operators.shape import repeated
+from demitasse_onnx.operators.shape import permuted, repeated
 
 
 def _matrix(call: Call) -> np.ndarray:
@@ -23,16 +25,15 @@ def _matrix(call: Call) -> np.ndarray:
 
 def _gemm_arrays(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
     """alpha and beta go into the numbers that they multiply."""
+    if len(call.operands) > 1 and isinstance(call.operands[1], int):
+        return []
     w = _matrix(call)
     outputs = w.shape[0] if attributes["transB"] else w.shape[1]
     arrays = [_times(w, attributes["alpha"])]
-    if has(call, 2):
+    if has(call, 2) and not isinstance(call.operands[2], int):
         c = constant_of(call, 2, "what is added")
-        if c.size not in (1, outputs) or (c.ndim and c.shape[-1] != c.size):
-            raise ValueError(
-                f"what is added has the shape {c.shape}; one number for each of {outputs} outputs"
-            )
-        arrays.append(_times(np.broadcast_to(c.reshape(-1), (outputs,)), attributes["beta"]))
+        if c.size in (1, outputs) and (not c.ndim or c.shape[-1] == c.size):
+            arrays.append(_times(np.broadcast_to(c.reshape(-1), (outputs,)), attributes["beta"]))
     return arrays
 
 
@@ -44,29 +45,51 @@ def _gemm(given: Operands) -> Sequence[Tensor]:
     x = given.tensor()
     if "broadcast" in given.call.attributes and given.call.opset >= 7:
         raise ValueError(f"attribute broadcast is of versions before 7, not of {given.call.opset}")
-    if given["transA"] or len(x.shape) != 2:
-        raise ValueError(f"takes rows x columns, not transposed; its first input is {x!r}")
-    transpose = not given["transB"]
-    return [given.apply("inner_product", x, *given.learned, axis=1, transpose=transpose)]
+    w, *bias = given.learned or [given.tensor(1)]
+    if len(x.shape) != 2 or len(w.shape) != 2:
+        raise ValueError(f"multiplies matrices; its inputs are {x!r} and {w!r}")
+    if given["transA"]:
+        x = permuted(given, x, (1, 0))
+    y = given.apply("inner_product", x, w, *bias, axis=1, transpose=not given["transB"])
+    if not given.learned and given["alpha"] != 1:
+        y = given.apply("power", y, scale=given["alpha"])
+    if not given.has(2) or bias:
+        return [y]
+    c = given.values[2]  # of another form than one number for each output
+    if given["beta"] != 1:
+        c = given.apply("power", given.tensor(2), scale=given["beta"])
+    return added(replace(given, values=[y, c]))
 
 
 def _matmul_arrays(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
-    """Of two blobs none is learned."""
-    second = call.operands[1] if len(call.operands) > 1 else None
-    return [] if isinstance(second, int) else [_matrix(call)]
+    """Of two blobs none is learned; a constant of the file is, whichever of the two it is."""
+    first, second = (*call.operands, None, None)[:2]
+    if isinstance(second, int):
+        return [] if isinstance(first, int) else [constant_of(call, 0, "the first matrix")]
+    return [constant_of(call, 1, "the second matrix")]
 
 
 def _matmul(given: Operands) -> Sequence[Tensor]:
-    x = given.tensor()
+    second = given.call.operands[1]
     if not given.learned:
-        return _of_blobs(given, x, given.tensor(1))
-    if len(x.shape) < 2:
-        raise ValueError(f"its first input is {x!r}; it needs rows")
-    return [given.apply("inner_product", x, *given.learned, axis=len(x.shape) - 1, transpose=True)]
+        return products_of_pairs(given, given.tensor(), given.tensor(1))
+    (w,) = given.learned
+    if isinstance(second, int):
+        return products_of_pairs(given, w, given.tensor(1))
+    x = given.tensor()
+    if len(w.shape) != 2 or len(x.shape) < 2:
+        return products_of_pairs(given, x, w)
+    return [given.apply("inner_product", x, w, axis=len(x.shape) - 1, transpose=True)]
 
 
-def _of_blobs(given: Operands, a: Tensor, b: Tensor) -> Sequence[Tensor]:
-    """The products of as many pairs of matrices as there are, one after the other."""
+def products_of_pairs(given: Operands, a: Tensor, b: Tensor) -> Sequence[Tensor]:
+    """The products of as many pairs of matrices as there are, one after the other. Of a vector the
+    product has no axis."""
+    rows, columns = a.shape[-2:-1], b.shape[-1:] if len(b.shape) > 1 else ()
+    if len(a.shape) == 1:
+        a = given.apply("reshape", a, shape=(1, *a.shape))
+    if len(b.shape) == 1:
+        b = given.apply("reshape", b, shape=(*b.shape, 1))
     if len(a.shape) < 2 or len(b.shape) < 2 or a.shape[-1] != b.shape[-2]:
         raise ValueError(f"{a!r} and {b!r} are no matrices that can be multiplied")
     outer = tuple(np.broadcast_shapes(a.shape[:-2], b.shape[:-2]))
@@ -84,9 +107,9 @@ def _of_blobs(given: Operands, a: Tensor, b: Tensor) -> Sequence[Tensor]:
         )
         for pair in range(pairs)
     ]
-    shape = (*outer, a.shape[-2], b.shape[-1])
-    rows = [given.apply("reshape", each, shape=(1, *each.shape)) for each in made]
-    joined = rows[0] if pairs == 1 else given.apply("concat", *rows, axis=0)
+    shape = (*outer, *rows, *columns)
+    pieces = [given.apply("reshape", each, shape=(1, *each.shape)) for each in made]
+    joined = pieces[0] if pairs == 1 else given.apply("concat", *pieces, axis=0)
     return [given.apply("reshape", joined, shape=shape)]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from demitasse import Tensor
 from demitasse_onnx.call import Operands, Operator, Shape
-from demitasse_onnx.operators.resampling import taken
+from demitasse_onnx.operators.resampling import boxed, taken
 from demitasse_onnx.operators.shape import permuted
 
 Reduction = Callable[[Operands, Tensor, int], Tensor]
@@ -70,6 +70,49 @@ def _largest(sign: float) -> Reduction:
     return reduction
 
 
+def _logarithm(given: Operands, x: Tensor, axis: int) -> Tensor:
+    made: Tensor = given.apply("logarithm", given.apply("total", x, axis=axis))
+    return made
+
+
+def _logarithm_of_powers(given: Operands, x: Tensor, axis: int) -> Tensor:
+    """Of exp(x) less the largest of its row, which is added again: the powers themselves may be more
+    than there are numbers for. No gradient needs to pass through the largest."""
+    rows: Shape = (math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
+    x = given.apply("reshape", x, shape=rows)
+    most = given.apply("stop_gradient", _largest(1)(given, x, 1))
+    most = given.apply("reshape", most, shape=rows[:1])
+    ones = given.fixed("one", np.ones(rows[:1]))
+    less = given.apply("scale", x, ones, given.apply("power", most, scale=-1.0), axis=0)
+    total = given.apply("total", given.apply("exponential", less), axis=1)
+    made: Tensor = given.apply("sum", given.apply("logarithm", total), most)
+    return made
+
+
+def _product(given: Operands, x: Tensor, axis: int) -> Tensor:
+    """Of the first half and the second, until one is left."""
+    y: Tensor = given.apply("reshape", x, shape=(math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
+    while y.shape[1] > 1:
+        half = y.shape[1] // 2
+        parts = [boxed(given, y, {1: (first, half)}) for first in (0, half)]
+        rest = [boxed(given, y, {1: (2 * half, 1)})] if y.shape[1] % 2 else []
+        made = given.apply("product", *parts)
+        y = given.apply("concat", made, *rest, axis=1) if rest else made
+    return y
+
+
+def _root_of_powers(given: Operands) -> Sequence[Tensor]:
+    """Over all of the space."""
+    x, p = given.tensor(), given["p"]
+    if len(x.shape) < 3 or p <= 0:
+        raise ValueError(f"works on samples x channels x space by p above 0; its input is {x!r}, p {p}")
+    powers = given.apply("absolute", x)
+    powers = powers if p == 1 else given.apply("power", powers, power=float(p))
+    total = given.apply("total", powers, axis=2)
+    y = total if p == 1 else given.apply("power", total, power=1 / p)
+    return [given.apply("reshape", y, shape=(*x.shape[:2], *(1,) * (len(x.shape) - 2)))]
+
+
 def _place(sign: float) -> Callable[[Operands], Sequence[Tensor]]:
     """Of equals the first by default; the vocabulary's word takes the last."""
 
@@ -108,12 +151,16 @@ OPERATORS = (
     Operator("ArgMax", _place(1), _PLACE),
     Operator("ArgMin", _place(-1), _PLACE),
     Operator("GlobalAveragePool", _global("pooling_average")),
+    Operator("GlobalLpPool", _root_of_powers, {"p": 2}),
     Operator("GlobalMaxPool", _global("pooling_max")),
     Operator("ReduceL1", _over_axes(_total("absolute_total")), _AXES),
     Operator("ReduceL2", _over_axes(_total("square_total", power=0.5)), _AXES),
+    Operator("ReduceLogSum", _over_axes(_logarithm), _AXES),
+    Operator("ReduceLogSumExp", _over_axes(_logarithm_of_powers), _AXES),
     Operator("ReduceMax", _over_axes(_largest(1)), _AXES),
     Operator("ReduceMean", _over_axes(_total("total", mean=True)), _AXES),
     Operator("ReduceMin", _over_axes(_largest(-1)), _AXES),
+    Operator("ReduceProd", _over_axes(_product), _AXES),
     Operator("ReduceSum", _over_axes(_total("total")), _AXES),
     Operator("ReduceSumSquare", _over_axes(_total("square_total")), _AXES),
 )

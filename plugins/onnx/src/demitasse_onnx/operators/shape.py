@@ -9,7 +9,6 @@ import numpy as np
 
 from demitasse import DataSpec, Tensor, shortened
 from demitasse_onnx.call import MOST_AXES, Operands, Operator, Shape
-from demitasse_onnx.constants import CASTS
 
 
 def _input(given: Operands) -> Sequence[Tensor]:
@@ -189,33 +188,12 @@ def _size(given: Operands) -> Sequence[np.ndarray]:
     return [np.array(math.prod(value.shape), np.int64)]
 
 
-def _cast(given: Operands) -> Sequence[Tensor]:
-    """Real numbers are computed in the net's precision, whatever the file says."""
-    kind = CASTS.get(given["to"])
-    if kind is None or not issubclass(kind, np.floating):
-        name = kind.__name__.rstrip("_") if kind is not None else given["to"]
-        raise ValueError(f"to {name}: what the net computes stays real numbers")
-    return [given.tensor()]
-
-
-def _same(given: Operands) -> Sequence[Tensor]:
-    return [given.tensor()]
-
-
 def _concat(given: Operands) -> Sequence[Tensor]:
-    xs = [_fixed(given, position) for position in range(len(given.values))]
+    xs = [given.tensor(position) for position in range(len(given.values))]
     if not xs or not isinstance(given["axis"], int):
         raise ValueError("needs inputs and an axis")
     axis = _axis(given["axis"], len(xs[0].shape))
     return [xs[0] if len(xs) == 1 else given.apply("concat", *xs, axis=axis)]
-
-
-def _fixed(given: Operands, position: int) -> Tensor:
-    """An input, also one of constants."""
-    value = given.values[position]
-    if isinstance(value, np.ndarray) and value.dtype.kind in "fiu":
-        return given.fixed(f"part{position}", value)
-    return given.tensor(position)
 
 
 def _split(given: Operands) -> Sequence[Tensor]:
@@ -251,8 +229,6 @@ OPERATORS = (
     Operator("Transpose", _transpose, {"perm": ()}),
     Operator("Concat", _concat, {"axis": None}),
     Operator("Split", _split, {"axis": 0, "split": (), "num_outputs": 0}),
-    Operator("Cast", _cast, {"to": None, "saturate": 1, "round_mode": "up"}),
-    Operator("CastLike", _same, {"saturate": 1, "round_mode": "up"}),
     Operator("DepthToSpace", _depth_to_space, {"blocksize": None, "mode": "DCR"}),
     Operator("Expand", _expand),
     Operator("Shape", _shape, {"start": 0, "end": _END}),

@@ -69,6 +69,22 @@ def error_function_backward(dy: Reals, x: Reals) -> Reals:
     return dx
 
 
+def floor(x: Reals) -> Reals:
+    return np.floor(x)
+
+
+def nearest(x: Reals) -> Reals:
+    return np.rint(x)
+
+
+def sine(x: Reals, *, scale: float, shift: float) -> Reals:
+    return np.sin(scale * x + shift)
+
+
+def sine_backward(dy: Reals, x: Reals, *, scale: float, shift: float) -> Reals:
+    return dy * scale * np.cos(scale * x + shift)
+
+
 def gelu(x: Reals) -> Reals:
     """Hendrycks and Gimpel 2016."""
     return x * _share_below(x)
@@ -96,6 +112,10 @@ KERNELS: Kernels = {
     "hard_swish_backward": hard_swish_backward,
     "error_function": error_function,
     "error_function_backward": error_function_backward,
+    "floor": floor,
+    "round": nearest,
+    "sine": sine,
+    "sine_backward": sine_backward,
     "gelu": gelu,
     "gelu_backward": gelu_backward,
 }
