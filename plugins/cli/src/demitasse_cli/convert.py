@@ -83,6 +83,7 @@ def _as_before(target: Path, suffixes: set[str]) -> Iterator[None]:
                 each.rmdir()
         if old is not None:
             old.replace(there)
+            old.unlink(missing_ok=True)  # of two names of one file none is moved: nothing was written
         raise
     if old is not None:
         old.unlink()
