@@ -17,7 +17,8 @@ import demitasse_caffe.pycaffe as caffe
 from demitasse import DataSpec
 from demitasse_host.memory import HostMemory
 
-FOLDER = Path(__file__).parents[1] / "examples" / "digits"
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "examples" / "digits"
 SOLVER, NET = str(FOLDER / "digits_solver.prototxt"), str(FOLDER / "digits_train_test.prototxt")
 
 
@@ -81,6 +82,15 @@ def test_pycaffes_goes_with_it(make: Callable[[], Any]) -> None:
     during, made = memories(), weakref.ref(made)
     assert (made(), memories()) == (None, before)
     assert during > before
+
+
+def test_a_trainers_goes_with_what_synchronises_it() -> None:
+    with demitasse.compose(ROOT / "hwdesc" / "two-accelerators.toml") as made:
+        trainer = made.trainer(SOLVER)
+        trainer.step(2)
+        gradients = [weakref.ref(each.flat.gradients) for each in trainer._workers]
+        del trainer
+        assert [each() is None for each in gradients] == [True, True]
 
 
 def test_the_arrays_that_samples_are_cast_into_go_with_their_stream(runtime: Any) -> None:
