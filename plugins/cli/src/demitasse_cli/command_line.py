@@ -21,7 +21,6 @@ from demitasse import (
     __version__,
     discover,
     printable,
-    uninstalled,
     unknown,
 )
 from demitasse_cli import garbage, interrupts, launch, strangers, usage
@@ -87,7 +86,7 @@ class CommandLine(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in self.claims and not name.startswith("-"):
-            message = unknown("command", name, self.claims) + uninstalled("commands", name)
+            message = unknown("command", name, self.claims) + demitasse.uninstalled("commands", name)
             if name in CAFFES_TOOLS:
                 message = (
                     f"unknown command {name!r}: what Caffe's does, does {CAFFES_TOOLS[name]!r} here"
