@@ -84,6 +84,21 @@ def test_what_is_told_of_plugins_that_are_not_installed_is_what_their_manifests_
     assert served() == {name: roles for name, roles in wanted.items() if roles}
 
 
+def test_a_program_that_was_packed_without_data_has_a_hint_less(
+    without: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacks(package: str, name: str) -> bytes:
+        raise FileNotFoundError(name)
+
+    without("caffe")
+    monkeypatch.setattr("pkgutil.get_data", lacks)
+    served.cache_clear()
+    try:
+        assert uninstalled("model_reader") == ""
+    finally:
+        served.cache_clear()
+
+
 def test_nothing_is_told_where_all_are_installed() -> None:
     assert [uninstalled(role) for role in FACTS if uninstalled(role)] == []
 

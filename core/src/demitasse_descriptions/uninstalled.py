@@ -15,7 +15,10 @@ from demitasse import discover
 def served() -> dict[str, dict[str, list[str]]]:
     """Of each of this project's plugins what it serves in some roles, as its manifest says: suffixes of
     files, kinds of samples, names of programs and commands. An empty list stands for anything."""
-    text = pkgutil.get_data("demitasse_descriptions", "served.toml")  # also in a zip file
+    try:
+        text = pkgutil.get_data("demitasse_descriptions", "served.toml")  # also in a zip file
+    except OSError:  # of a program that was packed without it, which can install nothing
+        return {}
     return tomllib.loads((text or b"").decode())
 
 
