@@ -128,6 +128,7 @@ def test_weights_go_from_every_form_to_every_other(
             "foreign.prototxt:1:48: mask_pooling_param is no .* 'MaskPooling', which is of MNC",
         ),
         (("old.prototxt", "old.prototxt", "--force"), "is the file to convert; give another name"),
+        (("nothing", "s.demitasse", "--force"), "no such file: nothing"),
         (
             ("s.demitasse", "new.prototxt"),
             "s.demitasse: is no file of Caffe's, and of no other is a net",

@@ -6,6 +6,7 @@ import ast
 import functools
 import re
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from configparser import ConfigParser
@@ -111,6 +112,39 @@ def test_an_mpi_of_ones_own_is_no_dependency() -> None:
     for folder in PLUGINS:
         needed = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["dependencies"]
         assert not [item for item in needed if item.startswith(("mpich", "openmpi"))], folder
+
+
+DISTRIBUTIONS = {"cv2": "opencv-python-headless", "google": "protobuf", "sklearn": "scikit-learn"}
+"""Those that have another name than the module that is imported."""
+
+UNDECLARED = {
+    "caffe": {"PIL", "caffe", "cv2", "scipy"},  # what old scripts call, which say what to install
+    "gpu": {"cupy", "cupy_backends", "nvidia"},  # its extras bring them, by the driver's version
+}
+
+
+@pytest.mark.parametrize("folder", PLUGINS, ids=PLUGIN_NAMES)
+def test_a_plugin_declares_what_it_imports(folder: Path) -> None:
+    """Else it fails where only it and what it declares are installed."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    extras = project.get("optional-dependencies", {}).values()
+    declared = {
+        re.split(r"[\s<>=!~;\[]", item)[0]
+        for items in (project["dependencies"], *extras)
+        for item in items
+    }
+    found = {
+        f"{located(path, line)}: {root}"
+        for path in SOURCES
+        if path.is_relative_to(folder)
+        for module, _, line in imports(path)
+        for root in [module.split(".")[0]]
+        if root not in sys.stdlib_module_names
+        and not root.startswith("demitasse")
+        and DISTRIBUTIONS.get(root, root) not in declared
+        and root not in UNDECLARED.get(folder.name, ())
+    }
+    assert not found, "\n".join(sorted(found))
 
 
 def test_the_kernel_fits_in_one_sitting() -> None:

@@ -9,12 +9,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import demitasse
 import demitasse_caffe.pycaffe as caffe
+from demitasse import DataSpec
+from demitasse_host.memory import HostMemory
 
-FOLDER = Path(__file__).parents[1] / "examples" / "digits"
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "examples" / "digits"
 SOLVER, NET = str(FOLDER / "digits_solver.prototxt"), str(FOLDER / "digits_train_test.prototxt")
 
 
@@ -64,10 +68,38 @@ def scoring_net() -> Any:
     return made
 
 
+def memories() -> int:
+    """How many pieces of memory are held for nets, by whomever."""
+    return sum(isinstance(each, HostMemory) for each in gc.get_objects())
+
+
 @pytest.mark.parametrize("make", [solver, train_net, scoring_net])
 def test_pycaffes_goes_with_it(make: Callable[[], Any]) -> None:
-    made = weakref.ref(make())
-    assert made() is None
+    """The net that its user has holds another, which has the memory."""
+    make()  # the first has kernels tried, in memory that is kept for the next
+    before = memories()
+    made = make()
+    during, made = memories(), weakref.ref(made)
+    assert (made(), memories()) == (None, before)
+    assert during > before
+
+
+def test_a_trainers_goes_with_what_synchronises_it() -> None:
+    with demitasse.compose(ROOT / "hwdesc" / "two-accelerators.toml") as made:
+        trainer = made.trainer(SOLVER)
+        trainer.step(2)
+        gradients = [weakref.ref(each.flat.gradients) for each in trainer._workers]
+        del trainer
+        assert [each() is None for each in gradients] == [True, True]
+
+
+def test_the_arrays_that_samples_are_cast_into_go_with_their_stream(runtime: Any) -> None:
+    stream = runtime.open_source(DataSpec("digits:train")).stream(0, 2, 2)
+    out = {"data": np.empty((2, 1, 8, 8), np.float64), "label": np.empty((2,), np.float64)}
+    array = weakref.ref(out["data"])
+    stream.read(out)
+    del out, stream
+    assert array() is None
 
 
 def test_a_blob_keeps_its_values_when_the_net_is_gone() -> None:

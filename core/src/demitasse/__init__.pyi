@@ -189,6 +189,9 @@ from demitasse_descriptions import (
     unread as unread,
     unstreamed as unstreamed,
 )
+from demitasse_descriptions.uninstalled import (
+    uninstalled as uninstalled,
+)
 from demitasse_models import (
     DataSource as DataSource,
     DataSpec as DataSpec,

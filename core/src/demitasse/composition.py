@@ -120,7 +120,7 @@ def _reasons(
     removed = {name[1:] for name in names if name[0] == "-"}
     reasons = {name.lstrip("+"): "asked for" for name in names if name[0] != "-"}
     rejected = dict.fromkeys(removed, "left out as asked")
-    for name in removed - set(known):
+    for name in removed - {*known, *(machine.plugins or ())}:
         raise PluginError(unknown("plugin", name, known, "asked to leave out"))
     if not exact and machine.plugins is not None:
         reasons |= {n: f"named by machine {machine.name!r}" for n in machine.plugins if n not in reasons}

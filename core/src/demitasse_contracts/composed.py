@@ -19,12 +19,15 @@ def check_composed(machine: Machine, reasons: Mapping[str, str], known: Mapping[
     for name, reason in reasons.items():
         where = f"{machine.path}: " if machine.path and reason.startswith("named by ") else ""
         if name not in known:
-            raise PluginError(f"{unknown('plugin', name, known, where + reason)}; {_absent(name)}")
+            told = f"{unknown('plugin', name, known, where + reason)}; {_absent(name)}"
+            others = [each for each, why in reasons.items() if why == reason and each not in known]
+            raise PluginError(told + (_without(others) if reason.startswith("named by machine") else ""))
         if known[name].problem:
             raise PluginError(f"{where}plugin {name!r} ({reason}) cannot be used: {known[name].problem}")
         for other in set(known[name].requires) - set(reasons):
             if other not in known:
-                raise PluginError(unknown("plugin", other, known, f"plugin {name!r} requires {other!r}"))
+                told = unknown("plugin", other, known, f"plugin {name!r} requires {other!r}")
+                raise PluginError(f"{told}; {_absent(other)}")
             raise CompositionError(f"plugin {name!r} requires {other!r}: add the plugin +{other}")
         for other in set(known[name].conflicts) & set(reasons):
             raise CompositionError(f"plugins {name!r} and {other!r} conflict; leave one out")
@@ -47,6 +50,12 @@ def check_synchronised(machine: Machine, processes: Processes) -> None:
             where = f"{level.location or machine.origin}: level {level.name!r}"
             remedy = 'no plugin to synchronise them; add sync = { plugin = "..." }'
             raise CompositionError(f"{where} has {several} workers and {remedy}")
+
+
+def _without(plugins: list[str]) -> str:
+    """How to run on a description's machine without those of its plugins that are not there."""
+    also = f"; also not there: {', '.join(map(repr, plugins[1:]))}" if plugins[1:] else ""
+    return f"{also}; a run that can do without: --plugins {','.join(f'-{each}' for each in plugins)}"
 
 
 def _absent(plugin: str) -> str:

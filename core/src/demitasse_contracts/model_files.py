@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from demitasse import ModelError, looks_like_at
+from demitasse import ModelError, looks_like_at, uninstalled
 
 if TYPE_CHECKING:
     from demitasse import Composition, Manifest
@@ -23,7 +23,10 @@ def unread_model(composition: Composition, path: Path) -> str:
     """The error for a model that no composed plugin reads."""
     told, known = looks_like_at(path), _suffixes(composition, "model_reader")
     nobody = f"{path}: no composed plugin reads such content (suffixes: {known})"
-    return f"{nobody}; it {told}" if told else nobody
+    nobody += f"; it {told}" if told else ""
+    if _by_suffix(composition, "model_reader", path):
+        return nobody
+    return nobody + (uninstalled("model_reader", path.name) or uninstalled("model_reader"))
 
 
 def writer_of(composition: Composition, path: Path) -> Callable[..., Any]:
@@ -32,7 +35,8 @@ def writer_of(composition: Composition, path: Path) -> Callable[..., Any]:
     writers = _by_suffix(composition, "model_writer", path)
     if not writers:
         known = _suffixes(composition, "model_writer")
-        raise ModelError(f"{path}: no composed plugin writes such a file (suffixes: {known})")
+        lacking = uninstalled("model_writer", path.name)
+        raise ModelError(f"{path}: no composed plugin writes such a file (suffixes: {known}){lacking}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from demitasse import DescriptionError, installed, is_there, nearest, nearest_path, unknown
+from demitasse import DescriptionError, installed, is_there, nearest, nearest_path, uninstalled, unknown
 
 GROUP = "demitasse.machines"
 """The group of entry points whose values name packages that bring descriptions."""
@@ -47,7 +47,7 @@ def find_machine(hw: str | Path) -> Path:
     hint = nearest_path(path)
     if str(hw) == path.stem and not hint:
         told = unknown("machine", str(hw), ["auto", *known], rest="which 'demitasse machines' lists")
-        raise DescriptionError(f"{told}, or a description's path")
+        raise DescriptionError(f"{told}, or a description's path{uninstalled('commands', 'machines')}")
     if not hint and (close := nearest(path.stem, known)):
         hint = f"; a machine is known as {close!r}"
     raise DescriptionError(f"{path}: No such file or directory{hint}")

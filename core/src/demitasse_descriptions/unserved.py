@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from demitasse import discover, is_special, is_there, looks_like_at, nearest, unknown
+from demitasse import discover, is_special, is_there, looks_like_at, nearest, uninstalled, unknown
 
 if TYPE_CHECKING:
     from demitasse import Composition, DataSpec, Machine, Manifest, WorkerPlace
@@ -25,6 +25,7 @@ def unallocated(machine: Machine, composition: Composition, space: str) -> str:
     others = _declaring(discover(), space)
     hint = f"; did you mean {guess!r}?" if guess else ""
     hint = f"; compose {' or '.join(others)} (--plugins +{others[0]})" if others else hint
+    hint = hint or uninstalled("allocator", space)
     nobody = f"no composed plugin allocates memory in space {space!r}"
     return f"{_place(machine, space)}{nobody}{hint} (valid: {', '.join(sorted(spaces)) or 'none'})"
 
@@ -73,6 +74,9 @@ def unread(composition: Composition, spec: DataSpec) -> str:
     names, more = [each.name for each in theirs or others], ""
     if names:
         more = f"; not asked: {', '.join(names)} (--plugins {','.join(f'+{name}' for name in names)})"
+    if not theirs:
+        named = str(spec.source).partition(":")[0]
+        more += uninstalled("data_source", spec.kind or named) or uninstalled("data_source")
     if spec.kind is None and isinstance(spec.source, str) and is_there(spec.source):
         told = "" if is_special(spec.source) else looks_like_at(Path(spec.source))
         instead = {what: remedy for facts in roles for what, remedy in facts.get("instead", {}).items()}
@@ -108,4 +112,7 @@ def unoffered(program: str, offered: Iterable[str]) -> str:
     known = unknown("program", program, offered)
     if not any(each.serves("programs") for each in plugins):
         return f'{known}: no plugin is installed that offers one; pip install "demitasse[standard]"'
-    return f"{known}; compose a plugin that offers it ({able or 'none'})"
+    lacking = uninstalled("programs", program)
+    if able or not lacking:
+        lacking = f"; compose a plugin that offers it ({able or 'none'}){lacking}"
+    return known + lacking

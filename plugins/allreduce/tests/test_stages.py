@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import weakref
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,11 +30,13 @@ from demitasse import (
     WorkerError,
     discover,
 )
+from demitasse.synchronisation import chain
 from demitasse_allreduce import plugin
 from demitasse_allreduce.launch import with_processes
+from demitasse_allreduce.stages.base import ProcessSync
 from demitasse_allreduce.stages.foreseen import in_one_memory
 from demitasse_allreduce.stages.lane import LONG, LONGEST, Lane
-from demitasse_allreduce.stages.options import BUCKET, Options
+from demitasse_allreduce.stages.options import BUCKET, BUCKETS, Options
 from demitasse_allreduce.stages.parcels import Part, inside, merged, parcels, shares
 
 
@@ -126,6 +132,21 @@ def test_two_levels_of_processes_need_one_sync() -> None:
 def test_processes_of_another_kind_are_refused() -> None:
     with pytest.raises(CompositionError, match="processes that MPI joins, not those of Several"):
         plugin.gradient_sync(group(of_processes(), {}))
+
+
+def test_memory_goes_with_a_trainer_and_not_when_python_looks_for_cycles() -> None:
+    def bound() -> weakref.ref[Any]:
+        sync = ProcessSync(group(of_processes(), {}), Options.read({}, "here"), BUCKETS, at_once=False)
+        array = np.zeros(4)
+        chain([sync], Bucket(0, Span(0, 4), ("ip",)), lambda span: partial(array.fill, 1))
+        return weakref.ref(array)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert bound()() is None
+    finally:
+        gc.enable()
 
 
 def test_one_process_has_nothing_to_do() -> None:

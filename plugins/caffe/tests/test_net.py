@@ -305,6 +305,8 @@ def with_override(read: Any, key: str, value: Any, phase: str = "train") -> Any:
     ("key", "value", "find", "expected"),
     [
         ("layer.data.data_param.source", "digits:train", "data.data_param.source", "digits:train"),
+        ("layer.data.data_param.source", '"digits:train"', "data.data_param.source", "digits:train"),
+        ("layer.pool.top", "'a', b", "pool.top", ["a", "b"]),
         ("net.layer.data.data_param.batch_size", "16", "data.data_param.batch_size", 16),
         ("layer.data.data_param.shuffle", "true", "data.data_param.shuffle", True),
         ("layer.data.data_param.batch_size", 32, "data.data_param.batch_size", 32),

@@ -162,8 +162,9 @@ def test_weights_are_found_as_nets_are(solve: Any, tmp_path: Path) -> None:
     solver = solve("weights: 'a.caffemodel, b.caffemodel.h5' weights: 'models/c.caffemodel'")
     found = ("a.caffemodel", "b.caffemodel.h5", "models/c.caffemodel")
     assert [Path(name) for name in solver.weights] == [tmp_path / name for name in found]
-    solver = solve(overrides={"weights": "models/c.caffemodel"})
-    assert [Path(name) for name in solver.weights] == [tmp_path / "models/c.caffemodel"]
+    for given in ("models/c.caffemodel", '"models/c.caffemodel"'):
+        solver = solve(overrides={"weights": given})
+        assert [Path(name) for name in solver.weights] == [tmp_path / "models/c.caffemodel"]
 
 
 def test_gradients_are_not_clipped_below_a_norm_of_0(solve: Any) -> None:

@@ -326,6 +326,15 @@ def test_the_doctor_says_where_a_module_is_broken(
     )
 
 
+def test_the_doctor_has_a_core_upgraded_that_is_older_than_a_plugin(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("newer", API + "[roles.observe]\n", "from demitasse import hookimpl, of_a_later_version")
+    assert main(["doctor", "--json", "-"]) == 1
+    remedy = findings(capsys)["plugin newer"]["remedy"]
+    assert remedy == "pip install --upgrade demitasse stranger-newer; or pip uninstall stranger-newer"
+
+
 @pytest.mark.parametrize(
     ("name", "more", "told", "remedy"),
     [
@@ -414,8 +423,9 @@ def test_the_doctor_finds_two_plugins_of_one_name(
     other = shutil.copytree(metadata, metadata.with_name("other_twin-1.5.dist-info"))
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: other-twin\nVersion: 1.5\n")
     assert main(["doctor", "--json", "-"]) == 1
-    found = findings(capsys)["plugin twin"]
-    assert found["level"] == "problem"
+    told = json.loads(capsys.readouterr().out)
+    (found,) = (each for each in told["findings"] if each["level"] == "problem")  # once, not of each
+    assert found["subject"] == "plugin twin"
     assert {"other-twin", "stranger-twin"} < {*found["message"].replace(":", "").split()}
 
 

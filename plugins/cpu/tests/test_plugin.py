@@ -21,6 +21,7 @@ from demitasse import CompositionError, Place, Request, TensorSpec
 from demitasse.operations import VOCABULARY
 from demitasse_cpu.diagnosis import findings
 from demitasse_cpu.kernels import candidates
+from demitasse_cpu.loops import processor
 from demitasse_cpu.plugin import kernels
 
 
@@ -122,6 +123,13 @@ def test_kernels_for_other_processors(features: str) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "11 passed" in done.stdout
+
+
+def test_an_older_llvm_is_not_asked_to_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor.config, "CPU_FEATURES", "+avx512f,+avx512bf16")
+    for version, rounds in (((15, 0, 7), False), ((16, 0, 0), True)):
+        monkeypatch.setattr(processor.llvmlite.binding, "llvm_version_info", version)
+        assert processor._features() == {"avx512f", *(["avx512bf16"] if rounds else [])}
 
 
 @pytest.mark.parametrize("threads", ["0", "-2"])

@@ -22,6 +22,7 @@ from demitasse_cpu.kernels import (
     winograd_integers,
     winograd_kept,
 )
+from demitasse_cpu.onednn import inner_product
 from demitasse_cpu.onednn.inner_product import has_pairs
 
 
@@ -87,6 +88,19 @@ def test_none_where_numba_compiles_for_another_processor(monkeypatch: pytest.Mon
     assert list(wide_weights.forward(request))
     monkeypatch.setenv("NUMBA_CPU_FEATURES", "+avx2")
     assert not list(wide_weights.forward(request))
+
+
+@pytest.mark.parametrize(("llvmlite", "offered"), [("0.44.0", False), ("0.45.1rc1", True)])
+def test_none_where_llvm_has_another_idea_of_pairs(
+    monkeypatch: pytest.MonkeyPatch, llvmlite: str, offered: bool
+) -> None:
+    monkeypatch.setattr(inner_product, "version", lambda name: llvmlite)
+    inner_product._takes_bfloat.cache_clear()
+    try:
+        request = ask("inner_product", [(8, 48), (64, 48)], (8, 64), {}, 2)
+        assert bool(list(wide_weights.forward(request))) == offered
+    finally:
+        inner_product._takes_bfloat.cache_clear()
 
 
 def test_few_weights_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,10 +201,16 @@ def _scalar(field: Any, value: Any, where: str) -> Any:
     if field.type in (field.TYPE_FLOAT, field.TYPE_DOUBLE):
         return float(value)
     if field.type in (field.TYPE_STRING, field.TYPE_BYTES):
+        text = _unquoted(str(value))
         if field.name == "weights":  # several, with commas between
-            return ",".join(given(name.strip()) for name in str(value).split(","))
-        return given(str(value)) if field.name in _FILES else str(value)
+            return ",".join(given(_unquoted(name.strip())) for name in text.split(","))
+        return given(text) if field.name in _FILES else text
     return _int(value)
+
+
+def _unquoted(text: str) -> str:
+    """A text without the quotes that it stands in, as it does in the file."""
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
 def _enum(field: Any, value: Any, where: str) -> int:

@@ -217,6 +217,7 @@ class CpuGpuSync(GradientSync):
             self._await(number)
         for chain in self._chains:
             chain()
+        self._chains.clear()  # they have this: a trainer's memory goes as it is dropped
         # A sibling that ends later asks when this one may have begun the next.
         self._last = [(self._now().chunks[number], sent) for number, sent in self._sent.items()]
         search = self.exchange.search

@@ -86,7 +86,7 @@ class CommandLine(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in self.claims and not name.startswith("-"):
-            message = unknown("command", name, self.claims)
+            message = unknown("command", name, self.claims) + demitasse.uninstalled("commands", name)
             if name in CAFFES_TOOLS:
                 message = (
                     f"unknown command {name!r}: what Caffe's does, does {CAFFES_TOOLS[name]!r} here"

@@ -83,6 +83,7 @@ def _as_before(target: Path, suffixes: set[str]) -> Iterator[None]:
                 each.rmdir()
         if old is not None:
             old.replace(there)
+            old.unlink(missing_ok=True)  # of two names of one file none is moved: nothing was written
         raise
     if old is not None:
         old.unlink()
@@ -114,7 +115,7 @@ def _conversion(
     for the suffix of a net (``roles.programs.converts``); it takes the runtime, source and target and
     returns ``kind``, ``layers``, ``upgraded`` and ``notes``. Where the manifest lists the suffix in
     ``with_weights``, it is given weights too. Raises ModelError with all suffixes."""
-    from demitasse import ModelError
+    from demitasse import ModelError, uninstalled
 
     plugins = runtime.composition.plugins
     weights = {suffix for p in plugins for suffix in p.roles.get("model_writer", {}).get("suffixes", ())}
@@ -136,6 +137,7 @@ def _conversion(
             f"{target}: no composed plugin writes such a file (weights: "
             f"{', '.join(sorted(weights)) or 'none'}; nets and solvers: "
             f"{', '.join(sorted(nets)) or 'none'})"
+            + (uninstalled("model_writer", target.name) or uninstalled("converts", target.name))
         )
 
     def convert(runtime: Runtime, source: Path, target: Path) -> dict[str, Any]:

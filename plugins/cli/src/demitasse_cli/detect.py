@@ -51,10 +51,11 @@ def command(output: Path | None, measure: bool, force: bool, plugins: str | None
 def measured(runtime: Runtime) -> Machine:
     """The runtime's machine with measured numbers, by the first plugin whose programs have a
     ``measure``: a function of the runtime. Raises CompositionError when there is none."""
-    from demitasse import CompositionError
+    from demitasse import CompositionError, uninstalled
 
     for _, programs in runtime.composition.serving("programs"):
         if (measure := programs().get("measure")) is not None:
             machine: Machine = measure(runtime)
             return machine
-    raise CompositionError("no composed plugin has a program 'measure'; leave --measure out")
+    lacking = uninstalled("programs", "measure")
+    raise CompositionError(f"no composed plugin has a program 'measure'{lacking}; leave --measure out")

@@ -126,7 +126,7 @@ def checked(topics: frozenset[str] = frozenset()) -> Iterator[Finding]:
     manifests = discover()
     found: list[Finding] = []
     for manifest in manifests:
-        found += _check(manifest, {other.name for other in manifests}, topics)
+        found += _check(manifest, [other.name for other in manifests], topics)
     found += _unentered(manifests)
     found += _claims(manifests)
     found += _together(manifests)
@@ -136,14 +136,14 @@ def checked(topics: frozenset[str] = frozenset()) -> Iterator[Finding]:
         yield from _composed()
 
 
-def _check(manifest: Manifest, installed: set[str], topics: frozenset[str]) -> Iterator[Finding]:
+def _check(manifest: Manifest, installed: list[str], topics: frozenset[str]) -> Iterator[Finding]:
     from demitasse import Finding
 
     subject = f"plugin {manifest.name}"
     if manifest.problem:
         yield Finding("problem", subject, manifest.problem, _mend_manifest(manifest))
         return
-    for other in sorted(set(manifest.requires) - installed):
+    for other in sorted({*manifest.requires} - {*installed}):
         message = f"requires {other!r}, which is not installed"
         yield Finding("problem", subject, message, f"pip install demitasse-{other}")
     try:
@@ -168,8 +168,9 @@ def _check(manifest: Manifest, installed: set[str], topics: frozenset[str]) -> I
             return
         yield Finding("problem", subject, message, f"{'; '.join(steps)}; or {_uninstall(manifest)}")
         return
-    broken = _broken(manifest) if set(manifest.requires) <= installed else None
-    if broken is not None:
+    # A lack, or a namesake, is told of by itself.
+    whole = {*manifest.requires} <= {*installed} and installed.count(manifest.name) == 1
+    if whole and (broken := _broken(manifest)) is not None:
         yield Finding("problem", subject, broken, f"mend it{_or_reinstall(manifest)}")
         return
     yield Finding(
@@ -299,6 +300,8 @@ def _mend_manifest(manifest: Manifest) -> str:
 
 def _mend_import(manifest: Manifest, error: BaseException) -> str:
     package = str(manifest.module).partition(".")[0]
+    if isinstance(error, ImportError) and error.name == "demitasse":  # which is older than the plugin
+        return f"pip install --upgrade demitasse {manifest.distribution}; or {_uninstall(manifest)}"
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith(package):
         again = f"{_reinstall(manifest)} installs what it depends on"
         return f"{again}; install {error.name} if that is not among it; or {_uninstall(manifest)}"

@@ -13,6 +13,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import demitasse
 from demitasse import launched, launched_by_srun, local_rank
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def check_together(runtime: Runtime) -> None:
     if processes() == 1 or runtime.processes.size > 1:
         return
     machine = runtime.machine
-    remedy = "compose the plugin 'allreduce'"
+    remedy = "compose the plugin 'allreduce'" + demitasse.uninstalled("collectives")
     if not any(level.workers == "mpi" for level in machine.levels):
         remedy = f'{machine.origin} has no level with workers = "mpi"; give it one, or {remedy}'
     if machine.simulated:

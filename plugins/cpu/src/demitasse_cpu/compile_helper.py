@@ -46,7 +46,10 @@ def told(type_: Any) -> Any:
         if made is not None:
             said |= {"module": made.__module__, "name": made.__qualname__}
     else:
-        known, said = getattr(types, str(type_), None), str(type_)
+        said = (
+            "boolean" if isinstance(type_, types.Boolean) else str(type_)
+        )  # which is bool here and there
+        known = getattr(types, said, None)
     if known != type_:
         raise ValueError(f"{type_} is not told to other processes")
     return said

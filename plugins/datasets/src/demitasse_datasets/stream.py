@@ -281,9 +281,10 @@ class ArrayStream:
         return fill
 
     def _share(self, name: str, out: np.ndarray) -> Callable[[np.ndarray], Any]:
-        field = self._samples.fields[name]
+        samples = self._samples  # and not self, which has what this returns: memory goes with a net
+        field = samples.fields[name]
         if out.dtype == field.dtype and out.flags.c_contiguous:
-            return self._samples.into(name, out)
+            return samples.into(name, out)
         kind = np.dtype(field.dtype)
         portion = max(1, PORTION // (kind.itemsize * math.prod(field.shape)))
         scratch = np.empty((min(portion, len(out)), *field.shape), kind)
@@ -292,7 +293,7 @@ class ArrayStream:
             for start in range(0, len(out), len(scratch)):
                 some = numbers[start : start + len(scratch)]
                 part = scratch[: len(some)]
-                self._samples.into(name, part)(some)
+                samples.into(name, part)(some)
                 np.copyto(out[start : start + len(scratch)], part, casting="unsafe")
 
         return fill

@@ -15,6 +15,7 @@ from demitasse import (
     Runtime,
     Solver,
     option_place,
+    uninstalled,
     unknown,
 )
 from demitasse_parameter_server import trials
@@ -38,7 +39,8 @@ def trainers(runtime: Runtime) -> trials.Make:
     for name, hook in runtime.composition.serving("programs"):
         if name != PLUGIN and "trainer" in (offered := hook()):
             return offered["trainer"]  # type: ignore[no-any-return]
-    raise CompositionError("no composed plugin has a program 'trainer'; compose the plugin 'training'")
+    lacking = uninstalled("programs", "trainer") or "; compose the plugin 'training'"
+    raise CompositionError(f"no composed plugin has a program 'trainer'{lacking}")
 
 
 def trainer(runtime: Runtime, solver: str | Path | Solver, **options: Any) -> Any:

@@ -25,6 +25,7 @@ from demitasse import (
     discover,
     missing_number,
     topology,
+    uninstalled,
     unknown,
 )
 from demitasse_simulator.planning import Beyond, Chain, endpoints
@@ -295,10 +296,9 @@ def offered(composition: Composition, where: object = None) -> Mapping[str, Algo
     found = composition.offered("collectives")
     if not found:
         there = [m.name for m in discover() if "collectives" in m.roles and not m.problem]
-        remedy = (
-            f"compose {' or '.join(there)} (--plugins +{there[0]})" if there else "install allreduce"
-        )
-        raise PluginError(f"{where}: no composed plugin has algorithms of collectives; {remedy}")
+        remedy = f"; compose {' or '.join(there)} (--plugins +{there[0]})" if there else ""
+        remedy = remedy or uninstalled("collectives")
+        raise PluginError(f"{where}: no composed plugin has algorithms of collectives{remedy}")
     return found
 
 

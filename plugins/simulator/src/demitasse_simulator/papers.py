@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
-from demitasse import ModelError, PluginError, compose, discover, unknown
+from demitasse import ModelError, PluginError, compose, discover, uninstalled, unknown
 
 KEYS = ("table", "row", "column", "unit", "paper", "predicted")
 ANSWER = ("paper", "cells", "notes")
@@ -55,7 +55,8 @@ def gather(
                 f"no composed plugin knows the paper {paper!r}; compose {' or '.join(knowing)} "
                 f"(--plugins +{knowing[0]}); asked: {', '.join(asked) or 'none'}"
             )
-        raise ModelError(f"{unknown('paper', paper, papers)}; asked: {', '.join(asked) or 'none'}")
+        told = f"{unknown('paper', paper, papers)}; asked: {', '.join(asked) or 'none'}"
+        raise ModelError(told + uninstalled("reproductions", paper))
     return {"paper": paper, "cells": cells, "notes": notes}
 
 

@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from demitasse import CompositionError, DescriptionError, Level, Machine, MemorySpace, Runtime
+from demitasse import (
+    CompositionError,
+    DescriptionError,
+    Level,
+    Machine,
+    MemorySpace,
+    Runtime,
+    uninstalled,
+)
 from demitasse_simulator.planning import Draft, network_levels
 
 PROGRAM = "reading_cost"
@@ -54,7 +62,8 @@ def reading(
     if not _offered(runtime):
         if stripes is not None:
             raise CompositionError(
-                f"{stripes} stripes: no composed plugin has the program {PROGRAM!r}; compose striped_io"
+                f"{stripes} stripes: no composed plugin has the program {PROGRAM!r}"
+                + (uninstalled("programs", PROGRAM) or "; compose striped_io")
             )
         ahead = processes * batch / (speed * storage.count)
         even = f", {storage.count} read evenly" if storage.count > 1 else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from demitasse import Layer, ModelError, NetDefinition, discover, shortened, unknown
+from demitasse import Layer, ModelError, NetDefinition, discover, shortened, uninstalled, unknown
 
 _LISTED = "the READMEs of plugins with layer types list"
 
@@ -47,6 +47,7 @@ def check_types(net: NetDefinition, known: Collection[str]) -> None:
         )
     else:
         told = unknown("layer type", kind, known, rest=f"which {_LISTED}")
+        help_with = uninstalled("layer_types", kind) or help_with
     broken = [f"{m.name} ({m.problem})" for m in manifests if m.problem and not m.roles]
     if broken and kind not in installed:
         help_with += f"; installed plugins that cannot be used, whatever they have: {', '.join(broken)}"

@@ -47,6 +47,7 @@ from demitasse_training.tally import Tally
 from demitasse_training.terms import loss_weights
 from demitasse_training.views import Blob, extents, named_parameters
 from demitasse_training.walk import Walk
+from demitasse_training.weak_methods import weakly
 
 Told: TypeAlias = Callable[[int, Mapping[str, np.ndarray]], object]
 """Takes a batch's number, from 0, and its outputs by blob name."""
@@ -287,8 +288,8 @@ class Net(PlannedNet, Rooted):
         self._enter()
         step = self.step
         if self._made.walk is None:
-            feeds = enumerate(self.graph.feeds)
-            reads = [(feed.layer, partial(self._read, number)) for number, feed in feeds]
+            feeds, read = enumerate(self.graph.feeds), weakly(self._read)  # the net has the walk
+            reads = [(feed.layer, partial(read, number)) for number, feed in feeds]
             self._made.walk = Walk(self.graph, step, reads, self._flat, self._gradients)
             self._made.walk.iteration = self._walked
         return self._made.walk

@@ -24,6 +24,7 @@ from demitasse import (
     Solver,
     Weights,
     WorkerError,
+    uninstalled,
 )
 from demitasse_training import parameters
 from demitasse_training.worker import Worker
@@ -44,8 +45,8 @@ def check_writable(runtime: Runtime, solver: Solver, worker: Worker) -> None:
         if not any(suffix.endswith(known) for known in suffixes):
             plugin = "snapshots" if suffix == SNAPSHOT else "caffe"
             raise CompositionError(
-                f"no composed plugin writes {suffix} snapshots, which the solver asks for; add the "
-                f"plugin {plugin!r}, {otherwise}"
+                f"no composed plugin writes {suffix} snapshots, which the solver asks for"
+                f"{uninstalled('model_writer', suffix)}; add the plugin {plugin!r}, {otherwise}"
             )
     if told := _too_large(runtime, solver, worker):
         raise SnapshotError(f"{told}, {otherwise}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -132,35 +133,38 @@ class ProcessSync(GradientSync):
 
     def reduce(self, bucket: Bucket, span: Span) -> Work | None:
         """The sum of a bucket's gradients, or the wait for that of its parcel."""
-        part = self._parts[bucket.index] = Part(bucket, span)
+        self._parts[bucket.index] = Part(bucket, span)
+        sync = weakref.proxy(self)  # it has the chain that has this: a trainer's memory goes with it
 
         def work() -> None:
+            part = sync._parts[bucket.index]
             if part.chain is not None:
-                self._await(self._of[bucket.index])
+                sync._await(sync._of[bucket.index])
                 return
-            self.reach(bucket.layers[-1])
-            parcel = self._alone(part)
-            if parcel not in self._sums:
-                self._sums[parcel] = self.sum_of(parcel)
-            self._do(self._sums[parcel], f"reduce {parcel.name}")
+            sync.reach(bucket.layers[-1])
+            parcel = sync._alone(part)
+            if parcel not in sync._sums:
+                sync._sums[parcel] = sync.sum_of(parcel)
+            sync._do(sync._sums[parcel], f"reduce {parcel.name}")
 
         return work
 
     def distribute(self, bucket: Bucket, span: Span) -> Work | None:
         """The parameters of a bucket, or with its parcel's last one of all of it, to all ranks."""
-        part = self._parts[bucket.index]
+        sync = weakref.proxy(self)  # as in reduce
 
         def work() -> None:
+            part = sync._parts[bucket.index]
             if part.chain is None:
-                parcel, whole = self._alone(part), True
+                parcel, whole = sync._alone(part), True
             else:
-                parcel = self._of[bucket.index]
+                parcel = sync._of[bucket.index]
                 parcel.distributed += 1
                 whole = parcel.distributed == len(parcel.parts)
             if whole:
-                if parcel not in self._shares:
-                    self._shares[parcel] = self.share_of(parcel)
-                self._do(self._shares[parcel], f"share {parcel.name}")
+                if parcel not in sync._shares:
+                    sync._shares[parcel] = sync.share_of(parcel)
+                sync._do(sync._shares[parcel], f"share {parcel.name}")
 
         return work
 

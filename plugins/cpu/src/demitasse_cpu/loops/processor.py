@@ -5,13 +5,21 @@ from __future__ import annotations
 import llvmlite.binding
 from numba.core import config
 
+_ROUNDS_FROM = (16,)
+"""The version of LLVM from which on it rounds vectors to bfloat16; an older one, as llvmlite has before
+its 0.45, would end the process."""
+
 
 def _features() -> frozenset[str]:
     chosen: str | None = config.CPU_FEATURES  # type: ignore[attr-defined]
     if chosen is None:
         host = llvmlite.binding.get_host_cpu_features()
-        return frozenset(name for name, has in host.items() if has)
-    return frozenset(name[1:] for name in chosen.split(",") if name.startswith("+"))
+        found = {name for name, has in host.items() if has}
+    else:
+        found = {name[1:] for name in chosen.split(",") if name.startswith("+")}
+    if llvmlite.binding.llvm_version_info < _ROUNDS_FROM:
+        found.discard("avx512bf16")
+    return frozenset(found)
 
 
 FEATURES = _features()

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.metadata import version
 from math import prod
 from typing import Any
 
@@ -152,7 +153,15 @@ def _kernel(request: Request) -> str:
         return ""
     # For another processor LLVM might not have the instruction, and would end the process.
     ours = not {"NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"} & set(os.environ)
-    return bfloat16_kernel(lib) if ours else ""
+    return bfloat16_kernel(lib) if ours and _takes_bfloat() else ""
+
+
+@cache
+def _takes_bfloat() -> bool:
+    """Whether LLVM's functions for products of pairs take bfloat, as they do from LLVM 16 on, which came
+    with llvmlite 0.45: an older one takes integers, and refuses our loops."""
+    major, minor = version("llvmlite").split(".")[:2]
+    return (int(major), int(minor)) >= (0, 45)
 
 
 @cache
