@@ -46,9 +46,8 @@ def told(type_: Any) -> Any:
         if made is not None:
             said |= {"module": made.__module__, "name": made.__qualname__}
     else:
-        said = (
-            "boolean" if isinstance(type_, types.Boolean) else str(type_)
-        )  # which is bool here and there
+        # What numba.types has as boolean calls itself bool in some versions.
+        said = "boolean" if isinstance(type_, types.Boolean) else str(type_)
         known = getattr(types, said, None)
     if known != type_:
         raise ValueError(f"{type_} is not told to other processes")
