@@ -26,6 +26,10 @@ def test_few_valid_names_are_all_listed() -> None:
     assert unknown("phase", "tets", []) == "unknown phase 'tets' (valid: none)"
 
 
+def test_a_name_that_is_a_line_break_breaks_no_line() -> None:
+    assert unknown("blob", "x", ["\n", "y"]).endswith(r"(valid: '\n', y)")
+
+
 def test_names_of_thousands_of_letters_are_shortened() -> None:
     assert len(unknown("layer", "a" * 5000, ["b" * 5000, "c"])) < 300
 

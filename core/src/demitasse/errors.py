@@ -89,7 +89,7 @@ def unknown(kind: str, name: str, valid: Iterable[str], where: object = None, re
     """The sentence for a name that is not known: it echoes the name, suggests the nearest valid one and
     lists the valid ones. Of many it lists the nearest few, says how many more there are and, by
     ``rest``, what shows them."""
-    names = sorted({f"{each:.99}" for each in valid})
+    names = sorted({f"{each:.99}" if each.isprintable() else f"{each!r:.99}" for each in valid})
     prefix = f"{where}: " if where is not None else ""
     hint = f"; did you mean {guess!r}?" if (guess := nearest(name, names)) else ""
     few = names if len(names) <= MANY else _close(name, names, FEW, 0)
