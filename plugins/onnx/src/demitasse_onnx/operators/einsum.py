@@ -33,14 +33,13 @@ def _letters(equation: Any, ranks: Sequence[int]) -> tuple[list[str], str]:
     if len(terms) != len(ranks):
         raise ValueError(f"{told} has {len(terms)} operands, the node {len(ranks)}")
     unused = [letter for letter in _MORE if letter not in left]
-    most = max((rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks, strict=True)
-                if "..." in term), default=0)  # fmt: skip
+    beyond = [rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks, strict=True)]
+    most = max((count for count, term in zip(beyond, terms, strict=True) if "..." in term), default=0)
     if most > len(unused):
         raise ValueError(f"{told} has too many axes")
     broad = "".join(unused[:most])
     named = []
-    for term, rank in zip(terms, ranks, strict=True):
-        count = rank - len(term.replace("...", ""))
+    for term, count in zip(terms, beyond, strict=True):
         named.append(term.replace("...", broad[most - count :] if count > 0 else ""))
     counts = {letter: "".join(named).count(letter) for letter in sorted("".join(named))}
     once = "".join(letter for letter, n in counts.items() if n == 1 and letter not in broad)
