@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from demitasse import PLAIN, Candidate, Place, Request, TensorSpec
 from demitasse.operations import REQUIRED, VOCABULARY, extend
 from demitasse_caffe.operations import OPERATIONS
+from demitasse_onnx.operations import OPERATIONS as OF_ONNX
 from demitasse_training.clipping import OPERATIONS as CLIPPED
 from demitasse_training.folding import FOLD
 
@@ -22,6 +23,7 @@ Draw = Callable[[Any], Any]
 Case = tuple[list[Any], dict[str, Any]]
 
 WORDS = extend(extend(VOCABULARY, OPERATIONS, "caffe"), [FOLD, *CLIPPED], "training")
+WORDS = extend(WORDS, OF_ONNX, "onnx")
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
 BEHIND = 4096
 """Bytes that others have behind a kernel's workspace."""

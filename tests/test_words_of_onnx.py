@@ -5,25 +5,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-import agreement
 import numpy as np
 import pytest
-import word_results
+from agreement import WORDS
 from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from word_results import PLUGINS, WITHIN
+from word_results import compute as computed
 
-from demitasse.operations import extend
-from demitasse_onnx.operations import OPERATIONS
-
-WORDS = extend(agreement.WORDS, OPERATIONS, "onnx")
 PROPERTY = settings(max_examples=examples(15), suppress_health_check=list(HealthCheck))
-
-computed = partial(word_results.compute, words=WORDS)
 
 
 def compute(plugin: str, name: str, *inputs: np.ndarray, **attributes: Any) -> np.ndarray:

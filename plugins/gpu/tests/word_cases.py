@@ -18,6 +18,8 @@ CHOICES: dict[str, dict[str, tuple[float, ...]]] = {
     "elu": {"alpha": (1.0, 0.3)},
     "exponential": {"scale": (1.0, -0.5), "shift": (0.0, 1.5)},
     "greater": {"threshold": (0.3,)},
+    "hard_sigmoid": {"scale": (1 / 6, 0.5), "shift": (0.5, 0.25)},
+    "hard_swish": {"scale": (1 / 6, 0.5), "shift": (0.5, 0.25)},
     "leaky_relu": {"negative_slope": (-0.5, 0.0, 0.25)},
     "logarithm": {"factor": (1.0, 1.5), "scale": (1.0, 0.5), "shift": (9.0,)},
     "power": {
@@ -25,6 +27,7 @@ CHOICES: dict[str, dict[str, tuple[float, ...]]] = {
         "scale": (1.0, 0.5, 0.0),
         "shift": (9.0,),
     },
+    "sine": {"scale": (1.0, -2.5), "shift": (0.0, 0.5)},
     "swish": {"beta": (1.0, -0.5)},
 }
 
@@ -174,7 +177,7 @@ CASES: dict[str, Callable[[Values], Case]] = {
     **{
         f"{name}_backward": lambda v, name=name: _function_backward(name, v)
         for name in ATTRIBUTES
-        if name not in ("greater", "leaky_relu")
+        if name not in ("floor", "greater", "leaky_relu", "round")
     },
     "product": _product,
     "product_backward": _product_backward,

@@ -19,6 +19,12 @@ __device__ inline real logistic(real a) {
     return (a > 0 ? 1 : small) / (1 + small);
 }
 
+// What lies between 0 and 1, and the end that is nearer for what does not.
+__device__ inline real within(real a) { return a < 0 ? 0 : a > 1 ? 1 : a; }
+
+// The share of a normal distribution below a.
+__device__ inline real normal(real a) { return (real)0.5 * error_beyond((real)-0.70710678118654752 * a); }
+
 // x^y for the y that powers are mostly of, as exactly as products and roots are.
 __device__ inline real raised(real x, real y) {
     if (y == 0) return 1;
@@ -52,6 +58,18 @@ GRADIENT(swish, a * (logistic(p * b) + p * b * logistic(p * b) * (1 - logistic(p
 FUNCTION(tanh_of, hyperbolic_tangent(a))
 GRADIENT(tanh_of, a * (1 - b * b))
 FUNCTION(greater, a > p ? 1 : 0)
+FUNCTION(floor_of, whole_below(a))
+FUNCTION(round_of, nearest_whole(a))
+FUNCTION(hard_sigmoid, within(p * a + q))
+GRADIENT(hard_sigmoid, p * b + q > 0 && p * b + q < 1 ? a * p : 0)
+FUNCTION(hard_swish, a * within(p * a + q))
+GRADIENT(hard_swish, a * (within(p * b + q) + (p * b + q > 0 && p * b + q < 1 ? p * b : 0)))
+FUNCTION(error_function, error_integral(a))
+GRADIENT(error_function, a * (real)1.1283791670955126 * exponential(-b * b))  // 2 / sqrt(pi)
+FUNCTION(gelu, a * normal(a))
+GRADIENT(gelu, a * (normal(b) + b * (real)0.39894228040143268 * exponential(-b * b / 2)))
+FUNCTION(sine_of, sine(p * a + q))
+GRADIENT(sine_of, a * p * cosine(p * b + q))
 
 extern "C" __global__ void times(const stored *x, const stored *y, stored *z, Offset count) {
     map(x, y, z, count, [&](real a, real b) { return a * b; });

@@ -58,6 +58,18 @@ __device__ inline float less_one(float x) { return expm1f(x); }  // than its exp
 __device__ inline double less_one(double x) { return expm1(x); }
 __device__ inline float hyperbolic_tangent(float x) { return tanhf(x); }
 __device__ inline double hyperbolic_tangent(double x) { return tanh(x); }
+__device__ inline float error_integral(float x) { return erff(x); }
+__device__ inline double error_integral(double x) { return erf(x); }
+__device__ inline float error_beyond(float x) { return erfcf(x); }
+__device__ inline double error_beyond(double x) { return erfc(x); }
+__device__ inline float sine(float x) { return sinf(x); }
+__device__ inline double sine(double x) { return sin(x); }
+__device__ inline float cosine(float x) { return cosf(x); }
+__device__ inline double cosine(double x) { return cos(x); }
+__device__ inline float whole_below(float x) { return floorf(x); }
+__device__ inline double whole_below(double x) { return floor(x); }
+__device__ inline float nearest_whole(float x) { return rintf(x); }  // of two the even one
+__device__ inline double nearest_whole(double x) { return rint(x); }
 __device__ inline float power_of(float x, float y) { return powf(x, y); }
 __device__ inline double power_of(double x, double y) { return pow(x, y); }
 

@@ -20,11 +20,18 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "absolute": (),
         "clip": ("least", "most"),
         "elu": ("alpha",),
+        "error_function": (),
         "exponential": ("scale", "shift"),
+        "floor": (),
+        "gelu": (),
+        "hard_sigmoid": ("scale", "shift"),
+        "hard_swish": ("scale", "shift"),
         "leaky_relu": ("negative_slope",),
         "logarithm": ("factor", "scale", "shift"),
         "power": ("power", "scale", "shift"),
+        "round": (),
         "sigmoid": (),
+        "sine": ("scale", "shift"),
         "softplus": (),
         "swish": ("beta",),
         "tanh": (),
@@ -33,8 +40,10 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """The numbers of each function, in its kernel's order."""
 
-_NAMED = {"exponential": "exponential_of", "logarithm": "logarithm_of", "tanh": "tanh_of"}
-_ONLY_FORWARD = ("greater", "leaky_relu")
+_NAMED = {name: f"{name}_of" for name in ("exponential", "floor", "logarithm", "round", "sine", "tanh")}
+"""Kernels that C has something else for under the word's own name."""
+
+_ONLY_FORWARD = ("floor", "greater", "leaky_relu", "round")
 
 
 def _function(name: str, backward: bool, request: Request) -> Iterable[Candidate]:
