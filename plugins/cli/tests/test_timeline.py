@@ -9,6 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from demitasse import Event
 from demitasse_cli.main import main
 from demitasse_cli.timeline import Timeline
@@ -44,8 +46,11 @@ def test_a_run_is_drawn_with_its_phases_and_one_iteration_s_operations(
     assert runtime.made.profiled == 1
 
 
-def test_neighbours_do_not_overlap_by_rounding() -> None:
-    """Perfetto reads whole nanoseconds, and leaves out what overlaps the one before."""
+@pytest.mark.parametrize("uptime", [0.1, 66_601.3, 9e6 + 0.7])
+def test_neighbours_do_not_overlap_by_rounding(uptime: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Perfetto reads whole nanoseconds, and leaves out what overlaps the one before; also where the
+    system has been up for days, so that its clock's numbers are large."""
+    monkeypatch.setattr(time, "perf_counter", lambda: uptime)
     entry: Any = SimpleNamespace(
         kernel="direct", plugin="cpu", operation="convolution", flops=1.0, bytes=1.0,
         layer="conv1", phase="forward",

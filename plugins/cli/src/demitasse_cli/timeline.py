@@ -29,8 +29,9 @@ class Timeline:
     """
 
     def __init__(self) -> None:
+        # Times are counted from here: a clock that has run for days has no digits for nanoseconds.
         self._start = time.perf_counter()
-        self._before = self._start
+        self._before = 0.0
         self._drawn = 0
         self.events: list[dict[str, Any]] = [
             _name(RUN, "run: iterations as they happened"),
@@ -43,7 +44,7 @@ class Timeline:
         self._ends: list[float] = []
 
     def __call__(self, event: Event) -> None:
-        now = time.perf_counter()
+        now = time.perf_counter() - self._start
         if event.kind == "iteration" and self._drawn < LIMIT:
             self._drawn += 1
             begin = now - event.values["seconds"]
@@ -53,26 +54,27 @@ class Timeline:
                 f"iteration {event.iteration}",
                 "iteration",
                 begin,
-                now - begin,
+                now,
                 {
                     "loss": event.values["loss"],
                     "rate": event.values["rate"],
                 },
             )
             for phase, seconds in event.values["phases"].items():
-                self._add(RUN, 2, phase, "phase", begin, seconds, {})
+                self._add(RUN, 2, phase, "phase", begin, begin + seconds, {})
                 begin += seconds
             spans = event.values.get("spans", tuple)()
-            for name, start, stop in sorted(spans, key=lambda span: span[1]):
-                self._add(RUN, self._row(start, stop), name, "synchronisation", start, stop - start, {})
+            for name, *times in sorted(spans, key=lambda span: span[1]):
+                start, stop = (at - self._start for at in times)
+                self._add(RUN, self._row(start, stop), name, "synchronisation", start, stop, {})
         elif event.kind in ("test", "snapshot"):
             values = {key: str(value) for key, value in event.values.items()}
-            self._add(RUN, 1, event.kind, event.kind, self._before, now - self._before, values)
+            self._add(RUN, 1, event.kind, event.kind, self._before, now, values)
         self._before = now
 
     def profile(self, entries: Iterable[tuple[Entry, float]]) -> None:
         """Add the operations of an iteration with their seconds, one after the other."""
-        begin = self._start
+        begin = 0.0
         for entry, seconds in entries:
             facts = {
                 "kernel": entry.kernel,
@@ -82,7 +84,7 @@ class Timeline:
                 "bytes": entry.bytes,
             }
             row = 1 if entry.phase == "forward" else 2
-            self._add(PROFILE, row, entry.layer, entry.phase, begin, seconds, facts)
+            self._add(PROFILE, row, entry.layer, entry.phase, begin, begin + seconds, facts)
             begin += seconds
 
     def write(self, path: Path) -> None:
@@ -99,11 +101,10 @@ class Timeline:
         return 3 + at
 
     def _add(
-        self, process: int, row: int, name: str, kind: str, begin: float, seconds: float, args: Any
+        self, process: int, row: int, name: str, kind: str, begin: float, end: float, args: Any
     ) -> None:
         # Both ends are rounded: Perfetto leaves out what overlaps its neighbour by a nanosecond.
-        since = begin - self._start
-        start, stop = (round(end * 1e6, 3) for end in (since, since + seconds))
+        start, stop = (round(at * 1e6, 3) for at in (begin, end))
         self.events.append(
             {
                 "name": name,
