@@ -87,11 +87,8 @@ def test_what_is_told_of_plugins_that_are_not_installed_is_what_their_manifests_
 def test_a_program_that_was_packed_without_data_has_a_hint_less(
     without: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lacks(package: str, name: str) -> bytes:
-        raise FileNotFoundError(name)
-
     without("caffe")
-    monkeypatch.setattr("pkgutil.get_data", lacks)
+    monkeypatch.setattr("demitasse_descriptions.uninstalled.FILE", "not_packed.toml")
     served.cache_clear()
     try:
         assert uninstalled("model_reader") == ""

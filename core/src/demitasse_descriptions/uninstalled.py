@@ -1,31 +1,37 @@
-"""Which of this project's plugins would serve what is asked for, and is not installed: each is a package
-of its own, and one that is not there cannot say of itself what it serves."""
+"""Which plugins would serve what is asked for, and are not installed: each is a package of its own, and
+one that is not there cannot say of itself what it serves, so others say it."""
 
 from __future__ import annotations
 
-import pkgutil
 import tomllib
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache
 
-from demitasse import discover
+from demitasse import discover, installed
+
+GROUP = "demitasse.served"
+"""The group of entry points whose values name packages that have such a list."""
+
+FILE = "served.toml"
 
 
 @cache
 def served() -> dict[str, dict[str, list[str]]]:
-    """Of each of this project's plugins what it serves in some roles, as its manifest says: suffixes of
-    files, kinds of samples, names of programs and commands. An empty list stands for anything."""
-    try:
-        text = pkgutil.get_data("demitasse_descriptions", "served.toml")  # also in a zip file
-    except OSError:  # of a program that was packed without it, which can install nothing
-        return {}
-    return tomllib.loads((text or b"").decode())
+    """Of each plugin that is listed what it serves in some roles, as its manifest says: suffixes of
+    files, kinds of samples, names of programs and commands. An empty list stands for anything. The lists
+    are ``served.toml`` of the packages that entry points of the group name, none of them imported."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for package in installed(GROUP):
+        with suppress(OSError, ValueError):  # without a list there is a hint less
+            found |= tomllib.loads(package.text(FILE))
+    return found
 
 
 def uninstalled(role: str, asked: str = "") -> str:
     """The end of a sentence that names the packages to install for what is ``asked`` of a role (a
-    suffix, a path that ends with it, a kind, a name; ``""``: whatever it is), "" if all of this
-    project's that would serve it are there."""
+    suffix, a path that ends with it, a kind, a name; ``""``: whatever it is), "" if all that are listed
+    and would serve it are there."""
     there = {manifest.name for manifest in discover()}
     names = [
         f"demitasse-{name}"
