@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import timeit
 from dataclasses import replace
 from pathlib import Path
@@ -142,3 +143,21 @@ def test_the_fingerprint_is_short_stable_and_cheap() -> None:
     assert fingerprint() == fingerprint()
     assert re.fullmatch(r"[\w.]+-\d+-[0-9a-f]{8}", fingerprint())
     assert min(timeit.repeat(fingerprint, number=1, repeat=5)) < 0.005
+
+
+def test_a_machine_that_moved_to_where_vectors_are_narrower_has_another_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["demitasse_host.fingerprint"], "ROOT", tmp_path)
+    (tmp_path / "proc").mkdir()
+
+    def seen(listed: str, clock: str = "2999.9") -> str:
+        text = f"processor\t: 0\nflags\t\t: {listed}\ncpu MHz\t\t: {clock}\n"
+        (tmp_path / "proc/cpuinfo").write_text(text + text.replace("avx2", "avx2 avx512f"), "utf-8")
+        return fingerprint()
+
+    wide = seen("fpu sse2 avx2 avx512f smep")
+    assert wide == seen("avx512f avx2 sse2 smep md_clear", clock="2400.1")
+    assert wide != seen("fpu sse2 avx2 smep")
+    (tmp_path / "proc/cpuinfo").unlink()
+    assert re.fullmatch(r"[\w.]+-\d+-[0-9a-f]{8}", fingerprint())
