@@ -14,8 +14,8 @@ help: ## what there is to make
 
 setup: $(VENV)/installed ## a .venv with the core, every plugin and the development tools
 
-# One build environment for all distributions, and modules that are compiled when first imported, take less than half the
-# time: 29 s in place of 68.
+# One build environment for all distributions, and all cores to compile modules, take little more than half the time that
+# pip alone takes (38 s in place of 68). A module that this Python cannot compile is nobody's who runs it.
 $(VENV)/installed: pyproject.toml core/pyproject.toml $(wildcard plugins/*/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed; name yours: make PYTHON=/path/to/python3.11"; exit 2; }
@@ -23,6 +23,7 @@ $(VENV)/installed: pyproject.toml core/pyproject.toml $(wildcard plugins/*/pypro
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1" "hatchling>=1.25" editables
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-compile \
 		$(foreach d,$(DISTRIBUTIONS),-e $(d)) --group dev
+	-@$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib core/src $(wildcard plugins/*/src)
 	@touch $@
 
 wheels: setup ## a wheel of every distribution, in dist/
