@@ -153,9 +153,9 @@ def test_the_middle_of_a_resized_image_is_less_the_means_pixels(case: Case) -> N
         (["{net}", "{weights}", "{folder}/none.jpg"], "none.jpg: is empty (0 bytes)"),
         (
             ["{net}", "{weights}", "{folder}/lfs.jpg"],
-            "it is a pointer that Git LFS has in the file's place",
+            "it is a Git LFS pointer, not the file itself",
         ),
-        (["{net}", "{weights}", "{folder}/lfs.npy", "{image}"], "it is a pointer that Git LFS has"),
+        (["{net}", "{weights}", "{folder}/lfs.npy", "{image}"], "it is a Git LFS pointer"),
         (["{net}", "{weights}", "m.npz", "{image}"], "m.npz: a mean is a .binaryproto or .npy file"),
         (["{net}", "{weights}", "{folder}/last.npy", "{image}"], "its channels stand last: have them"),
         (["{net}", "{weights}", "{folder}/lasts.binaryproto", "{image}"], "did you mean"),

@@ -295,7 +295,7 @@ def test_images_of_different_sizes_need_a_crop(tmp_path: Path) -> None:
         (b"", "empty"),
         (
             b"text, not an image",
-            "it is no image that is read here: it looks like text 'text, not an image'",
+            "it is not an image in a supported format: it looks like text 'text, not an image'",
         ),
         (
             packed(photo(64, 64), ".jpg")[:900],

@@ -54,7 +54,7 @@ def test_a_line_that_cannot_be_used_is_named(tmp_path: Path, text: str, message:
 
 def test_a_list_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_bytes(b"a.png 1\n\xff\xfe")
-    with pytest.raises(DataError, match=r"list\.txt: is no text: byte 8 is not UTF-8"):
+    with pytest.raises(DataError, match=r"list\.txt: is not text: byte 8 is not UTF-8"):
         data_source(spec=DataSpec(tmp_path / "list.txt", "images"))
 
 

@@ -32,11 +32,11 @@ def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path: Path) -> None
 MISTAKES = [
     ("schema  = 1", "schema = 2", 1, "schema = 2", "valid: 1"),
     ("schema  = 1", "", 1, "needs 'schema'", "valid: 1"),
-    ("schema  = 1", "schema = 1\nlink = {}", 2, "unknown key 'link'", "stands behind its [[level]]"),
+    ("schema  = 1", "schema = 1\nlink = {}", 2, "unknown key 'link'", "put it below its [[level]]"),
     ('"taihulight"', '"taihulight', 2, "machine.toml:2: Illegal character", "'\\n' in column 22"),
     ("count = 160", "precision = 'f32'", 7, "unknown key 'precision'", "before the first [[level]]"),
     ("count = 160", "mesh = " + "[" * 5000, 31, "nested too deep", ""),
-    ("count = 160", "count = 1" + "0" * 5000, 7, ": 10000000000000000000...", "is no number"),
+    ("count = 160", "count = 1" + "0" * 5000, 7, ": 10000000000000000000...", "has too many digits"),
     ("count = 160", f"mesh = '{'x' * 5000}'", 7, "(5,002 characters)", "a list"),
     ("schema  = 1", "schema = true", 1, "schema = True", "valid: 1"),
     ('"taihulight"', '""', 2, "name = ''", "a text"),
@@ -46,11 +46,11 @@ MISTAKES = [
     ("plugins =", 'source = "paper"\nplugins =', 3, "unknown key 'source'", ""),
     ('name = "supernode"', "", 7, "a level needs 'name'", ""),
     ('name = "supernode"', 'name = "supernode"\nparent = "node"', 6, "unknown parent", "'node'"),
-    ("count = 160", "count = 0", 7, "count = 0", "a whole number from 1"),
-    ("count = 160", "count = -3", 7, "count = -3", "a whole number from 1"),
-    ("count = 160", "count = 1.5", 7, "count = 1.5", "a whole number from 1"),
-    ("count = 160", "count = true", 7, "count = True", "a whole number from 1"),
-    ("count = 160", 'count = "160"', 7, "count = '160'", "a whole number from 1"),
+    ("count = 160", "count = 0", 7, "count = 0", "a whole number, 1 or more"),
+    ("count = 160", "count = -3", 7, "count = -3", "a whole number, 1 or more"),
+    ("count = 160", "count = 1.5", 7, "count = 1.5", "a whole number, 1 or more"),
+    ("count = 160", "count = true", 7, "count = True", "a whole number, 1 or more"),
+    ("count = 160", 'count = "160"', 7, "count = '160'", "a whole number, 1 or more"),
     ("count = 160", "cuont = 160", 7, "unknown key 'cuont'", "did you mean 'count'"),
     ('"12 GB/s", over', '"12 GB", over', 8, "bandwidth = '12 GB'", "like '12 GB/s'"),
     ('"12 GB/s", over', '"12 GBs", over', 8, "did you mean 'GB/s'", "like '12 GB/s'"),
@@ -80,13 +80,13 @@ MISTAKES = [
         '"streams"\n[[level]]\nname = "rank"\nworkers = "mpi"',
         15,
         "level 'rank' has processes (workers = \"mpi\") inside level 'node', whose streams are",
-        "valid: processes around threads or streams",
+        "valid: processes outside threads or streams",
     ),
     ('"threads"', '"thread"', 20, "unknown workers 'thread'", "did you mean 'threads'"),
     ('memory = [{ space = "ddr3",', "memory = [{", 21, "a memory needs 'space'", ""),
     ("memory = [{", "memory = [3, {", 21, "memory = 3", "a table"),
-    ("mesh = [8, 8]", "mesh = [8, 7]", 25, "mesh [8, 7] is not count 64", ""),
-    ("mesh = [8, 8]", "mesh = [8, -8]", 27, "mesh = -8", "a whole number from 1"),
+    ("mesh = [8, 8]", "mesh = [8, 7]", 25, "mesh [8, 7] does not multiply to count 64", ""),
+    ("mesh = [8, 8]", "mesh = [8, -8]", 27, "mesh = -8", "a whole number, 1 or more"),
     ("mesh = [8, 8]", "mesh = 64", 27, "mesh = 64", "a list"),
     ('"64 KiB"', '"64 KiBB"', 28, "did you mean 'KiB'", "like '8 GiB'"),
     ('"11.6 GFLOP/s"', '"11.6 GFLOPS"', 29, "did you mean 'GFLOP/s'", "valid:"),
@@ -132,14 +132,14 @@ MISTAKES = [
         'kernels = "sw26010"',
         '[level.sustained]\nf32 = "9 GFLOP/s"\nkernels = "sw26010"',
         32,
-        "'kernels' stands among the rates of [level.sustained]",
+        "'kernels' is among the rates of [level.sustained]",
         "valid: above that line",
     ),
     (
         'kernels = "sw26010"',
         '[level.sustained]\nf32 = "9 GFLOP/s"\n[level.sustained.operations]\nclock = "1 GHz"',
         33,
-        "'clock' stands among the rates of [level.sustained.operations]",
+        "'clock' is among the rates of [level.sustained.operations]",
         "valid: above that line",
     ),
     (
@@ -147,7 +147,7 @@ MISTAKES = [
         '[level.sustained]\nf32 = "9 GFLOP/s"\n[level.sustained.operations]\n'
         'relu = "9 GFLOP/s"\n"convolution 3 x 3" = "9 GFLOP/s"',
         34,
-        "sustained: 'convolution 3 x 3' names no operation",
+        "sustained: 'convolution 3 x 3' does not name an operation",
         "like 'convolution 3x3 of 4'",
     ),
     (
@@ -290,7 +290,7 @@ def test_a_file_that_is_not_there_is_named_with_the_nearest_that_is(tmp_path: Pa
 @pytest.mark.parametrize("given", [None, ["cpu"], 3, b"laptop.toml"])
 def test_what_is_no_path_is_refused(given: Any) -> None:
     with pytest.raises(
-        DescriptionError, match=f"{re.escape(repr(given))} is no machine .*valid: 'auto'"
+        DescriptionError, match=f"{re.escape(repr(given))} is not a machine .*valid: 'auto'"
     ):
         load_machine(given)
 

@@ -262,7 +262,7 @@ def test_a_doubled_reduce_is_refused_with_the_rank_that_would_count_twice() -> N
     good = make("binomial-reduce", 2, 10)
     twice = changed(good, 1, lambda moves: moves.append(moves[0]))
     twice = changed(twice, 0, lambda moves: moves.append(moves[0]))
-    with pytest.raises(PlanError, match=r"rank 0, step 1, reduce\(1, 0:10\): rank 1 is doubled"):
+    with pytest.raises(PlanError, match=r"rank 0, step 1, reduce\(1, 0:10\): rank 1 is counted twice"):
         check(twice)
 
 

@@ -380,7 +380,7 @@ def operations():
     install("again", API + "automatic = true\n[roles.operations]\n", hook)
     assert main(["doctor", "--json", "-"]) == 1
     told = findings(capsys)["plugin again"]
-    assert "plugin 'again': operation 'relu' the vocabulary already has" in told["message"]
+    assert "plugin 'again': operation 'relu' is already in the vocabulary" in told["message"]
 
 
 def test_the_doctor_asks_plugins_for_their_own_findings(

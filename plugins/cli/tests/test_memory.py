@@ -59,7 +59,7 @@ def test_without_a_limit_what_the_system_has_is_told(monkeypatch: pytest.MonkeyP
         "not enough memory: Unable to allocate 9 GiB; available are 3.00 MiB: use a smaller batch, "
         "or fewer workers"
     )
-    known = MemoryError("host memory: asked for 9 bytes, available are 3; use a smaller batch")
+    known = MemoryError("host memory: asked for 9 bytes, available: 3; use a smaller batch")
     assert memory.told(known) == f"not enough memory: {known}"
 
 

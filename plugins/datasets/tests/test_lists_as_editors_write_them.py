@@ -146,7 +146,7 @@ def test_a_list_of_hdf5_files_that_moved_finds_them_beside_it(
 
 def test_an_image_given_for_a_list_is_no_text(tmp_path):
     (tmp_path / "photo.jpg").write_bytes(b"\xff\xd8\xff\xe0 JFIF\n")
-    with pytest.raises(DataError, match=r"photo\.jpg: is no text: byte 0 is not UTF-8"):
+    with pytest.raises(DataError, match=r"photo\.jpg: is not text: byte 0 is not UTF-8"):
         data_source(spec=DataSpec(str(tmp_path / "photo.jpg"), "images"))
 
 

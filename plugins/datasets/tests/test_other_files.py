@@ -57,7 +57,7 @@ def test_a_file_that_a_list_has_for_hdf5_is_told(tmp_path):
     (tmp_path / "a.h5").write_bytes(POINTER)
     (tmp_path / "list.txt").write_text("a.h5\n")
     message = failure(tmp_path / "list.txt", "hdf5")
-    assert "a.h5: is no HDF5 file: it is a pointer that Git LFS has" in message
+    assert "a.h5: is no HDF5 file: it is a Git LFS pointer" in message
 
 
 def test_an_image_of_a_list_is_told_for_what_it_is(tmp_path):
@@ -65,7 +65,9 @@ def test_an_image_of_a_list_is_told_for_what_it_is(tmp_path):
     (tmp_path / "a.jpg").write_bytes(POINTER)
     (tmp_path / "list.txt").write_text("a.jpg 1\n")
     message = failure(tmp_path / "list.txt", "images")
-    assert "list.txt:1: a.jpg: it is no image that is read here: it is a pointer that Git LFS" in message
+    assert (
+        "list.txt:1: a.jpg: it is not an image in a supported format: it is a Git LFS pointer" in message
+    )
 
 
 def test_an_lmdb_in_one_file_may_have_any_name(tmp_path, opened, everything):

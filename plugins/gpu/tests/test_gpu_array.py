@@ -209,7 +209,7 @@ def test_blocks_are_zero_aligned_and_counted(device: Device) -> None:
 def test_views_lie_in_their_block(device: Device) -> None:
     memory = DeviceAllocator(device).allocate(100)
     for offset, size in ((-1, 4), (90, 11)):
-        with pytest.raises(ValueError, match="do not lie in a block of 100"):
+        with pytest.raises(ValueError, match="do not fit in a block of 100"):
             memory.view(offset, (size,), "uint8")
     memory.close()
     memory.close()

@@ -327,6 +327,6 @@ def test_a_block_is_zero_aligned_and_counted(nbytes: int) -> None:
 def test_more_memory_than_there_is_is_refused_with_both_numbers() -> None:
     with pytest.raises(
         MemoryError,
-        match=r"accelerator:0 stands in .* 1,000,000,000,000,000 bytes, available are [\d,]+;",
+        match=r"accelerator:0 stands in .* 1,000,000,000,000,000 bytes, available: [\d,]+;",
     ):
         StandInAllocator("accelerator:0").allocate(10**15)

@@ -78,7 +78,7 @@ def test_a_set_without_its_index_is_told_as_a_set(made: Any) -> None:
 )
 def test_a_composition_without_the_plugin_names_it(made: Any, kind: str | None, others: str) -> None:
     """Beside other plugins that could be asked; alone where the kind of samples is its own."""
-    told = rf"no composed plugin reads samples from .*\(asked: datasets\); not asked: {others}"
+    told = rf"no composed plugin reads samples from .*\(asked: datasets\); not composed: {others}"
     with (
         demitasse.compose(plugins=["datasets"]) as runtime,
         pytest.raises(DataError, match=told),
