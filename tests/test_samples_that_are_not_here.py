@@ -63,7 +63,7 @@ def test_without_a_shape_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> 
         assert main([command, "solver.prototxt"]) == 2
         told = capsys.readouterr().err
         assert "train_val.prototxt:2: layer 'data' (Data): no such file or folder: '/elsewhere/" in told
-        assert "where the data are not here, give their shape (--samples 3x224x224)" in told
+        assert "if the data are not here, give their shape (--samples 3x224x224)" in told
     assert main(["explain", "solver.prototxt", "--samples", "3xx4"]) == 2
     assert "'3xx4' is no shape; write random:3x227x227 (images" in capsys.readouterr().err
     assert main(["explain", "solver.prototxt", "--samples", "random:3x227x227"]) == 0

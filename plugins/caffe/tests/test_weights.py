@@ -409,7 +409,7 @@ def test_damaged_bytes_are_weights_or_a_users_error(shared: Path, tmp_path: Path
 def test_a_pointer_of_git_lfs_is_told_from_the_file(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 34\n")
-    with pytest.raises(ModelError, match=r"is a pointer that Git LFS has .* 'git lfs pull'"):
+    with pytest.raises(ModelError, match=r"is a Git LFS pointer.* 'git lfs pull'"):
         read_blob(path) if name.startswith("mean") else weights_of(path)
 
 

@@ -271,10 +271,10 @@ def test_the_doctor_finds_what_is_wrong_with_each_plugin(
         name: found[f"plugin {name}"]["remedy"] for name in ("unloadable", "differing", "outdated")
     }
     assert remedies == {
-        "unloadable": "pip install --force-reinstall stranger-unloadable installs what it depends on; "
-        "install no_such_library if that is not among it; or pip uninstall stranger-unloadable",
-        "differing": "mark a function kernels of stranger_differing.plugin with hookimpl; give its "
-        "plugin.toml a table [roles.observe]; or pip uninstall stranger-differing",
+        "unloadable": "pip install --force-reinstall stranger-unloadable installs its dependencies; "
+        "install no_such_library if it is not one of them; or pip uninstall stranger-unloadable",
+        "differing": "mark a function kernels of stranger_differing.plugin with hookimpl; add a "
+        "table [roles.observe] to its plugin.toml; or pip uninstall stranger-differing",
         "outdated": "pip install --upgrade demitasse stranger-outdated; or pip uninstall "
         "stranger-outdated",
     }
@@ -321,9 +321,7 @@ def test_the_doctor_says_where_a_module_is_broken(
     assert main(["doctor", "--json", "-"]) == 1
     told = findings(capsys)["plugin ending"]
     assert told["message"] == "cannot be imported: SystemExit: no licence"
-    assert re.search(
-        r"mend it in .*plugin\.py, line 2, or pip install --force-reinstall", told["remedy"]
-    )
+    assert re.search(r"fix it in .*plugin\.py, line 2, or pip install --force-reinstall", told["remedy"])
 
 
 def test_the_doctor_has_a_core_upgraded_that_is_older_than_a_plugin(
@@ -347,7 +345,7 @@ def test_the_doctor_has_a_core_upgraded_that_is_older_than_a_plugin(
         (
             "needing",
             'requires = ["manual"]',
-            "is automatic and requires 'manual', which is not",
+            "is automatic but requires 'manual', which is not",
             "+manual",
         ),
     ],
@@ -448,7 +446,7 @@ def test_a_command_that_is_declared_and_not_given_is_told_with_what_was(
     install("shy", API + '[roles.commands]\ncommands = { greet = "x" }\n', hook)
     assert main(["greet"]) == 2
     told = capsys.readouterr().err
-    assert "declares the command 'greet' but does not give it: its hook commands gave " in told
+    assert "declares the command 'greet' but does not provide it: its hook commands returned " in told
     assert "(valid: a table by name)" in told
 
 
@@ -458,7 +456,7 @@ def test_the_doctor_tells_a_manifest_s_name_from_its_versions(
     folder = install("renamed", API + "[roles.observe]\n", "")
     (folder / "plugin.toml").write_text(f'name = "other"\n{API}[roles.observe]\n')
     assert main(["doctor", "--json", "-"]) == 1
-    assert findings(capsys)["plugin renamed"]["remedy"].startswith("mend its plugin.toml, or ")
+    assert findings(capsys)["plugin renamed"]["remedy"].startswith("fix its plugin.toml, or ")
 
 
 def test_a_plugin_whose_commands_are_no_table_harms_no_other(
@@ -473,7 +471,7 @@ def test_a_plugin_whose_commands_are_no_table_harms_no_other(
     assert main(["doctor", "--json", "-"]) == 1
     told = findings(capsys)["plugin terse"]
     assert "role commands: commands = ['greet'] (valid: a table)" in told["message"]
-    assert "mend its plugin.toml" in told["remedy"]
+    assert "fix its plugin.toml" in told["remedy"]
 
 
 def test_the_doctor_knows_a_thread_count_from_nonsense(

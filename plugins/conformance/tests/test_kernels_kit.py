@@ -243,7 +243,7 @@ def test_parts_are_those_of_the_whole(right: bool) -> None:
 
 
 def test_what_a_candidate_says_is_checked_first() -> None:
-    with pytest.raises(demitasse.PluginError, match=r"workspace = -1 \(valid: bytes, a whole number"):
+    with pytest.raises(demitasse.PluginError, match=r"workspace = -1 \(valid: a number of bytes"):
         check(Candidate("odd", mish.forward, workspace=-1))
 
 

@@ -31,7 +31,7 @@ def failure(path, kind=None, **options):
         ("data_batch_1.bin", POINTER, None, "'git lfs pull' fetches the file"),
         ("train-images-idx3-ubyte", POINTER, None, "'git lfs pull' fetches the file"),
         ("a.h5", POINTER, "hdf5", "is no HDF5 file: it is a pointer"),
-        ("data.mdb", POINTER, None, "data.mdb is a pointer that Git LFS has"),
+        ("data.mdb", POINTER, None, "data.mdb is a Git LFS pointer"),
         ("data.mdb", b"", None, "data.mdb is empty (0 bytes)"),
         ("page", b"<html>404</html>", None, "looks like a web page"),
         ("t10k-images-idx3-ubyte", b"", None, "is empty (0 bytes)"),

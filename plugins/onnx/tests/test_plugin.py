@@ -45,7 +45,7 @@ def test_what_is_no_model_is_said_to_be_none(data: bytes, tmp_path: Path) -> Non
 def test_what_stands_in_a_models_place_is_told(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
-    with pytest.raises(ModelError, match=r"net\.onnx: is no ONNX model.*it is a pointer that Git LFS"):
+    with pytest.raises(ModelError, match=r"net\.onnx: is no ONNX model.*it is a Git LFS pointer"):
         model_reader(path, {})
 
 
