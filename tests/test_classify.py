@@ -157,17 +157,20 @@ def test_the_middle_of_a_resized_image_is_less_the_means_pixels(case: Case) -> N
         ),
         (["{net}", "{weights}", "{folder}/lfs.npy", "{image}"], "it is a Git LFS pointer"),
         (["{net}", "{weights}", "m.npz", "{image}"], "m.npz: a mean is a .binaryproto or .npy file"),
-        (["{net}", "{weights}", "{folder}/last.npy", "{image}"], "its channels stand last: have them"),
+        (["{net}", "{weights}", "{folder}/last.npy", "{image}"], "its channels come last: move them"),
         (["{net}", "{weights}", "{folder}/lasts.binaryproto", "{image}"], "did you mean"),
         (["{net}", "{weights}", "{image}", "--mean", "1,2"], "a mean of shape (2,) does not fit 3"),
         (["{net}", "{weights}", "{image}", "--mean", "1,x"], "--mean 1,x: give numbers"),
         (["{net}", "{weights}", "{image}", "--mean", "1,2,nan"], "--mean 1,2,nan: give numbers"),
         (["{net}", "{weights}", "{image}", "--resize", "99999999"], "99999999 x 99999999 pixels take"),
         (["{net}", "{weights}", "{image}", "--blob", "prop"], "unknown output 'prop'; did you mean"),
-        (["{net}", "{weights}", "{image}", "--resize", "14"], "takes (12, 16) pixels, more than (14"),
+        (
+            ["{net}", "{weights}", "{image}", "--resize", "14"],
+            "takes (12, 16) pixels, but images are resized to (14",
+        ),
         (
             ["{net}", "{weights}", "{image}", "{folder}/two.txt"],
-            "names 2 classes, and output 'prob' has",
+            "names 2 classes, but output 'prob' has",
         ),
         (["{net}", "{weights}", "{folder}/empty"], "empty has no images (.bmp, "),
         (["{reading}", "{weights}", "{image}"], "the net reads its samples itself; give one that"),
@@ -209,20 +212,23 @@ def shaped(text: bytes) -> bytes:
 
 
 MEANS = {
-    "empty": (b"", "is no NumPy file of numbers"),
-    "text": (b"104,117,123", "is no NumPy file of numbers"),
-    "words": (npy(["a", "b", "c"]), "is no NumPy file of real numbers: they are <U1"),
+    "empty": (b"", "is not a NumPy file of numbers"),
+    "text": (b"104,117,123", "is not a NumPy file of numbers"),
+    "words": (npy(["a", "b", "c"]), "is not a NumPy file of real numbers: they are <U1"),
     "dates": (npy(np.zeros(3, "datetime64[s]")), "real numbers: they are datetime64"),
     "complex": (npy(np.zeros(3, complex)), "real numbers: they are complex128"),
     "fields": (npy(np.zeros(3, [("a", "f4"), ("b", "f4")])), "real numbers: they are [('a', "),
-    "objects": (GOOD.replace(b"'<f4'", b"'|O' "), "is no NumPy file of numbers"),
-    "not finite": (npy([1.0, np.nan, np.inf]), "is no mean: it has 2 of 3 numbers that are not finite"),
+    "objects": (GOOD.replace(b"'<f4'", b"'|O' "), "is not a NumPy file of numbers"),
+    "not finite": (
+        npy([1.0, np.nan, np.inf]),
+        "is not a mean: it has 2 of 3 numbers that are not finite",
+    ),
     "too large for single precision": (npy([1.0, 1e300, 2.0]), "it has 1 of 3 numbers"),
-    "cut off": (GOOD[:-4], "is no NumPy file of numbers"),
+    "cut off": (GOOD[:-4], "is not a NumPy file of numbers"),
     "more than it says": (GOOD + b"1234", "has 4 bytes more than numbers of shape (3, 12, 16)"),
-    "huge": (shaped(b"(999999999999,), }"), "is no NumPy file of numbers"),
-    "beyond 64 bits": (shaped(b"(1%020d,), }" % 0), "is no NumPy file of numbers"),
-    "a header that does not end": (shaped(b"(3, 12, 16),"), "is no NumPy file of numbers"),
+    "huge": (shaped(b"(999999999999,), }"), "is not a NumPy file of numbers"),
+    "beyond 64 bits": (shaped(b"(1%020d,), }" % 0), "is not a NumPy file of numbers"),
+    "a header that does not end": (shaped(b"(3, 12, 16),"), "is not a NumPy file of numbers"),
 }
 
 
@@ -238,7 +244,7 @@ def test_means_in_files_of_numpys_and_caffes(tmp_path: Path) -> None:
     (tmp_path / "mean.npy").write_bytes(GOOD)
     assert read_mean(tmp_path / "mean.npy").shape == (3, 12, 16)
     write_blob(tmp_path / "mean.binaryproto", np.array([[[1.0]], [[np.nan]], [[2.0]]]))
-    with pytest.raises(ModelError, match=r"mean.binaryproto: is no mean: it has 1 of 3 numbers"):
+    with pytest.raises(ModelError, match=r"mean.binaryproto: is not a mean: it has 1 of 3 numbers"):
         read_mean(tmp_path / "mean.binaryproto")
 
 

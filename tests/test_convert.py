@@ -120,18 +120,18 @@ def test_weights_go_from_every_form_to_every_other(
         ),
         (("old.prototxt", "w.caffemodel"), "old.prototxt: is a net; weights are in a .caffemodel"),
         (("missing.prototxt", "new.prototxt"), "no such file: missing.prototxt"),
-        (("bare.caffemodel", "new.prototxt"), "bare.caffemodel: holds weights alone"),
-        (("bare.caffemodel", "x.solverstate"), "x.solverstate: the weights know no iteration"),
+        (("bare.caffemodel", "new.prototxt"), "bare.caffemodel: holds weights only"),
+        (("bare.caffemodel", "x.solverstate"), "x.solverstate: the weights have no iteration"),
         (("s.solverstate", "new.prototxt"), "s.solverstate: holds weights; the net is in a .prototxt"),
         (
             ("foreign.prototxt", "new.prototxt"),
-            "foreign.prototxt:1:48: mask_pooling_param is no .* 'MaskPooling', which is of MNC",
+            "foreign.prototxt:1:48: mask_pooling_param is not a .* 'MaskPooling', a type of MNC",
         ),
         (("old.prototxt", "old.prototxt", "--force"), "is the file to convert; give another name"),
         (("nothing", "s.demitasse", "--force"), "no such file: nothing"),
         (
             ("s.demitasse", "new.prototxt"),
-            "s.demitasse: is no file of Caffe's, and of no other is a net",
+            "s.demitasse: is not one of Caffe's files, and only Caffe's nets",
         ),
     ],
 )

@@ -240,7 +240,8 @@ def test_a_template_that_nobody_filled_in_is_told_with_its_line(tmp_path: Path) 
     path = tmp_path / "net.prototxt"
     path.write_text(DEPLOY)
     message = (
-        r"net\.prototxt:4:\d+: dim: .*'\$TARGET_HEIGHT\$' is a template's, for whose tool to fill in"
+        r"net\.prototxt:4:\d+: dim: .*'\$TARGET_HEIGHT\$' is a placeholder of a template; have its tool "
+        r"fill it in"
     )
     with (
         demitasse.compose(plugins=PLUGINS) as runtime,

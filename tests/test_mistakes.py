@@ -194,7 +194,7 @@ def test_a_net_of_another_format_is_not_drawn_as_text(
     )
     assert main(["convert", str(net), str(tmp_path / "net.onnx")]) == 0
     line = told(["draw", str(tmp_path / "net.onnx"), str(tmp_path / "a.svg")], capsys)
-    assert line.startswith(f"{tmp_path}/net.onnx: is none of Caffe's files, whose nets alone are dr")
+    assert line.startswith(f"{tmp_path}/net.onnx: is not one of Caffe's files, and only their nets")
 
 
 def test_samples_that_are_not_there_have_their_layers_name(capsys: pytest.CaptureFixture[str]) -> None:

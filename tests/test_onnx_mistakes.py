@@ -133,7 +133,7 @@ def runtime() -> Iterator[Runtime]:
             {"i": np.array([4])},
             r"an index of \[4\] is not one of axis 1",
         ),
-        ([("Reshape", ["x", "s"], ["y"], {})], {"s": np.array([-1, 7])}, "do not divide by 7"),
+        ([("Reshape", ["x", "s"], ["y"], {})], {"s": np.array([-1, 7])}, "are not divisible by 7"),
         ([("Constant", [], ["y"], {"value_string": "a"})], {}, "no value"),
     ],
 )

@@ -128,7 +128,7 @@ def test_scripts_of_2014_run_layers_by_number_and_ask_nets_for_modes(
     net.set_mode_gpu()
     net.set_device(0)
     net.set_phase_test()
-    with pytest.raises(ModelError, match=r"made for caffe.TEST; give caffe.TRAIN where it is made"):
+    with pytest.raises(ModelError, match=r"made for caffe.TEST; give caffe.TRAIN when you make it"):
         net.set_phase_train()
     net.blobs["data"].data[...] = x
     assert net._forward(0, len(net.layers) - 2) == 0
@@ -375,7 +375,9 @@ def test_several_inputs_are_reshaped_one_after_the_other(make: Make) -> None:
 def test_only_inputs_are_reshaped(make: Make) -> None:
     net = make(branching())
     net.blobs["score"].reshape(4, 3)
-    with pytest.raises(ShapeError, match=r"'score' is no input: its shape \(4, 3\) follows .*\(data\)"):
+    with pytest.raises(
+        ShapeError, match=r"'score' is not an input: its shape \(4, 3\) follows .*\(data\)"
+    ):
         net.blobs["score"].reshape(4, 4)
     with pytest.raises(ShapeError, match=r"\(0, 6\) is no shape"):
         net.blobs["data"].reshape(0, 6)

@@ -156,7 +156,7 @@ def test_a_pooling_may_repeat_its_numbers(
     [
         ("kernel_size: 2 kernel_size: 2", "has 2 numbers for 3 spatial axes"),
         ("kernel_size: 2 kernel_size: 2 kernel_size: 2 pad: 1 pad: 1", "pad_shape has 2 numbers"),
-        ("stride: 2 stride: 2 stride: 2", "needs a kernel_size as often"),
+        ("stride: 2 stride: 2 stride: 2", "repeat kernel_size as often"),
         ("kernel_size: 2 kernel_size: 2 kernel_size: 2 global_pooling: true", "goes without global"),
         ("kernel_h: 2 kernel_h: 2", "kernel_h has one value, and is given again"),
     ],
@@ -176,7 +176,7 @@ def test_repeated_numbers_that_do_not_fit(
         (
             "NdConvolution",
             "kernel_shape { dim: 2 dim: 2 dim: 2 } pad_shape { dim: 1 }",
-            "pad_shape has 1 numbers, and kernel_shape 3",
+            "pad_shape has 1 numbers, but kernel_shape has 3",
         ),
         ("NdConvolution", "kernel_shape { dim: 2 dim: -2 dim: 2 }", "has a number below 0"),
         ("NdConvolution", "kernel_shape { dim: 2 dim: 2 }", "has 2 numbers for 3 spatial axes"),

@@ -264,7 +264,7 @@ def test_what_is_read_over_is_told(tmp_path: Path) -> None:
     net = tmp_path / "net.prototxt"
     net.write_text(f'engine: "MKLDNN"\n{NET}')
     done = CliRunner().invoke(command, [str(net), str(tmp_path / "net.svg")])
-    assert f"{net}: without effect here, of Intel's fork: engine (line 1)\n" in done.output
+    assert f"{net}: fields of Intel's fork that have no effect here: engine (line 1)\n" in done.output
 
 
 def test_what_a_fork_has_in_caffes_layers_is_said_to_be_left_out(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_what_a_fork_has_in_caffes_layers_is_said_to_be_left_out(tmp_path: Path)
     )
     done = CliRunner().invoke(command, [str(net), str(tmp_path / "net.svg")])
     assert done.exit_code == 0
-    assert "drawn as if it were not there: " in done.output
+    assert "ignored in the drawing: " in done.output
     assert "layer 'p': unknown value of pool 'AVE_X'" in done.output
 
 

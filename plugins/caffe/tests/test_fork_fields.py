@@ -25,7 +25,7 @@ SOLVER = 'net: "net.prototxt"\nbase_lr: 0.1\nlr_policy: "fixed"\nmax_iter: 10\n'
     [
         (
             'engine: "MKLDNN"\n' + INPUT,
-            r"net\.prototxt: without effect here, of Intel's fork: engine \(",
+            r"net\.prototxt: fields of Intel's fork that have no effect here: engine \(",
         ),
         (
             INPUT + "bn_stats_batch_size: 32",
@@ -81,8 +81,8 @@ def test_a_solvers_fields_are_noted_too(read: Any, tmp_path: Path) -> None:
         SOLVER + 'solver_data_type: FLOAT16\nengine: "MKLDNN"\nlarc_turbo: false', "s.prototxt"
     ).solver()
     assert [note.partition(": ")[2] for note in solver.notes] == [
-        "without effect here, of NVIDIA's fork: solver_data_type (line 5)",
-        "without effect here, of Intel's fork: engine (line 6)",
+        "fields of NVIDIA's fork that have no effect here: solver_data_type (line 5)",
+        "fields of Intel's fork that have no effect here: engine (line 6)",
     ]
 
 
@@ -200,9 +200,11 @@ def test_in_a_net_with_unknown_types_the_error_is_about_the_type(read: Any) -> N
 
 
 def test_an_old_type_of_a_fork_is_told_as_that(read: Any) -> None:
-    with pytest.raises(ModelError, match=r"'v' \(BOX_DATA\): .* which is of the fork of caffe-yolo;"):
+    with pytest.raises(
+        ModelError, match=r"'v' \(BOX_DATA\): .* which belongs to the fork of caffe-yolo;"
+    ):
         read('layers { name: "v" type: BOX_DATA top: "v" }')
-    with pytest.raises(ModelError, match=r"type 'ROIWARPING', which is of MNC's fork;"):
+    with pytest.raises(ModelError, match=r"type 'ROIWARPING', which belongs to MNC's fork;"):
         read('layers { name: "c" type: ROIWARPING pooling_param { pool: MAX } }')
 
 
@@ -233,7 +235,7 @@ def test_another_pooling_of_regions_is_not_taken_for_the_one_here(tmp_path: Path
     path.write_text(INPUT + 'layer { name: "r" type: "ROIWarping" bottom: "data" top: "r" }')
     with (
         compose(plugins=["-tuning"]) as runtime,
-        pytest.raises(ModelError, match=r"'ROIWarping', which is of MNC's fork,") as told,
+        pytest.raises(ModelError, match=r"'ROIWarping', a type of MNC's fork that") as told,
     ):
         runtime.net(path)
     assert "ROIPooling" not in str(told.value)
@@ -291,7 +293,9 @@ def test_a_conversion_leaves_them_out_and_says_so(tmp_path: Path) -> None:
     source.write_text('engine: "MKLDNN"\n' + INPUT)
     with compose(plugins=["caffe"]) as runtime:
         record = convert_model(runtime, source, tmp_path / "new.prototxt")
-    assert record["notes"] == [f"{source}: without effect here, of Intel's fork: engine (line 1)"]
+    assert record["notes"] == [
+        f"{source}: fields of Intel's fork that have no effect here: engine (line 1)"
+    ]
     assert "engine" not in (tmp_path / "new.prototxt").read_text()
 
 

@@ -93,16 +93,16 @@ def test_lengths_that_were_taken_away_come_back(run: Any) -> None:
             {"x": (2, 6, 3)},
             "eps -1.0 is not a number >= 0",
         ),
-        ("type: 'Flip' bottom: 'x' top: 'y'", {"x": (2, 6, 3)}, "mirrors images, of four axes; its"),
+        ("type: 'Flip' bottom: 'x' top: 'y'", {"x": (2, 6, 3)}, "mirrors images (four axes); its"),
         (
             "type: 'ChannelScale' bottom: 'x' bottom: 'w' top: 'y'",
             {"x": (2, 6, 3), "w": (2, 1, 6)},
-            r"second bottom w \(2x1x6 float32\) has not one number for each place of x",
+            r"second bottom w \(2x1x6 float32\) does not have one number for each place of x",
         ),
         (
             "type: 'BroadcastMul' bottom: 'x' bottom: 'w' top: 'y'",
             {"x": (2, 6, 3), "w": (2, 3)},
-            r"bottom w \(2x3 float32\) has not one number for each channel of x",
+            r"bottom w \(2x3 float32\) does not have one number for each channel of x",
         ),
         (
             "type: 'ROIPooling' bottom: 'x' bottom: 'w' top: 'y' "

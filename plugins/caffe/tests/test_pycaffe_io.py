@@ -112,7 +112,7 @@ def test_ten_crops_are_the_corners_the_centre_and_their_mirror_images() -> None:
         assert np.array_equal(crops[number], part)
         assert np.array_equal(crops[5 + number], part[:, ::-1])
         assert np.array_equal(crops[10 + number], part + 1)
-    with pytest.raises(ShapeError, match=r"a crop of \(8, 3\) does not lie in an image of \(7, 9\)"):
+    with pytest.raises(ShapeError, match=r"a crop of \(8, 3\) does not fit in an image of \(7, 9\)"):
         caffe.io.oversample([image], (8, 3))
 
 
@@ -155,8 +155,8 @@ def test_a_mean_image_is_resized_to_the_input(shared: Path) -> None:
 def test_what_does_not_fit_a_transformer() -> None:
     transformer = caffe.io.Transformer({"data": (10, 3, 4, 5)})
     calls: list[tuple[Any, ...]] = [
-        (transformer.set_transpose, (2, 0), r"\(2, 0\) is no order of the axes"),
-        (transformer.set_channel_swap, (0, 1), r"\(0, 1\) is no order of the 3 channels"),
+        (transformer.set_transpose, (2, 0), r"\(2, 0\) is not an order of the axes"),
+        (transformer.set_channel_swap, (0, 1), r"\(0, 1\) is not an order of the 3 channels"),
         (transformer.set_mean, np.zeros(4), r"a mean of shape \(4,\) does not fit"),
     ]
     for call, argument, message in calls:

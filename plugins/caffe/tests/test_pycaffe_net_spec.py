@@ -167,7 +167,7 @@ def test_mistakes_are_said() -> None:
         to_proto(L.Pooling(data, pool="MEAN"))
     with pytest.raises(TypeError, match="ReLU input 0 is not a Top"):
         L.ReLU("data")
-    with pytest.raises(ValueError, match="in place it has as many tops as inputs: 2"):
+    with pytest.raises(ValueError, match="in place it must have as many tops as inputs: 2"):
         L.Eltwise(data, data, in_place=True)
 
 

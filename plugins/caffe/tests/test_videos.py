@@ -117,7 +117,10 @@ def test_an_axis_whose_windows_are_points_is_not_pooled_over(build: Any) -> None
             "STOCHASTIC is for images",
         ),
         ('type: "Pooling" pooling_param { kernel_size: 3 } top: "z"', "only pool MAX of images has"),
-        ('type: "Pooling" pooling_param { kernel_h: 3 kernel_w: 3 }', "for 2 spatial axes, here are 3"),
+        (
+            'type: "Pooling" pooling_param { kernel_h: 3 kernel_w: 3 }',
+            "for 2 spatial axes, but there are 3",
+        ),
     ],
 )
 def test_windows_of_videos_that_cannot_be_are_told(build: Any, text: str, message: str) -> None:
@@ -127,7 +130,7 @@ def test_windows_of_videos_that_cannot_be_are_told(build: Any, text: str, messag
 
 def test_a_depth_is_for_three_axes(build: Any) -> None:
     text = 'type: "Pooling" bottom: "x" top: "y" pooling_param { kernel_size: 3 kernel_depth: 3 }'
-    with pytest.raises(ValueError, match="kernel_depth is for 3 spatial axes, here are 2"):
+    with pytest.raises(ValueError, match="kernel_depth is for 3 spatial axes, but there are 2"):
         build(text, x=(2, 3, 9, 9))
 
 
@@ -193,11 +196,11 @@ def test_arrays_are_cut_as_a_lists_videos_are(clips: Any) -> None:
     assert graph.blobs["data"].shape == (2, 9, 112, 112)
     assert not graph.operations[0][2]["mirror"] and graph.sources[0][0].options["mirror"]
     with pytest.raises(
-        ValueError, match=r"fix_crop } is done where a list's videos are read: arrays have"
+        ValueError, match=r"fix_crop } is done when a list's videos are read: arrays have"
     ):
         clips(text, sample=(9, 128, 128))
     with pytest.raises(
-        ValueError, match=r"its samples are channels x frames x rows x columns, not \(3, 9,"
+        ValueError, match=r"its samples must be channels x frames x rows x columns, not \(3, 9,"
     ):
         clips(video(C3D), sample=(3, 9, 9))
 
@@ -325,7 +328,7 @@ def test_c3ds_first_version_has_its_videos_in_image_data_param(read: Any) -> Non
     assert (message.transform_param.crop_size, list(message.transform_param.mean_value)) == (112, [90])
     assert "of C3D: show_data" in net.notes[0]
     with pytest.raises(
-        ModelError, match=r":1: layer 'd': image_data_param { is_color } is for images; a"
+        ModelError, match=r":1: layer 'd': image_data_param { is_color } is for images only; a"
     ):
         read('layers { name: "d" type: VIDEO_DATA top: "x" image_data_param { is_color: true } }').net(
             "test"

@@ -189,7 +189,7 @@ def test_what_is_learned_is_of_the_hardest_regions(runtime: demitasse.Runtime, t
             {},
             "pre_fixed_normalizer nan is not a finite number",
         ),
-        (OF_PLACES, {"told": (3,), "target": (3,), "inside": (3,)}, "is not of samples, channels, rows"),
+        (OF_PLACES, {"told": (3,), "target": (3,), "inside": (3,)}, "is not samples x channels x rows"),
     ],
 )
 def test_a_wrong_layer_is_told_with_its_line(
