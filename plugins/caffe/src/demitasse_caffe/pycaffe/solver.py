@@ -147,7 +147,8 @@ class Solver:
         base, rate = self._base_rate, self._rate
         if self.param.base_lr != base and base == 0:
             raise ModelError(
-                "base_lr is 0 in the solver's file, so the rate cannot be scaled to the script's base_lr; "
+                "base_lr is 0 in the solver's file, so the rate cannot be scaled to the script's "
+                "base_lr; "
                 "give one above 0 there"
             )
         factor = self.param.base_lr / base if base else 1.0
