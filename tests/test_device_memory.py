@@ -219,7 +219,7 @@ def test_a_net_on_a_device_says_that_it_cannot_be_walked() -> None:
         with pytest.raises(demitasse.ModelError) as error:
             net.walk  # noqa: B018  to ask is enough
     told = str(error.value)
-    assert "a net is walked layer by layer in memory that the host addresses" in told
+    assert "running a net layer by layer needs host memory" in told
     assert "level 'accelerator' has it in 'device:0'" in told
 
 

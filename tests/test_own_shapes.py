@@ -270,7 +270,7 @@ def test_an_image_that_the_net_cannot_take_is_named_and_what_was_trained_is_kept
     told = r"list\.txt:4: .*3\.png: the net cannot take samples of data \(3, 2, 30\): .*layer 'conv'"
     with (
         runtime.trainer(path) as trainer,
-        pytest.raises(DataError, match=told + r".*; iteration 3 is kept in .*_iter_3\.demitasse"),
+        pytest.raises(DataError, match=told + r".*; iteration 3 is saved in .*_iter_3\.demitasse"),
     ):
         trainer.run()
     cv2.imwrite(str(folder / "3.png"), photo(3))

@@ -108,7 +108,7 @@ def test_what_a_hook_gives_of_a_wrong_type_is_told_in_a_line(
 ) -> None:
     with pytest.raises(PluginError) as caught:
         offering(toy, hook, lambda: given)()
-    assert str(caught.value) == f"plugin 'stranger': hook {hook} gave {given!r} (valid: {valid})"
+    assert str(caught.value) == f"plugin 'stranger': hook {hook} returned {given!r} (valid: {valid})"
 
 
 def test_a_writer_that_leaves_no_file_is_told_with_its_plugin(toy: ModuleType, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_what_was_trained_before_is_kept(
     if model != "bsp" and trainer.iteration == 0:
         assert (str(caught.value), [*tmp_path.iterdir()]) == ("sample 17 is cut off", [])
         return
-    assert re.match(r"sample 17 is cut off; iteration \d is kept in ", str(caught.value))
+    assert re.match(r"sample 17 is cut off; iteration \d is saved in ", str(caught.value))
     (kept,) = tmp_path.iterdir()
     assert str(caught.value).endswith(f"kept in {kept}")
     other = train(3, solver=solver, resume=kept, sync={"model": model})

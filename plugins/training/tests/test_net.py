@@ -67,7 +67,7 @@ def test_a_net_that_was_closed_computes_nothing_of_old_samples(
     assert np.array_equal(given.forward(data=data)["probability"], expected)
     for use in (reading.forward, reading.test, reading.rewind):
         with pytest.raises(
-            WorkerError, match=r"^this net reads samples, and is closed with its runtime"
+            WorkerError, match=r"^this net reads samples and was closed with its runtime"
         ):
             use()
     assert all(np.isfinite(array).all() for arrays in reading.params.values() for array in arrays)

@@ -153,8 +153,11 @@ class Apart(GradientSync):
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda group: None, "plugin 'strange': gradient_sync returned None, which is no GradientSync"),
-        (lambda group: Apart(), r"plugin 'strange': Apart has size 1 where there are 2 siblings.*index"),
+        (
+            lambda group: None,
+            "plugin 'strange': gradient_sync returned None, which is not a GradientSync",
+        ),
+        (lambda group: Apart(), r"plugin 'strange': Apart has size 1, but there are 2 siblings.*index"),
     ],
     ids=["none", "apart"],
 )

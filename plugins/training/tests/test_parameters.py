@@ -134,8 +134,8 @@ def test_a_list_of_another_length_or_order_is_of_another_net(train: Train, tmp_p
     (name,) = weights.state
     arrays = plain(weights)[name][""]
     for wrong, message in (
-        (arrays[1:], r"is of another net: 5 arrays there, 6 parameters here"),
-        (arrays[::-1], r"is of another net: layer 'first': .* there, .* here; layer 'sco"),
+        (arrays[1:], r"belongs to another net: it has 5 arrays, this net 6 parameters"),
+        (arrays[::-1], r"belongs to another net: layer 'first': .* there, .* here; layer 'sco"),
     ):
         weights.state = {name: {"": wrong}}
         path = trainer.runtime.write(tmp_path / "wrong.demitasse", weights)
@@ -210,7 +210,9 @@ def test_a_layer_of_more_parameters_in_the_file_does_not_fit(train: Train) -> No
     trainer = train()
     arrays = {k: [a.copy() for a in v] for k, v in trainer.net.params.items()}
     arrays["second"].append(np.ones(3))
-    with pytest.raises(ShapeError, match=r"file: layer 'second' has 3 parameters there, and 2 here"):
+    with pytest.raises(
+        ShapeError, match=r"file: layer 'second' has 3 parameters in the file, but 2 in the net"
+    ):
         load(trainer, arrays)
     assert load(trainer, arrays, partial=True).unfit == ("second",)
 

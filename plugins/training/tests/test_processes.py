@@ -215,8 +215,8 @@ def test_processes_that_train_apart_are_told_of_once(
     assert len(told) == (kind is HalfSum)
     for message in told:
         assert re.fullmatch(
-            r"processes 0 and 1 train apart: after an iteration they have another parameter \d of layer "
-            r"'\w+' \(synchronised by \w+; see demitasse check \w+\)",
+            r"processes 0 and 1 train apart: after an iteration parameter \d of layer "
+            r"'\w+' differs \(synchronised by \w+; see demitasse check \w+\)",
             message,
         )
 
