@@ -167,7 +167,7 @@ RESIZED = "resize_param { height: 32 width: 24 }"
         ({"transform": "force_gray: true force_color: true"}, "cannot be combined"),
         ({"transform": "crop_h: 3"}, "crop_h 3 and crop_w 0: give both"),
         ({"transform": "crop_h: 3 crop_w: 3 crop_size: 3"}, "crop_size cannot be combined"),
-        ({"transform": "resize_param { height: 3 }"}, "height: 3 width: 0 } is no size"),
+        ({"transform": "resize_param { height: 3 }"}, "height: 3 width: 0 } is not the size"),
         ({"transform": "resize_param { height: 3 width: 3 height_scale: 3 }"}, "have no counterpart"),
         (
             {"transform": "resize_param { height: 3 width: 3 resize_mode: FIT_SMALL_SIZE }"},

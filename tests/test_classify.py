@@ -112,7 +112,10 @@ def test_an_image_that_cannot_be_read_takes_no_others_along(
     assert main(["classify", *map(str, words)]) == 2
     told = capsys.readouterr()
     assert told.out.splitlines()[::2] == [str(image) for image in case.images]
-    assert "broken.png: is no image" in told.err and "(and 1 others of 6 images)" in told.err
+    assert (
+        "broken.png: is damaged, or not an image" in told.err
+        and "(and 1 others of 6 images)" in told.err
+    )
     found = json.loads((tmp_path / "found.json").read_text())["images"]
     assert [each["image"] for each in found] == [str(image) for image in images]
     assert ["error" in each for each in found] == [False, True, False, False, False, True]
@@ -149,7 +152,7 @@ def test_the_middle_of_a_resized_image_is_less_the_means_pixels(case: Case) -> N
         (["{net}", "{weights}"], "no image is given"),
         (["{net}", "{image}"], "no file of weights is given (.caffemodel, .h5"),
         (["{net}", "{weights}", "{image}s"], "0.pngs; did you mean"),
-        (["{net}", "{weights}", "{folder}/broken.png"], "broken.png: is no image of a format that"),
+        (["{net}", "{weights}", "{folder}/broken.png"], "broken.png: is damaged, or not an image in"),
         (["{net}", "{weights}", "{folder}/none.jpg"], "none.jpg: is empty (0 bytes)"),
         (
             ["{net}", "{weights}", "{folder}/lfs.jpg"],

@@ -284,7 +284,7 @@ def test_an_image_that_cannot_be_read_is_named(runtime: Any, folder: Path) -> No
     (folder / "2.png").write_bytes(b"no image")
     with runtime.trainer(solver(folder, LISTED + NET)) as trainer:
         trainer.step(2)
-        with pytest.raises(DataError, match=r"list\.txt:3: 2\.png: it is no image"):
+        with pytest.raises(DataError, match=r"list\.txt:3: 2\.png: it is not an image"):
             trainer.step()
         cv2.imwrite(str(folder / "2.png"), photo(2))
         trainer.step()

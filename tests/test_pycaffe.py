@@ -379,7 +379,7 @@ def test_only_inputs_are_reshaped(make: Make) -> None:
         ShapeError, match=r"'score' is not an input: its shape \(4, 3\) follows .*\(data\)"
     ):
         net.blobs["score"].reshape(4, 4)
-    with pytest.raises(ShapeError, match=r"\(0, 6\) is no shape"):
+    with pytest.raises(ShapeError, match=r"\(0, 6\) is not a shape"):
         net.blobs["data"].reshape(0, 6)
 
 

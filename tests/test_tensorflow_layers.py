@@ -183,7 +183,11 @@ def test_places_become_samples_as_tensorflow_documents_it(runtime: Any, tmp_path
     ("kind", "about", "told"),
     [
         ("ResizeBilinear", "resize_bilinear_param { data_format: 'NCWH' }", "did you mean 'NCHW'"),
-        ("ResizeBilinear", "resize_bilinear_param { scale_width: 0 }", "scale_width 0.0 is no factor"),
+        (
+            "ResizeBilinear",
+            "resize_bilinear_param { scale_width: 0 }",
+            "scale_width 0.0 must be above 0",
+        ),
         ("ResizeBilinear", "resize_bilinear_param { output_width: 0 }", "would make an image of 3 x 0"),
         (
             "ResizeNearestNeighbor",

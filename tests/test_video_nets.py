@@ -315,7 +315,7 @@ def test_a_video_that_is_too_short_is_told_with_its_line(runtime: Runtime, video
         ("new_length: 13 use_image: true", r"first.txt:1: v0: frame 000013.jpg: cannot be read"),
         (
             "new_length: 4 use_image: true use_temporal_jitter: true",
-            r"first.txt:1: v0: it has 3 frames; a sample's are from 4",
+            r"first.txt:1: v0: it has 3 frames, but a sample spans 4",
         ),
     ):
         (videos / "short.prototxt").write_text(text.replace("SOURCE", source))

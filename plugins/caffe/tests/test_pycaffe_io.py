@@ -57,13 +57,13 @@ def test_an_open_image_is_read_as_its_file_is(tmp_path: Path) -> None:
     (tmp_path / "rgb.png").write_bytes(content)
     with (tmp_path / "rgb.png").open("rb") as file:
         assert np.allclose(caffe.io.load_image(file), pixels / 255, atol=1e-7)
-    with pytest.raises(DataError, match=r"BytesIO.*: is no image"):
+    with pytest.raises(DataError, match=r"BytesIO.*: is damaged, or not an image"):
         caffe.io.load_image(io.BytesIO(b"not really"))
 
 
 def test_what_is_no_image_is_said(tmp_path: Path) -> None:
     (tmp_path / "cat.jpg").write_bytes(b"\xff\xd8 not really")
-    with pytest.raises(DataError, match=r"cat.jpg: is no image"):
+    with pytest.raises(DataError, match=r"cat.jpg: is damaged, or not an image"):
         caffe.io.load_image(tmp_path / "cat.jpg")
     (tmp_path / "none.png").write_bytes(b"")
     with pytest.raises(DataError, match=r"none.png: is empty"):

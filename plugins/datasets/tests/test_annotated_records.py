@@ -43,14 +43,14 @@ def test_what_cannot_be_is_said() -> None:
         parse_annotated(annotated(GRAY, [], kind=7))
     with pytest.raises(DataError, match=r"box 1 .* no finite corners: .*nan"):
         parse_annotated(annotated(GRAY, [(1, 0, 0, 0, 1, 1, 0), (1, 1, np.nan, 0, 1, 1, 0)]))
-    with pytest.raises(DataError, match="it is no AnnotatedDatum; demitasse convert_annoset writes"):
+    with pytest.raises(DataError, match="it is not an AnnotatedDatum; demitasse convert_annoset writes"):
         parse_annotated(b"")
     plain = message("Datum")(channels=1, height=3, width=4, data=bytes(12)).SerializeToString()
     with pytest.raises(
         DataError, match=r"it is a Datum without boxes, which Data layers read; .*annoset"
     ):
         parse_annotated(plain)
-    with pytest.raises(DataError, match=r"wire type|no end|cut short|no AnnotatedDatum"):
+    with pytest.raises(DataError, match=r"wire type|no end|cut short|AnnotatedDatum"):
         parse_annotated(b"\xff\xd8 is a picture")
 
 

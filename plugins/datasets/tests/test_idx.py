@@ -239,7 +239,7 @@ def test_damaged_compressed_data_is_named(ending, tmp_path, pack):
                 unpacked += len(part)
     message = failure(path)
     assert f"{path}: its" in message
-    wanted = f"; {16 + pixels.size:,} were expected" if unpacked else ""  # else not even by a header
+    wanted = f", but {16 + pixels.size:,} were expected" if unpacked else ""  # else not even by a header
     assert message.endswith(f"is cut off after {unpacked:,} unpacked bytes{wanted}")
     middle = len(whole) // 2
     path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 0xFF]) + whole[middle + 1 :])

@@ -30,7 +30,7 @@ def failure(path, kind=None, **options):
         ("samples.bin", POINTER, None, "'git lfs pull' fetches the file"),
         ("data_batch_1.bin", POINTER, None, "'git lfs pull' fetches the file"),
         ("train-images-idx3-ubyte", POINTER, None, "'git lfs pull' fetches the file"),
-        ("a.h5", POINTER, "hdf5", "is no HDF5 file: it is a pointer"),
+        ("a.h5", POINTER, "hdf5", "is not an HDF5 file: it is a Git LFS pointer"),
         ("data.mdb", POINTER, None, "data.mdb is a Git LFS pointer"),
         ("data.mdb", b"", None, "data.mdb is empty (0 bytes)"),
         ("page", b"<html>404</html>", None, "looks like a web page"),
@@ -57,7 +57,7 @@ def test_a_file_that_a_list_has_for_hdf5_is_told(tmp_path):
     (tmp_path / "a.h5").write_bytes(POINTER)
     (tmp_path / "list.txt").write_text("a.h5\n")
     message = failure(tmp_path / "list.txt", "hdf5")
-    assert "a.h5: is no HDF5 file: it is a Git LFS pointer" in message
+    assert "a.h5: is not an HDF5 file: it is a Git LFS pointer" in message
 
 
 def test_an_image_of_a_list_is_told_for_what_it_is(tmp_path):
@@ -96,4 +96,4 @@ def test_a_leveldb_that_was_copied_in_part_is_told(tmp_path):
     with plyvel.DB(str(tmp_path / "db"), create_if_missing=True) as database:
         database.put(b"0", serialize(Datum(1, 1, 2, b"ab")))
     shutil.copytree(tmp_path / "db", tmp_path / "part", ignore=shutil.ignore_patterns("CURRENT"))
-    assert "of a LevelDB its file CURRENT is not there" in failure(tmp_path / "part")
+    assert "the file CURRENT of its LevelDB is missing" in failure(tmp_path / "part")

@@ -73,7 +73,7 @@ def test_convert_and_measure(tmp_path: Path) -> None:
     )
     assert "60 samples" in result.output and "on 4 stripes, verified" in result.output
     assert "read with: order=block" in run("show", target).output
-    with pytest.raises(DataError, match="is there already"):
+    with pytest.raises(DataError, match="already exists"):
         run("convert", tmp_path / "data_batch_1.bin", target)
     about = (
         "measure",

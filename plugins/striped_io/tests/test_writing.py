@@ -335,7 +335,7 @@ def test_a_set_is_replaced_only_by_force_and_only_when_the_new_one_is_whole(
 ) -> None:
     before, after = columns(20), columns(33)
     write(tmp_path / "set", before, stripes=2, block=2000)
-    with pytest.raises(DataError, match=r"is there already; force \(--force\) overwrites it"):
+    with pytest.raises(DataError, match=r"already exists; force \(--force\) overwrites it"):
         write(tmp_path / "set", after, stripes=2, block=2000)
     with monkeypatch.context() as patch:
         patch.setattr(writing, "write_index", broken)

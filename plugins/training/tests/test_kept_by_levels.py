@@ -142,8 +142,7 @@ def test_what_no_snapshot_holds_is_told_with_the_plugin(
         snapshot(toy, strange, tmp_path, steps=1)
     assert str(caught.value) == (
         f"plugin 'rounding', Strange: saved returned a {kind} (valid: None, numbers, text, bytes, lists "
-        f"of "
-        f"these, and mappings by text or number)"
+        f"of these, and mappings by text or number)"
     )
     assert not list(tmp_path.iterdir())
 

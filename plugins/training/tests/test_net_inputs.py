@@ -89,8 +89,7 @@ def test_a_blob_that_a_data_source_fills_is_no_input(
     net = runtime().net(toy.classifier(20, "test"))
     message = (
         r"toy\.net: blob 'data' is not an input: layer 'samples' \(Samples\) reads it from its data "
-        r"source; "
-        r"a net with an Input layer \(deploy\).*data=\{'test': \{...\}\}"
+        r"source; a net with an Input layer \(deploy\).*data=\{'test': \{...\}\}"
     )
     with pytest.raises(ModelError, match=message):
         net.forward(data=np.zeros((20, 1, 6, 6)))

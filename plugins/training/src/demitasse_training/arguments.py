@@ -108,8 +108,7 @@ def check_data(data: Mapping[str, Mapping[str, Any] | DataSpec] | None) -> None:
     """Raise ModelError unless ``data`` maps phases to arrays by name, or a DataSpec."""
     form = (
         "data must map a phase to arrays by the names of the samples' fields, {'train': {'data': ...}}, "
-        "or "
-        "to a DataSpec"
+        "or to a DataSpec"
     )
     if data is not None and not isinstance(data, Mapping):
         raise ModelError(f"{form}; given {type(data).__name__}")

@@ -101,8 +101,7 @@ class Crew:
         if self.at_work not in (None, threading.get_ident()):
             raise WorkerError(
                 "this trainer is running in another thread: one thread at a time may use it; to end or "
-                "to "
-                "save, give run() stop= and save=, called between iterations (stop= also in tests)"
+                "to save, give run() stop= and save=, called between iterations (stop= also in tests)"
             )
 
     def check_open(self) -> None:

@@ -69,8 +69,7 @@ def make_workers(
     if "train" in (data or {}) and not crew.workers[0].graph.feeds:
         raise ModelError(
             f"{solver.train.location}: data is given for phase 'train', but the net has no layer there "
-            f"that "
-            f"reads samples"
+            f"that reads samples"
         )
 
 

@@ -181,8 +181,7 @@ class Planner:
         if slot is not None and slot.spec.shape != parameter.tensor.shape:
             raise ShapeError(
                 f"layer {layer!r} cannot take this input: its parameter {number} has shape "
-                f"{slot.spec.shape}, "
-                f"but would need {parameter.tensor.shape}"
+                f"{slot.spec.shape}, but would need {parameter.tensor.shape}"
             )
 
 

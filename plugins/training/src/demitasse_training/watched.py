@@ -35,8 +35,7 @@ class Meeting(threading.Barrier):
         if self.alone == threading.get_ident() and self.parties > 1:
             raise RuntimeError(
                 "siblings are quiesced one after the other, so none can wait for another at the "
-                "barrier: "
-                "the first one called can act for all, through team.memory"
+                "barrier: the first one called can act for all, through team.memory"
             )
         return super().wait(timeout)
 

@@ -148,8 +148,7 @@ class Solver:
         if self.param.base_lr != base and base == 0:
             raise ModelError(
                 "base_lr is 0 in the solver's file, so the rate cannot be scaled to the script's "
-                "base_lr; "
-                "give one above 0 there"
+                "base_lr; give one above 0 there"
             )
         factor = self.param.base_lr / base if base else 1.0
         made = rate if factor == 1 else lambda iteration: factor * rate(iteration)
