@@ -329,7 +329,7 @@ assert (loops.double(2), loops.double(2.5)) == (4, 5)
 """
     out, err = python(tmp_path, program).communicate(timeout=60)
     folder = tmp_path / "__pycache__"
-    assert (out, err) == ("", f"compiled loops cannot be kept in {folder}: No space left on device\n")
+    assert (out, err) == ("", f"compiled loops cannot be saved in {folder}: No space left on device\n")
 
 
 def test_where_numba_is_told_not_to_compile_that_is_said() -> None:

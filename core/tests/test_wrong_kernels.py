@@ -105,7 +105,7 @@ def test_a_lack_of_memory_stays_one_and_names_them(step: Callable[[Candidate], N
 
 def test_an_error_about_samples_names_the_layer_alone(step: Callable[[Candidate], None]) -> None:
     def work() -> None:
-        raise DataError("label 7 is none of the 3 classes")
+        raise DataError("label 7 is not one of the 3 classes")
 
     with pytest.raises(DataError, match=r"^layer 'scores': label 7 is none"):
         step(Candidate("mine", lambda *given: work))

@@ -148,10 +148,10 @@ def test_files_hold_the_picture_and_the_data(tmp_path: Path) -> None:
         (("ring", "--ranks", 4, "--draw", "x.png"), "--draw x.png: the picture is SVG; .* ends in .svg"),
         (
             ("two-level", "--ranks", 4, "--map", "round-robin"),
-            "--map means nothing to two-level",
+            "--map does not apply to two-level",
         ),
-        (("ring", "--ranks", 4, "--chain", 2), "--chain means nothing to ring .*: auto, chain-chain"),
-        (("ring", "--ranks", 4, "--chunks", 2), "--chunks means nothing to ring"),
+        (("ring", "--ranks", 4, "--chain", 2), "--chain does not apply to ring .*: auto, chain-chain"),
+        (("ring", "--ranks", 4, "--chunks", 2), "--chunks does not apply to ring"),
         (("ring", "--ranks", 4, "--supernodes", 2, "--hw", "x.toml"), "both describe the network"),
         (("ring", "--ranks", 99, "--draw", "x.svg"), "do not fit in a picture"),
         (("binomial", "--ranks", 4, "--root", 4), "root 4"),

@@ -376,7 +376,7 @@ def test_maxima_are_put_back_where_they_were(
         ("scale: 0", "would make an image of 0 x 0"),
         (
             "scale: 1",
-            r"layer 'u' .Upsample.: .* is no place in 3 x 4 .valid: whole numbers from 0 to 11",
+            r"layer 'u' .Upsample.: .* is not a place in 3 x 4 .valid: whole numbers from 0 to 11",
         ),
     ],
 )

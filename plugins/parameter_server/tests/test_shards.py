@@ -118,7 +118,7 @@ class Two(Processes):
     [
         (
             {"model": "bsp"},
-            "needs processes that MPI joins, not those of Two; add the plugin 'allreduce'",
+            "needs processes that MPI connects, not those of Two; add the plugin 'allreduce'",
         ),
         ({"model": "ssp"}, "needs processes that a run can go on without, not those of Two"),
         ({"model": "bsp", "delay": [1]}, "delay across processes is for model"),

@@ -208,7 +208,9 @@ CELL = {"table": "I", "row": "fc6", "column": "f32", "unit": "ms", "paper": 2, "
     ],
 )
 def test_an_answer_that_is_none_names_its_plugin_and_what_is_wrong(answer: Any, told: str) -> None:
-    with pytest.raises(PluginError, match=r"plugin 'stranger': reproductions gave.*" + told) as caught:
+    with pytest.raises(
+        PluginError, match=r"plugin 'stranger': reproductions returned.*" + told
+    ) as caught:
         papers._checked("stranger", answer)
     assert "\n" not in str(caught.value)
 
