@@ -163,7 +163,11 @@ def test_a_data_source_hook_that_returns_none_or_raises_is_said(
 @pytest.mark.parametrize(
     ("number", "place", "told"),
     [
-        (np.nan, (2, 0, 3, 1), r"input 'data': sample 2 has nan at \(0, 3, 1\); valid are finite"),
+        (
+            np.nan,
+            (2, 0, 3, 1),
+            r"input 'data': sample 2 has nan at \(0, 3, 1\); all numbers must be finite",
+        ),
         (np.inf, (0, 0, 0, 0), r"sample 0 has inf at \(0, 0, 0\)"),
         (-np.inf, (3, 0, 5, 5), r"sample 3 has -inf at \(0, 5, 5\)"),
     ],

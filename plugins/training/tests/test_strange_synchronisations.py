@@ -98,7 +98,7 @@ def test_attributes_of_a_wrong_type_are_told(toy: ModuleType, given: dict[str, A
         ({"bind": lambda self, memory: None, "helper": 3}, "apart (valid: some of reduce, distribute, "),
         (
             {"reduse": fail},
-            "apart; it has 'reduse' (reduce?) (valid: some of reduce, distribute, begin,",
+            "apart; it defines 'reduse' (reduce?) (valid: some of reduce, distribute, begin,",
         ),
         ({"_reduce": fail, "Distribute": fail}, "apart; it has 'Distribute' (distribute?) (valid: some"),
     ],
