@@ -238,7 +238,7 @@ def test_parts_are_those_of_the_whole(right: bool) -> None:
     if right:
         assert "odd of mish" in check(candidate)
         return
-    with pytest.raises(BrokenPromiseError, match="part 1 of 5 is not that of the whole"):
+    with pytest.raises(BrokenPromiseError, match="part 1 of 5 differs from that part of the whole"):
         check(candidate)
 
 

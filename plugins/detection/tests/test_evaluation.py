@@ -171,7 +171,7 @@ def test_rows_that_are_none_are_named(
     found, objects = problem(1)
     layer = EVALUATE.format("num_classes: 4")
     for shapes, told in (
-        ({"found": found[..., :5], "label": objects}, "found .* has not rows of 7 numbers"),
+        ({"found": found[..., :5], "label": objects}, "found .* does not have rows of 7 numbers"),
         ({"found": found, "label": objects[..., :5]}, "label .* has not 8 numbers for each object"),
     ):
         with pytest.raises(demitasse.DemitasseError, match=told):
@@ -227,7 +227,7 @@ def test_what_intels_maps_say_is_scored(
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ("score_type: OBJ", "score_type is OBJ; here an object times its class, MULTIPLY"),
+        ("score_type: OBJ", "score_type OBJ is not supported .valid: MULTIPLY"),
         ("biases: 3 biases: 3", "has 3 pairs of biases for 2 num_object"),
         ("threshold: 0", "threshold 0 is not above 0 and at most 1"),
     ],

@@ -228,9 +228,12 @@ def test_a_layers_fields_are_those_of_the_loss(run: Any, fields: str, about: dic
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ("", "num_classes } is 0, the background is class 0"),
-        ("num_classes: 3 background_label_id: 3", "num_classes } is 3, the background is class 3"),
-        ("num_classes: 4", r"confidence \(2, 18\) has not 4 numbers for each of 6 priors and 2 images"),
+        ("", "num_classes } is 0, but the background is class 0"),
+        ("num_classes: 3 background_label_id: 3", "num_classes } is 3, but the background is class 3"),
+        (
+            "num_classes: 4",
+            r"confidence \(2, 18\) does not have 4 numbers for each of 6 priors and 2 images",
+        ),
         ("num_classes: 3 share_location: false", r"multibox_loss_param { share_location } is true here"),
         ("num_classes: 3 bp_inside: true", r"{ bp_inside } is false here"),
         ("num_classes: 3 mining_type: HARD_EXAMPLE", "mining_type is MAX_NEGATIVE or NONE"),
@@ -253,7 +256,7 @@ def test_an_object_of_no_image_or_class_is_an_error(run: Any, at: int, value: fl
     inputs[3][0, 0, :, :2] = (0, 1)
     inputs[3][0, 0, 1, at] = value
     message = (
-        rf"net.prototxt:5: layer 'l' \(MultiBoxLoss\): row 1 of the objects is .*{told} .valid: images"
+        rf"net.prototxt:5: layer 'l' \(MultiBoxLoss\): row 1 of the objects has .*{told} .valid: images"
     )
     with pytest.raises(demitasse.DataError, match=message):
         run(LOSS.format("multibox_loss_param { num_classes: 3 }"), **blobs(*inputs))

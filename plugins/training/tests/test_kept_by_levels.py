@@ -119,8 +119,8 @@ def test_who_cannot_go_on_with_it_is_told(
     path = snapshot(toy, ours, tmp_path)
     trained(toy, Rounds, 1, workers, resume=path)
     assert warnings(caplog) == [
-        f"{path}: the state that synchronisation by rounding keeps starts afresh: this run has {workers} workers in "
-        f"1 processes, the file has {there}"
+        f"{path}: the state that synchronisation by rounding keeps starts afresh: this run has "
+        f"{workers} workers in 1 processes, the file has {there}"
     ]
 
 
