@@ -294,7 +294,7 @@ memory = [{ space = "npu", at = "npu:7" }]
     with hw as runtime, pytest.raises(CompositionError) as error:
         runtime.trainer(SOLVER, overrides=OVERRIDES)
     nobody = f"{path}:7: level 'accelerator': no composed plugin has streams in 'npu:7'"
-    assert str(error.value) == f"{nobody} (asked, but without any of that name here: device)"
+    assert str(error.value) == f"{nobody} (asked, but has none of that name here: device)"
 
 
 def test_accelerators_that_pass_their_gradients_on_have_arrays_that_are_no_more_than_asked(

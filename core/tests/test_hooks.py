@@ -191,7 +191,7 @@ def test_layer_types_that_differ_from_the_manifest_s_are_told(toy: ModuleType) -
         compose(MACHINE, [toy.plugin("stranger", roles=roles, layer_types=lambda: kinds)])
     told = str(caught.value)
     assert told.startswith("plugin 'stranger': its manifest's types and its layer types differ: ")
-    assert "only listed are Swsh, only given Swish" in told
+    assert "only listed: Swsh, only defined: Swish" in told
     roles["layer_types"]["types"] = ["Swish", "Mish"]
     with compose(MACHINE, [toy.plugin("stranger", roles=roles, layer_types=lambda: kinds)]) as runtime:
         assert {"Mish", "Swish"} <= {*runtime.layer_types}

@@ -59,7 +59,7 @@ def gathered_layer_types(composition: Composition) -> dict[str, LayerType]:
             told = ", ".join(sorted(listed - given)) or "none"
             more = ", ".join(sorted(given - listed)) or "none"
             raise PluginError(
-                f"plugin {manifest.name!r}: its manifest's types and its layer types differ: only "
-                f"listed are {told}, only given {more}; let types in plugin.toml name what is given"
+                f"plugin {manifest.name!r}: its plugin.toml lists other layer types than it defines: "
+                f"only listed: {told}, only defined: {more}; list those that it defines"
             )
     return types

@@ -95,7 +95,7 @@ def unstreamed(machine: Machine, composition: Composition, worker: WorkerPlace) 
     space = worker.place.space
     asked = [each.name for each in composition.plugins if each.serves("stream_engine", space=space)]
     if asked:
-        return f"{nobody} (asked, but without any of that name here: {', '.join(asked)})"
+        return f"{nobody} (asked, but has none of that name here: {', '.join(asked)})"
     others = [each for each in composition.plugins if each.serves("stream_engine")]
     theirs = [
         f"{each.name}, whose 'spaces' are {', '.join(each.roles['stream_engine']['spaces'])}"

@@ -319,7 +319,7 @@ def test_a_plugin_that_cannot_be_composed_is_one_line() -> None:
 
     (outcome,) = found(Differing())
     assert (outcome.role, outcome.status) == ("manifest", BROKEN)
-    assert "only listed are Misch, only given Mish" in outcome.detail
+    assert "only listed: Misch, only defined: Mish" in outcome.detail
 
 
 def test_whom_a_plugin_is_composed_with() -> None:

@@ -213,5 +213,6 @@ def test_where_results_were_to_be_saved_is_read_over_and_told(
     )
     (note,) = runtime.read(path).net("test").notes
     assert (
-        "of SSD's fork: save_output_param (line 1; what is found is the layer's top), visualize" in note
+        "of SSD's fork: save_output_param (line 1; the detections are the layer's top), visualize"
+        in note
     )

@@ -162,7 +162,7 @@ def test_gradients_are_the_slopes(seed: int, f: Fields, one: bool) -> None:
         (
             "Correlation",
             "kernel_size: 1 max_displacement: 1 stride_2: 0",
-            r"{ stride_2 } is 0; 1 or more",
+            r"{ stride_2 } is 0; it must be 1 or more",
         ),
         ("Correlation", "kernel_size: 1 max_displacement: 9", "no place of .* up to 9 .* a pad of 0"),
         ("Correlation", "kernel_size: 1 max_displacement: 1 single_direction: 1", "is Correlation1D's"),
@@ -183,7 +183,7 @@ def test_a_wrong_field_is_told_with_its_layer(run: Any, kind: str, fields: str, 
 
 def test_images_of_two_shapes_are_told(run: Any) -> None:
     a, b = images(0)
-    with pytest.raises(demitasse.ModelError, match="do not have one shape"):
+    with pytest.raises(demitasse.ModelError, match="do not have the same shape"):
         run(LAYER.format("Correlation", "kernel_size: 1 max_displacement: 1"), a=a, b=b[:, :2])
 
 

@@ -180,9 +180,9 @@ def test_to_its_own_size_an_image_stays_as_it_is(run: Any) -> None:
         (
             "LpqLoss",
             "lpq_loss_param { p: 1 p: 2 q: 1 q: 1 pq_episode_starts_at_iter: [0, 0] }",
-            "do not rise from 0 on",
+            "must rise from 0",
         ),
-        ("LpqLoss", "lpq_loss_param { p: 1 q: 0 }", "p and q are powers above 0"),
+        ("LpqLoss", "lpq_loss_param { p: 1 q: 0 }", "p and q must be powers above 0"),
         ("LpqLoss", "lpq_loss_param { p: 1 q: 1 q_epsilon: -2 }", r"{ q_epsilon: -2 } is not 0 or more"),
         (
             "LpqLoss",

@@ -51,7 +51,7 @@ class Ending:
         while not request.Test():
             waited = time.monotonic() - start
             if waited > self.limit:
-                log.warning("other processes have not ended after %.0f s; left without them", waited)
+                log.warning("other processes have not ended after %.0f s; exiting without them", waited)
                 return
             if waited > PATIENCE and not told:
                 log.warning("rank %d waits for other processes to end", MPI.COMM_WORLD.rank)

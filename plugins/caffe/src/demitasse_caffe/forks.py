@@ -194,7 +194,7 @@ FORKS = (
             Fields(
                 "DetectionOutputParameter",
                 "save_output_param",
-                instead="what is found is the layer's top",
+                instead="the detections are the layer's top",
             ),
             Fields(
                 "DetectionEvaluateParameter",

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     "--weights", metavar="FILE[,FILE]", help="The weights of a net, for a format that holds both (ONNX)."
 )
 @click.option("--force", is_flag=True, help="Overwrite OUT if it exists.")
-@shared.json_option("what was done")
+@shared.json_option("the result")
 def command(
     source: Path,
     target: Path,

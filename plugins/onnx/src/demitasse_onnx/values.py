@@ -116,8 +116,8 @@ def _external(tensor: onnx.TensorProto, path: Path, where: str, size: int) -> by
         raise ModelError(f"{where}: the description of its external data is wrong: {error}") from error
     if not inside or Path(location).is_absolute():
         raise ModelError(
-            f"{where}: its data is in {location!r}, outside the model's folder, from which alone data "
-            f"is read"
+            f"{where}: its data is in {location!r}, outside the model's folder; only files in that "
+            f"folder are read"
         )
     try:
         held = file.stat().st_size
