@@ -170,7 +170,7 @@ def test_a_wheel_that_left_its_manifest_out_is_told_how_to_have_it_packaged(inst
         compose(MACHINE, ["abacus"])
     told = str(caught.value)
     assert "plugin.toml does not exist; add it to the package (with setuptools, " in told
-    assert told.count("plugin.toml is not there") == 1
+    assert told.count("plugin.toml does not exist") == 1
     assert 'package-data] toys_abacus = ["plugin.toml"])' in told
 
 
