@@ -35,10 +35,10 @@ def check_composed(machine: Machine, reasons: Mapping[str, str], known: Mapping[
         needs = {"kernels": level.kernels, "gradient_sync": level.sync.plugin if level.sync else None}
         for role, plugin in needs.items():
             if plugin and (plugin not in reasons or role not in known[plugin].roles):
-                able = ", ".join(name for name, manifest in known.items() if role in manifest.roles)
+                able = ", ".join(n for n, manifest in known.items() if role in manifest.roles) or "none"
                 where = f"{level.location or machine.origin}: level {level.name!r} needs plugin"
                 lacking = "is not composed" if plugin not in reasons else f"does not provide {role}"
-                raise CompositionError(f"{where} {plugin!r}, which {lacking} (these do: {able})")
+                raise CompositionError(f"{where} {plugin!r}, which {lacking} (with {role}: {able})")
 
 
 def check_synchronised(machine: Machine, processes: Processes) -> None:

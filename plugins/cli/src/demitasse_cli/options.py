@@ -158,7 +158,7 @@ def precision_option(function: F) -> F:
     return click.option(
         "--precision",
         type=click.Choice(PRECISIONS),
-        help="The precision of activations and weights; default: f32, unless the description has one.",
+        help="The precision of activations and weights; default: f32, unless the description gives one.",
     )(function)
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @click.option(
     "--partial",
     is_flag=True,
-    help="Initialise layers whose shapes do not fit the weights, as the net says.",
+    help="Initialise layers as the net says, if the weights' shapes do not fit.",
 )
 @click.option(
     "--resume",

@@ -230,7 +230,7 @@ class Trainer(Rooted):
         """A copy of what a snapshot has, in memory; a run that gets it as ``resume`` goes on to the same
         bits. Raises WorkerError for several processes, NumericsError if parameters are not finite."""
         if self.processes.size > 1:
-            raise WorkerError("several processes have no weights in one memory: write a snapshot")
+            raise WorkerError("no process has all weights of several: write a snapshot instead")
         self._crew.quiesce()
         return self._gathered(gathered_levels(self._workers, self.processes))
 
