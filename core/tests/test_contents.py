@@ -43,7 +43,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsiz
         (POINTER, "'git lfs pull' fetches the file"),
         (b"<!DOCTYPE html>\n<html>", "looks like a web page that a server sent instead of the file"),
         (saved(lambda f: np.save(f, np.ones(3))), "looks like a NumPy array (.npy)"),
-        (saved(lambda f: np.savez(f, a=np.ones(3))), "looks like a zip archive, as .npz"),
+        (saved(lambda f: np.savez(f, a=np.ones(3))), "looks like a zip archive, such as .npz"),
         (saved(empty_zip), "looks like a zip archive"),
         (saved(tar)[:512], "looks like a tar archive"),
         (gzip.compress(b"a"), "looks like gzip-compressed data"),

@@ -102,12 +102,12 @@ def test_a_plugin_that_cannot_be_imported_is_named_with_the_reason(
             r"role model_writer: largest: \.x = '2 GiB' \(valid: a whole number of bytes\)",
         ),
         ({"role": "kernel"}, r"plugin\.toml.*unknown role 'kernel'; did you mean 'kernels'"),
-        ({"api": ">=7"}, rf"demitasse '>=7', this is {demitasse.__version__}; install versions"),
-        ({"api": ""}, r"does not say for which versions of demitasse it is \(api = "),
+        ({"api": ">=7"}, rf"demitasse '>=7', but this is {demitasse.__version__}; install versions"),
+        ({"api": ""}, r"does not say which versions of demitasse it is for \(add api = "),
         ({"api": "about 0.1"}, "it is for demitasse 'about 0.1', which is not a version range"),
         (
             {"manifest": manifest_text("sliderule")},
-            "the name is 'sliderule', the entry point's 'abacus'",
+            "the name is 'sliderule', but the entry point's is 'abacus'",
         ),
         ({"manifest": 'name = "abacus'}, r"manifest .*plugin\.toml cannot be read"),
     ],
@@ -195,7 +195,7 @@ def test_an_entry_point_that_is_no_module_is_its_plugins_fault_alone(
     assert found("quill").problem == ""
     assert found("abacus").problem == (
         f"its entry point {point!r} does not name a module (valid: a module's name, like {meant!r}); "
-        f"pyproject.toml and reinstall"
+        f"fix pyproject.toml and reinstall"
     )
     with pytest.raises(PluginError, match=r"'abacus' \(.*does not name a module"):
         compose(MACHINE, ["abacus"])

@@ -190,7 +190,9 @@ def test_layer_types_that_differ_from_the_manifest_s_are_told(toy: ModuleType) -
     with pytest.raises(PluginError) as caught:
         compose(MACHINE, [toy.plugin("stranger", roles=roles, layer_types=lambda: kinds)])
     told = str(caught.value)
-    assert told.startswith("plugin 'stranger': its manifest's types and its layer types differ: ")
+    assert told.startswith(
+        "plugin 'stranger': its plugin.toml lists other layer types than it defines: "
+    )
     assert "only listed: Swsh, only defined: Swish" in told
     roles["layer_types"]["types"] = ["Swish", "Mish"]
     with compose(MACHINE, [toy.plugin("stranger", roles=roles, layer_types=lambda: kinds)]) as runtime:

@@ -247,7 +247,7 @@ def test_owners_that_overlap_or_leave_elements_out_are_refused() -> None:
         return 0, 0
 
     gather = RING.schedule(3, 6, "allgather")
-    with pytest.raises(PlanError, match=r"ring: rank 1, step start.*rank 0 owns some of it"):
+    with pytest.raises(PlanError, match=r"ring: rank 1, step start.*rank 0 owns part of it"):
         check(replace(gather, owner=everything))
     with pytest.raises(PlanError, match="no rank owns element 0"):
         check(replace(gather, owner=nothing))

@@ -107,7 +107,7 @@ def test_an_error_about_samples_names_the_layer_alone(step: Callable[[Candidate]
     def work() -> None:
         raise DataError("label 7 is not one of the 3 classes")
 
-    with pytest.raises(DataError, match=r"^layer 'scores': label 7 is none"):
+    with pytest.raises(DataError, match=r"^layer 'scores': label 7 is not one"):
         step(Candidate("mine", lambda *given: work))
 
 
@@ -153,7 +153,7 @@ def test_a_wrong_update_is_named_with_the_solver(toy: ModuleType, train: Callabl
     ("given", "told"),
     [
         ({"bind": None}, "bind = None (valid: a function of inputs, outputs, workspace)"),
-        ({"kernel": None}, "kernel = None (valid: a text)"),
+        ({"kernel": None}, "kernel = None (valid: a string)"),
         ({"workspace": -5}, "workspace = -5 (valid: a number of bytes, 0 or more)"),
         ({"workspace": 1e3}, "workspace = 1000.0 (valid: a number of bytes, 0 or more)"),
         ({"workspace": "1 KiB"}, "workspace = '1 KiB' (valid: a number of bytes, 0 or more)"),

@@ -80,7 +80,7 @@ class RatedOperation:
             valid = "valid: an operation's name, which may be followed by its filters' window and the"
             told = f"{where}{shortened(text, quoted=True)} does not name an operation"
             raise DescriptionError(
-                f"{told} ({valid} most channels that they read: 'convolution 3x3 of 4')"
+                f"{told} ({valid} most channels that they read, like 'convolution 3x3 of 4')"
             )
         name, window, channels = match.groups()
         sides = tuple(map(int, window.split("x"))) if window else ()

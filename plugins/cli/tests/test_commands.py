@@ -311,7 +311,7 @@ def test_the_doctor_finds_a_distribution_without_an_entry_point(
     assert '[project.entry-points."demitasse.plugins"]' in told["remedy"]
     assert main(["explain", "--plugins", "+npu"]) == 2
     line = capsys.readouterr().err
-    assert "demitasse-npu is installed, but has no entry point in the group 'demitasse.plugins'" in line
+    assert "demitasse-npu is installed, but has no entry point of that name in the group" in line
 
 
 def test_the_doctor_says_where_a_module_is_broken(
@@ -407,7 +407,7 @@ def test_the_doctor_asks_plugins_for_their_own_findings(
     assert main(["doctor"]) == 1
     shown = capsys.readouterr().out
     assert shown.count("libready") == 2
-    assert "its diagnosis failed: TypeError: 'fine' is no Finding" in shown
+    assert "its diagnosis failed: TypeError: 'fine' is not a Finding" in shown
     assert "problem  libasked" in shown
     assert "is not there; remedy: apt install libasked" in shown
     assert "its diagnosis failed: OSError: no bus" in shown
@@ -424,7 +424,7 @@ def test_the_doctor_finds_two_plugins_of_one_name(
     told = json.loads(capsys.readouterr().out)
     (found,) = (each for each in told["findings"] if each["level"] == "problem")  # once, not of each
     assert found["subject"] == "plugin twin"
-    assert {"other-twin", "stranger-twin"} < {*found["message"].replace(":", "").split()}
+    assert {"other-twin", "stranger-twin"} < {*found["message"].replace(",", "").split()}
 
 
 def test_the_doctor_finds_a_command_claimed_twice(
