@@ -404,7 +404,7 @@ def test_layers_behind_the_end_need_not_fit(make: Make) -> None:
     assert close(source.diff[0, :, 0, 0], expected)
     assert np.array_equal(net.blobs["score"].data, before), "what is behind the end keeps its values"
     assert net.blob_loss_weights == {"data": 0, "conv": 0, "score": 0}
-    with pytest.raises(ShapeError, match="layer 'score' cannot take it"):
+    with pytest.raises(ShapeError, match="layer 'score' cannot take this input"):
         net.forward()
     source.reshape(1, 2, 6, 6)
     assert np.array_equal(net.forward(data=np.ones((1, 2, 6, 6)))["score"], before)

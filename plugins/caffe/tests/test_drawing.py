@@ -292,6 +292,6 @@ def test_a_picture_of_another_kind_is_refused_before_it_is_drawn(tmp_path: Path)
     net.write_text(NET)
     done = CliRunner().invoke(command, [str(net), str(target)])
     assert done.exit_code == 2
-    assert f"say {target.with_suffix('.svg')}" in done.output
+    assert f"name {target.with_suffix('.svg')}" in done.output
     assert not target.exists()
-    assert "say small.svg" in CliRunner().invoke(command, [str(net), "."]).output
+    assert "name small.svg" in CliRunner().invoke(command, [str(net), "."]).output

@@ -117,7 +117,7 @@ def test_channels_are_dealt_out_by_groups(groups: int, run: Any) -> None:
         ),
         (
             "layer { name: 'c' type: 'Axpy' bottom: 'x' bottom: 'x' bottom: 'x' top: 'y' }",
-            "no number for each channel",
+            "does not have a number for each channel",
         ),
         (
             "layer { name: 'c' type: 'ShuffleChannel' bottom: 'x' top: 'y' "
@@ -439,7 +439,7 @@ def test_reorganised_maps_are_darknets(
         (
             "Interp",
             "interp_param { zoom_factor: 2 pad_beg: -5 }",
-            "pad_beg -5 and pad_end 0 do not leave",
+            "pad_beg -5 and pad_end 0 leave nothing",
         ),
     ],
 )

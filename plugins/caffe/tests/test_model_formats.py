@@ -290,7 +290,9 @@ def test_a_history_of_another_length_or_shape_is_told(tmp_path: Path, suffix: st
         weights_of(path)
     other = made(("z", [(4, 3, 2, 2), (9,)]), *NET[1:])
     model_writer(model, Weights(other))
-    with pytest.raises(ModelError, match=r"layer 'z', parameter 1 has shape \(4,\), the parameter \(9,"):
+    with pytest.raises(
+        ModelError, match=r"layer 'z', parameter 1 has shape \(4,\), but the parameter has \(9,"
+    ):
         weights_of(path)
 
 
@@ -310,7 +312,7 @@ def test_a_history_of_another_length_or_shape_is_told(tmp_path: Path, suffix: st
             lambda f: f.create_dataset(
                 "data/a/0", (4,), "f4", external=[("/etc/hostname", 0, h5py.h5f.UNLIMITED)]
             ),
-            "lies in another file",
+            "is stored in another file",
         ),
         (lambda f: f.create_group("data").create_group("a"), "hold no weights"),
         (lambda f: f.__setitem__("data/a", h5py.ExternalLink("other.h5", "/data")), "hold no weights"),

@@ -249,7 +249,7 @@ def test_a_file_that_is_found_elsewhere_than_is_written_is_told(read: Any, tmp_p
     solver = 'net: "/data/someone/caffe/net.prototxt"\nbase_lr: 1 lr_policy: "fixed"'
     assert read(solver, "solver.prototxt").solver().notes == (
         f"{tmp_path / 'solver.prototxt'}:1: net: file '/data/someone/caffe/net.prototxt' was not found; "
-        f"taken is {path}",
+        f"using {path}",
     )
 
 

@@ -242,5 +242,5 @@ def test_nets_are_drawn_as_svg(tmp_path: Path) -> None:
 
 def test_windows_by_selective_search_are_another_programs() -> None:
     detector = object.__new__(caffe.Detector)
-    with pytest.raises(ModelError, match="make them yourself"):
+    with pytest.raises(ModelError, match="make the windows yourself"):
         detector.detect_selective_search(["cat.jpg"])

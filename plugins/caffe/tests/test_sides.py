@@ -131,7 +131,7 @@ def test_same_is_as_large_as_the_image_over_the_stride(
 @pytest.mark.parametrize(
     ("layer", "said"),
     [
-        ("'Pooling' pooling_param { kernel_size: 3 pad: 1 pad_l: 1 }", "pad and pad_l exclude each"),
+        ("'Pooling' pooling_param { kernel_size: 3 pad: 1 pad_l: 1 }", "pad and pad_l cannot be"),
         (
             "'Convolution' convolution_param { num_output: 1 kernel_size: 3 pad_b: -1 }",
             "pad_b -1 is neg",

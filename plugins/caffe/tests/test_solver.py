@@ -234,7 +234,7 @@ def test_a_solver_that_is_to_train_nothing_is_read(solve: Any) -> None:
         ),
         (
             "base_lr: 1 lr_policy: 'fixed' momentum: 9",
-            r":2: momentum: solver type 'SGD' needs a number from 0 to 1; it is 9, by which upd",
+            r":2: momentum: solver type 'SGD' needs a number from 0 to 1; it is 9, which would make upd",
         ),
         ("base_lr: 1 lr_policy: 'fixed' type: 'Adam' delta: -1", r"delta: -1 is not a number >= 0"),
         ("base_lr: 1 lr_policy: 'fixed' type: 'Adam' delta: inf", r"delta: inf is not a number >= 0"),

@@ -125,27 +125,27 @@ def test_layers_in_a_list_know_their_lines(read: Any) -> None:
         ),
         (
             'layer { name: "p"\n upsample_param { scale: 1\n scale: 2 } }',
-            r":3:2: layer 'p': .* scale has .* in line 2 \(each axis has its own in scale_h and",
+            r":3:2: layer 'p': .* scale takes .* in line 2 \(each axis has its own in scale_h and",
         ),
         (
             'layer { name: "c"\n convolution_param { num_output: 1\n num_output: 1 } }',
-            r":3:2: layer 'c': ConvolutionParameter: num_output has one value, .* given in line 2$",
+            r":3:2: layer 'c': ConvolutionParameter: num_output takes one value, .* given in line 2$",
         ),
         (
             'layer { name: "c"\n type: "Convolution"\n\ntype: "ReLU" }',
-            r":4:1: layer 'c': LayerParameter: type has one value, .* given in line 2$",
+            r":4:1: layer 'c': LayerParameter: type takes one value, .* given in line 2$",
         ),
         (
             'layer { name: "c" type: "ReLU"\n relu_param { }\n relu_param { } }',
-            r":3:2: layer 'c': LayerParameter: relu_param has one value, .* given in line 2$",
+            r":3:2: layer 'c': LayerParameter: relu_param takes one value, .* given in line 2$",
         ),
         (
             'layers { name: "c" type: RELU\n relu_param { }\n relu_param { } }',
-            r":3:2: layer 'c': V1LayerParameter: relu_param has one value",
+            r":3:2: layer 'c': V1LayerParameter: relu_param takes one value",
         ),
         ('layer { name: "a" } layers { name: "b" }', r":1: has both 'layers' .* in line 1, 'layer'"),
         ('name: "n" // a net', r":1:11: '//' does not begin a comment here; '#' does"),
-        ('name: "n"\nlayer /* one */ { }', r":2:7: '/\*' begins no comment"),
+        ('name: "n"\nlayer /* one */ { }', r":2:7: '/\*' does not begin a comment"),
         ("name: /data/net", r':1:7: name: write a string in quotes: "/data/net"$'),
         (
             'name: "n"\nlayer { name: conv1}',

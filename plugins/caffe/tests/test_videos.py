@@ -272,7 +272,7 @@ def test_a_mean_of_whole_frames_is_subtracted_where_they_lie(clips: Any, tmp_pat
     [
         ('source: "l"', "", "needs a new_length, the frames of a sample"),
         (f"{C3D} num_segments: 2", "", None),
-        (f"{TSN} use_image: true", "", "has use_image of C3D and num_segments of TSN's fork; which"),
+        (f"{TSN} use_image: true", "", "has use_image of C3D and num_segments of TSN's fork; give"),
         (f"{TSN} new_height: 3", "", "new_height 3 and new_width 0: give both, or neither"),
         ('source: "l" new_length: 0', "", r"new_length: 0 } is less than 1"),
         (TSN.replace("2", "0"), "", "needs a batch_size of 1 or more"),
@@ -286,7 +286,7 @@ def test_a_mean_of_whole_frames_is_subtracted_where_they_lie(clips: Any, tmp_pat
         (
             TSN,
             "img_rand_resize_lower: 5",
-            "of NVIDIA's fork, and only Data and ImageData layers have it",
+            "belongs to NVIDIA's fork; here only Data and ImageData layers have it",
         ),
     ],
 )
@@ -306,7 +306,7 @@ def test_fields_of_tsn_are_for_videos(build: Any) -> None:
         "transform_param { crop_size: 3 multi_scale: true }"
     )
     with pytest.raises(
-        ValueError, match="multi_scale } is of the fork of TSN, and only VideoData layers"
+        ValueError, match="multi_scale } belongs to the fork of TSN; here only VideoData layers"
     ):
         build(text)
 
@@ -326,7 +326,7 @@ def test_c3ds_first_version_has_its_videos_in_image_data_param(read: Any) -> Non
     assert not message.HasField("image_data_param")
     assert (message.video_data_param.new_length, message.video_data_param.use_image) == (16, True)
     assert (message.transform_param.crop_size, list(message.transform_param.mean_value)) == (112, [90])
-    assert "of C3D: show_data" in net.notes[0]
+    assert "of C3D that have no effect here: show_data" in net.notes[0]
     with pytest.raises(
         ModelError, match=r":1: layer 'd': image_data_param { is_color } is for images only; a"
     ):

@@ -204,9 +204,9 @@ SIZED = (
         ("txt", "1 2 3 4", "about/0.txt:1: '1 2 3 4' is not a label and xmin ymin xmax ymax"),
         ("txt", "\n1.5 2 3 4 5", "about/0.txt:2: '1.5 2 3 4 5' is not a label"),
         ("txt", "nan 2 3 4 5", "about/0.txt:1: 'nan 2 3 4 5' is not a label"),
-        ("xml", SIZED.format("inf", 9), r"0.xml: the image is inf x 9 there"),
-        ("xml", SIZED.format(9, "nan"), r"0.xml: the image is 9 x nan there"),
-        ("xml", SIZED.format("1" + "0" * 400, 9), r"0.xml: the image is inf x 9 there"),
+        ("xml", SIZED.format("inf", 9), r"0.xml: it says that the image is inf x 9"),
+        ("xml", SIZED.format(9, "nan"), r"0.xml: it says that the image is 9 x nan"),
+        ("xml", SIZED.format("1" + "0" * 400, 9), r"0.xml: it says that the image is inf x 9"),
         (
             "json",
             '{"image": {"width": 1e999}, "annotation": []}',
@@ -236,7 +236,7 @@ def test_mistakes_in_what_is_asked_are_named(written: Callable[..., Path], tmp_p
 
     fails(r"xml files name classes; give a label map \(--label_map_file\)", labels="")
     fails("unknown form of annotations 'voc'.*xml", form="voc")
-    fails("give a height and a width, or the shorter side", height=3, width=3, shorter=4)
+    fails("give a height and a width, or the shorter and", height=3, width=3, shorter=4)
     fails("unknown format of encoded images 'jpgg'", encoded="jpgg")
     fails(r"no_map: cannot be read: No such file", labels=tmp_path / "no_map")
     (tmp_path / "bad").mkdir()
@@ -261,7 +261,7 @@ def test_mistakes_in_what_is_asked_are_named(written: Callable[..., Path], tmp_p
     [
         ("", "is not a label map: it has no items"),
         ("item { name: 'a' }", "item 1 needs a name and a label that is a whole number"),
-        ('item { name: "a" label: x1 }', "item 1 has no name, or no label"),
+        ('item { name: "a" label: x1 }', "item 1 needs a name and a label"),
         (
             'item { name: "a" label: 1 } item { name: "a" label: 2 }',
             "item 2: the name 'a' was given before",

@@ -151,11 +151,11 @@ def test_a_class_may_be_of_a_whole_image_or_unknown(listed: Any, read: Read, ope
             "9 x 6 pixels, too small for a part of 3 x 9",
         ),
         ("i0.png c0.png", {"crop_height": 2}, "crop_height 2 and crop_width 0: give both"),
-        ("i0.png c0.png", {"divide": 0}, "divided by 0; 1 or more"),
+        ("i0.png c0.png", {"divide": 0}, "divided by 0 .valid: 1 or more"),
         ("i0.png c0.png", {"divide": 50}, r"nothing is left of \(6, 9\) pixels divided by 50"),
         ("i0.png c0.png", {"mean": [1, 2]}, "has 3 channels, but 2 means are given"),
         ("i0.png c0.png", {"scales": (1, 0)}, r"resized \(1.0, 0.0\) times .valid: numbers above 0"),
-        ("i0.png c0.png", {"filled": 256}, "filled up with class 256; 0 to 255"),
+        ("i0.png c0.png", {"filled": 256}, "filled up with class 256 .valid: 0 to 255"),
         (
             "i0.png c0.png",
             {"classes": "pixel"},

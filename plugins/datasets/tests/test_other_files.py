@@ -45,7 +45,7 @@ def test_what_stands_in_a_files_place_is_told(name, content, kind, told, tmp_pat
 
 def test_an_archive_of_arrays_is_not_to_be_unpacked(tmp_path):
     np.savez(tmp_path / "mnist.npz", x_train=np.zeros((2, 3)))
-    assert "which a program gives by name (data=...)" in failure(tmp_path / "mnist.npz")
+    assert "give them by name in a program (data=...)" in failure(tmp_path / "mnist.npz")
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):

@@ -64,7 +64,9 @@ def test_lines_have_as_many_as_the_first(line, tmp_path, picture):
         (tmp_path / f"{name}.png").write_bytes(picture)
     (tmp_path / "list.txt").write_text(f"a.png 1 2 3\n{line}\n")
     count = len(line.split()) - 1
-    with pytest.raises(DataError, match=rf"list\.txt:2: .* has {count} labels, the first line 3; fill"):
+    with pytest.raises(
+        DataError, match=rf"list\.txt:2: .* has {count} labels, but the first line 3; fill"
+    ):
         read_list(tmp_path / "list.txt")
 
 

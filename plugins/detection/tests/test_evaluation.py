@@ -172,7 +172,10 @@ def test_rows_that_are_none_are_named(
     layer = EVALUATE.format("num_classes: 4")
     for shapes, told in (
         ({"found": found[..., :5], "label": objects}, "found .* does not have rows of 7 numbers"),
-        ({"found": found, "label": objects[..., :5]}, "label .* has not 8 numbers for each object"),
+        (
+            {"found": found, "label": objects[..., :5]},
+            "label .* does not have 8 numbers for each object",
+        ),
     ):
         with pytest.raises(demitasse.DemitasseError, match=told):
             runtime.net(written(layer, **shapes))

@@ -124,7 +124,7 @@ def test_the_boxes_are_those_of_the_paper(
         ("min_size: 4 variance: 1 variance: 2", r"variance \[1.0, 2.0\] is not one positive number or"),
         (
             "min_size: 4 img_size: 8 img_h: 8",
-            "give img_size, or img_h and img_w; img_size, img_h stands",
+            "give img_size, or img_h and img_w; given: img_size, img_h",
         ),
         ("min_size: 4 step_h: 8", "give step, or step_h and step_w; given: step_h"),
         ("min_size: 4 step: 0", "step 0 is not above 0"),
@@ -133,7 +133,10 @@ def test_the_boxes_are_those_of_the_paper(
         ("fixed_size: 32 density: 0.5", "density 0.5 is not 1 or more"),
         ("min_size: 4 max_size: inf", "max_size inf is not 1 or more"),
         ("fixed_size: 32 density: 2 fixed_ratio: -1", "fixed_ratio -1 is not a positive number"),
-        ("fixed_size: 9 density: 2 fixed_ratio: 1 aspect_ratio: 2", "fixed_ratio and aspect_ratio excl"),
+        (
+            "fixed_size: 9 density: 2 fixed_ratio: 1 aspect_ratio: 2",
+            "fixed_ratio and aspect_ratio cannot",
+        ),
         ("min_size: 4 offsett: 0", "unknown field 'offsett'; did you mean 'offset'"),
     ],
 )

@@ -240,7 +240,7 @@ def test_a_layers_fields_are_those_of_the_loss(run: Any, fields: str, about: dic
         (whole("use_focal_loss: true"), "use_focal_loss true is not supported; leave it out"),
         (whole(num_class=0), "num_class is 0; it must be 1 or more, without the background"),
         (whole(num=2), r"mask \[3, 4, 5\] must be 2 \(num\) different numbers of pairs of biases"),
-        (whole("mask: 3", num=4), r"mask \[3, 4, 5, 3\] is not 4 \(num\) numbers"),
+        (whole("mask: 3", num=4), r"mask \[3, 4, 5, 3\] must be 4 \(num\) different numbers"),
         (whole("mask: 6", num=4), "mask 6 is not one of 6 pairs of biases, counted from 0"),
         (LOSS.format("num_class: 2"), r"biases \[\] are not positive numbers"),
         (
@@ -285,6 +285,6 @@ def test_so_is_one_of_annotated_data(run: Any) -> None:
     maps, _ = problem(3, 2, 3, 2, 4, 3, 4)
     label = np.full((2, 1, 3, 8), -1.0)
     label[1, 0, 0] = (0, 3, 0, 0.1, 0.1, 0.4, 0.4, 0)
-    with pytest.raises(demitasse.SampleError, match="is of image 1 and class 3") as caught:
+    with pytest.raises(demitasse.SampleError, match="has image 1 and class 3") as caught:
         run(whole(), map=maps, label=label)
     assert caught.value.sample == 1

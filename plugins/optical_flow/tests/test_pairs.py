@@ -123,7 +123,7 @@ def test_what_is_wrong_is_told_with_its_file(chairs: Any) -> None:
         with pytest.raises(DataError, match=match):
             read(plugin.data_source(DataSpec(str(path), **about)), 0, COUNT)
 
-    told("crop_size would cut images and not their flows", options={"crop": 3})
+    told("crop_size would crop images but not their flows", options={"crop": 3})
     flo(data / "2_flow.flo", flows[2, :, :3])
     told(r"2_img1\.ppm: it and its flow .*2_flow\.flo have 4 x 6 and 3 x 6 pixels")
     (data / "2_flow.flo").write_bytes(b"PIEH" + struct.pack("<ii", 6, 4) + bytes(9))

@@ -107,7 +107,7 @@ def test_with_closes_a_net(toy: ModuleType, runtime: Callable[..., Any], deploye
     with composed.net(toy.classifier(), phase="train") as reading, composed.net(deployed) as given:
         reading.forward()
         expected = given.forward(data=toy.images(4)["data"])["probability"]
-    with pytest.raises(WorkerError, match="is closed"):
+    with pytest.raises(WorkerError, match="was closed"):
         reading.forward()
     assert np.array_equal(given.forward()["probability"], expected), "what it has can be looked at"
     with pytest.raises(ZeroDivisionError), composed.net(deployed) as given:

@@ -50,8 +50,8 @@ class Elsewhere:
     [
         (np.zeros((6, 6)), r"shape \(6, 6\) here; declared \(N, 1, 6, 6\): the ranks must agree"),
         (np.zeros((0, 1, 6, 6)), r"shape \(0, 1, 6, 6\) here; declared \(N, 1, 6, 6\): it is empty"),
-        (np.full((4, 1, 6, 6), "a"), "elements of type <U1 (valid: real numbers)"),
-        (np.full((4, 1, 6, 6), None), "elements of type object (valid: real numbers)"),
+        (np.full((4, 1, 6, 6), "a"), "elements of type <U1 .valid: real numbers"),
+        (np.full((4, 1, 6, 6), None), "elements of type object .valid: real numbers"),
         ([[1.0], [1.0, 2.0]], "is not an array: .*inhomogeneous"),
         (Elsewhere(), "is not an array: memory of a device; copy it to the host"),
     ],
@@ -89,7 +89,7 @@ def test_a_blob_that_a_data_source_fills_is_no_input(
     net = runtime().net(toy.classifier(20, "test"))
     message = (
         r"toy\.net: blob 'data' is not an input: layer 'samples' \(Samples\) reads it from its data "
-        r"source; a net with an Input layer \(deploy\).*data=\{'test': \{...\}\}"
+        r"source; use a net with an Input layer \(deploy\).*data=\{'test': \{...\}\}"
     )
     with pytest.raises(ModelError, match=message):
         net.forward(data=np.zeros((20, 1, 6, 6)))

@@ -176,7 +176,7 @@ def test_numbers_that_are_not_finite_are_told_with_their_layers(
     found = load(trainer, arrays)
     assert sorted(found.not_finite) == ["first", "scores"]
     (line,) = caplog.messages
-    assert line.startswith("file: parameters that are not finite numbers in layer '")
+    assert line.startswith("file: parameters that are not finite in layer '")
     assert "'first'" in line
     assert "'scores'" in line
     assert "not finite: " in str(found)
@@ -224,7 +224,7 @@ def test_the_first_layer_that_does_not_fit_is_told_in_full_and_the_others_by_nam
         load(trainer, arrays)
     message = str(caught.value)
     assert message.startswith("file: layer 'first', parameter 0: the file's shape is ")
-    assert "others do not fit either: second, scores; rename a layer to start it anew" in message
+    assert "others do not fit either: second, scores; rename a layer to start it afresh" in message
 
 
 def test_nothing_that_fits_is_an_error_even_so(train: Train) -> None:

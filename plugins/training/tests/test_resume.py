@@ -163,9 +163,12 @@ def test_a_snapshot_of_other_shapes_names_both(toy: ModuleType, train: Train, sn
     ("changed", "message"),
     [
         ({"solver": {"seed": 4}}, "random seed 3, but the solver says 4.*set random_seed to 3"),
-        ({"solver": {"passes": 2}}, "with passes 1; this run has 2: give iter_size 1 to go on"),
-        ({"precision": "f32"}, "with precision f64; this run has f32: give precision f64 to go on"),
-        ({"batch": 8}, "with batch 10; this run has 8: give a batch of 10 to go on"),
+        ({"solver": {"passes": 2}}, "with passes 1, but this run has 2: give iter_size 1 to continue"),
+        (
+            {"precision": "f32"},
+            "with precision f64, but this run has f32: give precision f64 to continue",
+        ),
+        ({"batch": 8}, "with batch 10, but this run has 8: give a batch of 10 to continue"),
     ],
     ids=["seed", "passes", "precision", "batch"],
 )
@@ -279,7 +282,7 @@ def test_weights_of_another_shape_name_the_layer_and_both_shapes(
     message = str(caught.value)
     assert str(snapshot) in message
     assert "layer 'scores', parameter 0" in message
-    assert "the file's shape is (3, 144), the net's (5, 144)" in message
+    assert "the file's shape is (3, 144), the net's is (5, 144)" in message
 
 
 def test_weights_of_no_layer_here_name_some_of_both(

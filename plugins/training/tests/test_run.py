@@ -308,7 +308,7 @@ def test_arguments_of_another_type_are_told(
 def test_what_cannot_be_asked_is_refused_before_anything_is_trained(running: Any) -> None:
     """As the command's text of the same name, which is none of Python's functions."""
     trainer, events = running(test_interval=4)
-    with pytest.raises(ModelError, match=r"until is a function, .*; given 'accuracy>=0.99'"):
+    with pytest.raises(ModelError, match=r"until must be a function .*; given 'accuracy>=0.99'"):
         trainer.run(until="accuracy>=0.99")
     assert events == [] and trainer.iteration == 0
 

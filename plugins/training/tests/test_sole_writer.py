@@ -93,7 +93,7 @@ def test_one_on_another_host_may_have_died_and_is_waited_for(
             assert 120 <= now[0] < 122
         another.kill()
     (told,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert f"another training's (process {another.pid} on " in told
+    assert f"another run (process {another.pid} on " in told
 
 
 def test_trainings_of_one_process_are_its_own(

@@ -100,7 +100,10 @@ def test_attributes_of_a_wrong_type_are_told(toy: ModuleType, given: dict[str, A
             {"reduse": fail},
             "apart; it defines 'reduse' (reduce?) (valid: some of reduce, distribute, begin,",
         ),
-        ({"_reduce": fail, "Distribute": fail}, "apart; it has 'Distribute' (distribute?) (valid: some"),
+        (
+            {"_reduce": fail, "Distribute": fail},
+            "apart; it defines 'Distribute' (distribute?) (valid: some",
+        ),
     ],
 )
 def test_siblings_for_whom_nothing_is_done_are_no_siblings(

@@ -201,7 +201,7 @@ def test_inputs_that_only_the_first_of_several_workers_would_be_given_are_refuse
     alone = train(net)
     alone.net.blobs["data"].data[...] = 1.0
     assert alone.step().loss != 0.0
-    with pytest.raises(ModelError, match=r"the first worker's alone.*\(data=\), or one work"):
+    with pytest.raises(ModelError, match=r"of the first worker only.*\(data=\), or one work"):
         train(net, 2).step()
 
 
