@@ -329,7 +329,7 @@ def test_a_launcher_of_another_mpi_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(processes.launch, "started", lambda: found)
     monkeypatch.setattr(library, "start", lambda: alone)
     for spoken, told in (
-        ("pmix", "another MPI's"),
+        ("pmix", "belongs to another MPI"),
         (None, "told MPI nothing.*, or with srun --mpi=pmi2"),
     ):
         if spoken is None:

@@ -143,8 +143,8 @@ def test_files_hold_the_picture_and_the_data(tmp_path: Path) -> None:
             ("ring", "--ranks", 4, "--map", "robin"),
             "'robin'; .*valid: auto, natural, round-robin",
         ),
-        (("ring", "--ranks", 12, "--supernodes", 20), "20: 12 ranks, 1 in each, are in 12 at most"),
-        (("ring", "--ranks", 12, "--supernodes", 5), "3 in each, are in 4 of them alone; give 4"),
+        (("ring", "--ranks", 12, "--supernodes", 20), "20: 12 ranks, 1 in each, fill at most 12"),
+        (("ring", "--ranks", 12, "--supernodes", 5), "3 in each, fill only 4; give 4"),
         (("ring", "--ranks", 4, "--draw", "x.png"), "--draw x.png: the picture is SVG; .* ends in .svg"),
         (
             ("two-level", "--ranks", 4, "--map", "round-robin"),

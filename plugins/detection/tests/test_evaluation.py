@@ -180,7 +180,7 @@ def test_rows_that_are_none_are_named(
         with pytest.raises(demitasse.DemitasseError, match=told):
             runtime.net(written(layer, **shapes))
     objects[2, 0, 0] = (0, 9, 0, 0, 0, 1, 1, 0)
-    with pytest.raises(demitasse.DataError, match=r"layer 'e' .*: row 12 .* of image 2 and class 9"):
+    with pytest.raises(demitasse.DataError, match=r"layer 'e' .*: row 12 .* image 2 and class 9"):
         run(layer, found=found, label=objects)
 
 

@@ -125,9 +125,9 @@ def test_what_is_wrong_is_told_with_its_file(chairs: Any) -> None:
 
     told("crop_size would crop images but not their flows", options={"crop": 3})
     flo(data / "2_flow.flo", flows[2, :, :3])
-    told(r"2_img1\.ppm: it and its flow .*2_flow\.flo have 4 x 6 and 3 x 6 pixels")
+    told(r"2_img1\.ppm: it and its flow .*2_flow\.flo have different sizes, 4 x 6 and 3 x 6 pixels")
     (data / "2_flow.flo").write_bytes(b"PIEH" + struct.pack("<ii", 6, 4) + bytes(9))
-    told(r"2_flow\.flo: has 21 bytes, where 6 x 4 pixels have 204: it is damaged or cut off")
+    told(r"2_flow\.flo: has 21 bytes, but 6 x 4 pixels take 204: it is damaged or cut off")
     (data / "2_flow.flo").write_bytes(b"\x89PNG\r\n\x1a\n")
     told(r"2_flow\.flo: is not a \.flo file, which begins with PIEH; it .*PNG")
     (data / "2_flow.flo").unlink()

@@ -185,7 +185,7 @@ def test_a_paper_that_no_composed_plugin_knows_has_those_who_do() -> None:
 
 
 def test_a_picture_is_svg(solver: Path, tmp_path: Path) -> None:
-    with pytest.raises(CompositionError, match=r"--picture .*a.png: it is SVG; .* ends in .svg"):
+    with pytest.raises(CompositionError, match=r"--picture .*a.png: pictures are SVG; .* ends in .svg"):
         run(simulate, solver, "--picture", tmp_path / "a.png")
     assert not (tmp_path / "a.png").exists()
 
