@@ -164,17 +164,20 @@ RESIZED = "resize_param { height: 32 width: 24 }"
     ("given", "told"),
     [
         ({"transform": "mean_file: 'm'"}, "has a mean_file, which is for images of one size"),
-        ({"transform": "force_gray: true force_color: true"}, "exclude each other"),
+        ({"transform": "force_gray: true force_color: true"}, "cannot be combined"),
         ({"transform": "crop_h: 3"}, "crop_h 3 and crop_w 0: give both"),
-        ({"transform": "crop_h: 3 crop_w: 3 crop_size: 3"}, "exclude each other"),
-        ({"transform": "resize_param { height: 3 }"}, "height: 3 width: 0 } is no size"),
+        ({"transform": "crop_h: 3 crop_w: 3 crop_size: 3"}, "crop_size cannot be combined"),
+        ({"transform": "resize_param { height: 3 }"}, "height: 3 width: 0 } is not the size"),
         ({"transform": "resize_param { height: 3 width: 3 height_scale: 3 }"}, "have no counterpart"),
         (
             {"transform": "resize_param { height: 3 width: 3 resize_mode: FIT_SMALL_SIZE }"},
             "give crop_h and crop_w",
         ),
         ({"transform": f"{RESIZED} {RESIZED}"}, "has 2 resize_param; give one"),
-        ({"transform": "expand_param { max_expand_ratio: 0.5 }"}, "max_expand_ratio is 0.5; 1 or more"),
+        (
+            {"transform": "expand_param { max_expand_ratio: 0.5 }"},
+            "max_expand_ratio 0.5 is not 1 or more",
+        ),
         ({"transform": "mean_value: [1, 2]"}, "2 mean_value for 1 channels; give 1"),
         ({"about": "max_objects: 0"}, "max_objects is 0"),
         (

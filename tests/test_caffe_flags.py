@@ -117,9 +117,7 @@ def test_a_stage_is_added_to_those_of_the_solver(folder: Path) -> None:
 
 def test_a_device_number_is_taken_with_a_note(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "-solver", "solver.prototxt", "-gpu", "0"]) == 0
-    assert (
-        "--gpu 0 has no effect: which device runs is the composition's affair" in capsys.readouterr().err
-    )
+    assert "--gpu 0 has no effect: the composition decides which device runs" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

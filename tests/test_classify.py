@@ -112,7 +112,10 @@ def test_an_image_that_cannot_be_read_takes_no_others_along(
     assert main(["classify", *map(str, words)]) == 2
     told = capsys.readouterr()
     assert told.out.splitlines()[::2] == [str(image) for image in case.images]
-    assert "broken.png: is no image" in told.err and "(and 1 others of 6 images)" in told.err
+    assert (
+        "broken.png: is damaged, or not an image" in told.err
+        and "(and 1 others of 6 images)" in told.err
+    )
     found = json.loads((tmp_path / "found.json").read_text())["images"]
     assert [each["image"] for each in found] == [str(image) for image in images]
     assert ["error" in each for each in found] == [False, True, False, False, False, True]
@@ -149,25 +152,28 @@ def test_the_middle_of_a_resized_image_is_less_the_means_pixels(case: Case) -> N
         (["{net}", "{weights}"], "no image is given"),
         (["{net}", "{image}"], "no file of weights is given (.caffemodel, .h5"),
         (["{net}", "{weights}", "{image}s"], "0.pngs; did you mean"),
-        (["{net}", "{weights}", "{folder}/broken.png"], "broken.png: is no image of a format that"),
+        (["{net}", "{weights}", "{folder}/broken.png"], "broken.png: is damaged, or not an image in"),
         (["{net}", "{weights}", "{folder}/none.jpg"], "none.jpg: is empty (0 bytes)"),
         (
             ["{net}", "{weights}", "{folder}/lfs.jpg"],
-            "it is a pointer that Git LFS has in the file's place",
+            "it is a Git LFS pointer, not the file itself",
         ),
-        (["{net}", "{weights}", "{folder}/lfs.npy", "{image}"], "it is a pointer that Git LFS has"),
+        (["{net}", "{weights}", "{folder}/lfs.npy", "{image}"], "it is a Git LFS pointer"),
         (["{net}", "{weights}", "m.npz", "{image}"], "m.npz: a mean is a .binaryproto or .npy file"),
-        (["{net}", "{weights}", "{folder}/last.npy", "{image}"], "its channels stand last: have them"),
+        (["{net}", "{weights}", "{folder}/last.npy", "{image}"], "its channels come last: move them"),
         (["{net}", "{weights}", "{folder}/lasts.binaryproto", "{image}"], "did you mean"),
         (["{net}", "{weights}", "{image}", "--mean", "1,2"], "a mean of shape (2,) does not fit 3"),
         (["{net}", "{weights}", "{image}", "--mean", "1,x"], "--mean 1,x: give numbers"),
         (["{net}", "{weights}", "{image}", "--mean", "1,2,nan"], "--mean 1,2,nan: give numbers"),
         (["{net}", "{weights}", "{image}", "--resize", "99999999"], "99999999 x 99999999 pixels take"),
         (["{net}", "{weights}", "{image}", "--blob", "prop"], "unknown output 'prop'; did you mean"),
-        (["{net}", "{weights}", "{image}", "--resize", "14"], "takes (12, 16) pixels, more than (14"),
+        (
+            ["{net}", "{weights}", "{image}", "--resize", "14"],
+            "takes (12, 16) pixels, but images are resized to (14",
+        ),
         (
             ["{net}", "{weights}", "{image}", "{folder}/two.txt"],
-            "names 2 classes, and output 'prob' has",
+            "names 2 classes, but output 'prob' has",
         ),
         (["{net}", "{weights}", "{folder}/empty"], "empty has no images (.bmp, "),
         (["{reading}", "{weights}", "{image}"], "the net reads its samples itself; give one that"),
@@ -209,20 +215,23 @@ def shaped(text: bytes) -> bytes:
 
 
 MEANS = {
-    "empty": (b"", "is no NumPy file of numbers"),
-    "text": (b"104,117,123", "is no NumPy file of numbers"),
-    "words": (npy(["a", "b", "c"]), "is no NumPy file of real numbers: they are <U1"),
+    "empty": (b"", "is not a NumPy file of numbers"),
+    "text": (b"104,117,123", "is not a NumPy file of numbers"),
+    "words": (npy(["a", "b", "c"]), "is not a NumPy file of real numbers: they are <U1"),
     "dates": (npy(np.zeros(3, "datetime64[s]")), "real numbers: they are datetime64"),
     "complex": (npy(np.zeros(3, complex)), "real numbers: they are complex128"),
     "fields": (npy(np.zeros(3, [("a", "f4"), ("b", "f4")])), "real numbers: they are [('a', "),
-    "objects": (GOOD.replace(b"'<f4'", b"'|O' "), "is no NumPy file of numbers"),
-    "not finite": (npy([1.0, np.nan, np.inf]), "is no mean: it has 2 of 3 numbers that are not finite"),
+    "objects": (GOOD.replace(b"'<f4'", b"'|O' "), "is not a NumPy file of numbers"),
+    "not finite": (
+        npy([1.0, np.nan, np.inf]),
+        "is not a mean: it has 2 of 3 numbers that are not finite",
+    ),
     "too large for single precision": (npy([1.0, 1e300, 2.0]), "it has 1 of 3 numbers"),
-    "cut off": (GOOD[:-4], "is no NumPy file of numbers"),
+    "cut off": (GOOD[:-4], "is not a NumPy file of numbers"),
     "more than it says": (GOOD + b"1234", "has 4 bytes more than numbers of shape (3, 12, 16)"),
-    "huge": (shaped(b"(999999999999,), }"), "is no NumPy file of numbers"),
-    "beyond 64 bits": (shaped(b"(1%020d,), }" % 0), "is no NumPy file of numbers"),
-    "a header that does not end": (shaped(b"(3, 12, 16),"), "is no NumPy file of numbers"),
+    "huge": (shaped(b"(999999999999,), }"), "is not a NumPy file of numbers"),
+    "beyond 64 bits": (shaped(b"(1%020d,), }" % 0), "is not a NumPy file of numbers"),
+    "a header that does not end": (shaped(b"(3, 12, 16),"), "is not a NumPy file of numbers"),
 }
 
 
@@ -238,7 +247,7 @@ def test_means_in_files_of_numpys_and_caffes(tmp_path: Path) -> None:
     (tmp_path / "mean.npy").write_bytes(GOOD)
     assert read_mean(tmp_path / "mean.npy").shape == (3, 12, 16)
     write_blob(tmp_path / "mean.binaryproto", np.array([[[1.0]], [[np.nan]], [[2.0]]]))
-    with pytest.raises(ModelError, match=r"mean.binaryproto: is no mean: it has 1 of 3 numbers"):
+    with pytest.raises(ModelError, match=r"mean.binaryproto: is not a mean: it has 1 of 3 numbers"):
         read_mean(tmp_path / "mean.binaryproto")
 
 

@@ -46,7 +46,7 @@ def test_an_older_net_becomes_the_present_one_in_text_and_binary(
 ) -> None:
     Path("old.prototxt").write_text(text)
     out = told(capsys, "old.prototxt", "new.prototxt")
-    assert out.startswith("wrote new.prototxt: net, 2 layers, brought into the present form; ")
+    assert out.startswith("wrote new.prototxt: net, 2 layers, upgraded to the current form; ")
     assert ("comments are not kept" in out) == ("#" in text)
     assert "layers {" not in Path("new.prototxt").read_text()
     told(capsys, "old.prototxt", "new.binarynet")
@@ -54,13 +54,13 @@ def test_an_older_net_becomes_the_present_one_in_text_and_binary(
     assert Path("back.prototxt").read_text() == Path("new.prototxt").read_text()
     old, new = (read_net(Path(f"{name}.prototxt"), schema({})).message for name in ("old", "new"))
     assert old == new
-    assert told(capsys, "new.prototxt", "newer.prototxt").count("in the present form already") == 1
+    assert told(capsys, "new.prototxt", "newer.prototxt").count("already in the current form") == 1
     assert told(capsys, "new.prototxt", "newer.binarynet").count("form") == 0
 
 
 def test_a_solver_is_upgraded_with_the_nets_in_it(capsys: pytest.CaptureFixture[str]) -> None:
     Path("s.prototxt").write_text(SOLVER)
-    assert "solver, 1 layer, brought into the present form" in told(capsys, "s.prototxt", "s.binarynet")
+    assert "solver, 1 layer, upgraded to the current form" in told(capsys, "s.prototxt", "s.binarynet")
     told(capsys, "s.binarynet", "new.prototxt")
     text = Path("new.prototxt").read_text()
     assert 'type: "Nesterov"' in text
@@ -120,18 +120,18 @@ def test_weights_go_from_every_form_to_every_other(
         ),
         (("old.prototxt", "w.caffemodel"), "old.prototxt: is a net; weights are in a .caffemodel"),
         (("missing.prototxt", "new.prototxt"), "no such file: missing.prototxt"),
-        (("bare.caffemodel", "new.prototxt"), "bare.caffemodel: holds weights alone"),
-        (("bare.caffemodel", "x.solverstate"), "x.solverstate: the weights know no iteration"),
+        (("bare.caffemodel", "new.prototxt"), "bare.caffemodel: holds weights only"),
+        (("bare.caffemodel", "x.solverstate"), "x.solverstate: the weights have no iteration"),
         (("s.solverstate", "new.prototxt"), "s.solverstate: holds weights; the net is in a .prototxt"),
         (
             ("foreign.prototxt", "new.prototxt"),
-            "foreign.prototxt:1:48: mask_pooling_param is no .* 'MaskPooling', which is of MNC",
+            "foreign.prototxt:1:48: mask_pooling_param is not a .* 'MaskPooling', a type of MNC",
         ),
         (("old.prototxt", "old.prototxt", "--force"), "is the file to convert; give another name"),
         (("nothing", "s.demitasse", "--force"), "no such file: nothing"),
         (
             ("s.demitasse", "new.prototxt"),
-            "s.demitasse: is no file of Caffe's, and of no other is a net",
+            "s.demitasse: is not one of Caffe's files, and only Caffe's nets",
         ),
     ],
 )

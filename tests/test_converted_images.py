@@ -45,7 +45,7 @@ def test_converting_resizes_grays_encodes_and_keeps_what_it_need_not_change(
     gray = [cv2.imread(str(tmp_path / f"{n}.png"), cv2.IMREAD_GRAYSCALE) for n in range(6)]
     wanted = [cv2.resize(image, (12, 10), interpolation=cv2.INTER_LINEAR) for image in gray]
     np.testing.assert_array_equal(batch(height=10, width=12, gray=True)[:, 0], wanted)
-    with pytest.raises(DataError, match="is there already"):
+    with pytest.raises(DataError, match="already exists"):
         runtime.program("convert_samples", path, tmp_path / "db")
     path.write_text("0.png 1\nnone.png 2\n")
     with pytest.raises(DataError, match=r"list\.txt:2: none\.png: cannot be read"):

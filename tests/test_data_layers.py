@@ -202,7 +202,7 @@ def test_workers_that_share_a_batch_draw_what_one_would(runtime: Any, tmp_path: 
             "reads blobs as they are",
         ),
         ('type: "MemoryData" memory_data_param { batch_size: 1 }', r"\(1, 0, 0, 0\)"),
-        ('type: "WindowData" window_data_param { source: "a" batch_size: 1 }', "it has none"),
+        ('type: "WindowData" window_data_param { source: "a" batch_size: 1 }', "which is not given"),
         (
             'type: "WindowData" window_data_param { source: "a" batch_size: 1 context_pad: 4 } '
             "transform_param { crop_size: 8 }",
@@ -210,8 +210,8 @@ def test_workers_that_share_a_batch_draw_what_one_would(runtime: Any, tmp_path: 
         ),
         ('type: "DummyData" dummy_data_param { }', "has 0 shape for 2 tops"),
         ('type: "DummyData" dummy_data_param { num: 1 channels: 1 height: 1 }', "has 0 width"),
-        ('type: "DummyData" dummy_data_param { num: 1 shape { dim: 1 } }', "use one kind"),
-        ('type: "DummyData" dummy_data_param { shape { dim: 0 } }', "extents are 1 or more"),
+        ('type: "DummyData" dummy_data_param { num: 1 shape { dim: 1 } }', "use one of the two"),
+        ('type: "DummyData" dummy_data_param { shape { dim: 0 } }', "extents must be 1 or more"),
         (
             'type: "DummyData" dummy_data_param { shape { dim: 99999 dim: 99999 } }',
             "2,147,483,647 elements",

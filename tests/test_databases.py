@@ -75,7 +75,7 @@ def test_float_data_is_read_packed_or_not_and_written_as_protobuf_reads_it() -> 
         (proto(channels=0, height=1, width=1, data=b"1"), r"shape \(0, 1, 1\)"),
         (proto(channels=-1, height=-1, width=1, data=b"1"), r"shape \(-1, -1, 1\)"),
         (proto(channels=1, height=1, width=1), "neither data nor float_data"),
-        (b"\x22\xff\xff\xff\xff\x7f12", "promises 34,359,738,367 bytes, 2 are there"),
+        (b"\x22\xff\xff\xff\xff\x7f12", "promises 34,359,738,367 bytes, but 2 are there"),
         (b"\x08" + b"\xff" * 20, "a number at byte 1"),
         (b"\x35\0\0", "cut short within float_data"),
         (b"\x0b", "wire type 3"),
@@ -149,7 +149,7 @@ def test_an_lmdb_that_is_cut_off_or_something_else_is_refused(tmp_path: Path) ->
     with pytest.raises(DataError, match=r"db: cannot be opened as an LMDB database"):
         data_source(spec=DataSpec(folder, "lmdb"))
     file.unlink()
-    with pytest.raises(DataError, match=r"is no lmdb database: .*data\.mdb: No such file"):
+    with pytest.raises(DataError, match=r"is not an intact lmdb database: .*data\.mdb: No such file"):
         data_source(spec=DataSpec(folder, "lmdb"))
 
 
@@ -216,7 +216,7 @@ def test_the_keys_of_a_leveldb_of_large_images_are_listed_without_reading_these(
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
-        ("000005.ldb", lambda data: data[:-20], r"000005\.ldb: is no LevelDB table, or is cut off"),
+        ("000005.ldb", lambda data: data[:-20], r"000005\.ldb: is not a LevelDB table, or is cut off"),
         ("CURRENT", lambda data: b"nothing", "CURRENT: names no manifest: 'nothing'"),
         ("MANIFEST-000002", lambda data: data[:6] + b"\x09" + data[7:], "record 0 is damaged at byte 0"),
         ("000005.ldb", lambda data: None, r"its table 000005\.ldb is not there"),
@@ -295,7 +295,7 @@ def test_images_of_different_sizes_need_a_crop(tmp_path: Path) -> None:
         (b"", "empty"),
         (
             b"text, not an image",
-            "it is no image that is read here: it looks like text 'text, not an image'",
+            "it is not an image in a supported format: it looks like text 'text, not an image'",
         ),
         (
             packed(photo(64, 64), ".jpg")[:900],

@@ -121,8 +121,8 @@ def test_a_block_learns_as_its_parts_do(runtime: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("about", "told"),
     [
-        ("use_dropout: true", "use_dropout } is not served but for False"),
-        ("filter_H: 5", "filter_H } is not served but for 3"),
+        ("use_dropout: true", "use_dropout } is supported only as False"),
+        ("filter_H: 5", "filter_H } is supported only as 3"),
         ("moving_average_fraction: 2", "moving_average_fraction 2 is not from 0 to 1"),
     ],
 )
@@ -132,5 +132,5 @@ def test_what_is_not_served_says_so(runtime: Any, tmp_path: Path, about: str, to
 
 
 def test_it_takes_images(runtime: Any, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="takes images, of four axes"):
+    with pytest.raises(ModelError, match=r"needs images .four axes"):
         net_below(runtime, tmp_path, BLOCK % "", x=(2, 4))

@@ -143,7 +143,7 @@ def test_what_an_engine_raises_names_it_and_its_place(
     assert told.startswith("device:") and "raised OSError in " in told and "device lost" in told
     assert f"{Engine.__module__}" in told
     (note,) = error.value.__notes__
-    assert note.startswith("closed after that, with PluginError: Engine of ")
+    assert note.startswith("closing it then raised PluginError: Engine of ")
     assert note.endswith(": raised OSError in close: it is lost still")
 
 
@@ -219,7 +219,7 @@ def test_a_net_on_a_device_says_that_it_cannot_be_walked() -> None:
         with pytest.raises(demitasse.ModelError) as error:
             net.walk  # noqa: B018  to ask is enough
     told = str(error.value)
-    assert "a net is walked layer by layer in memory that the host addresses" in told
+    assert "running a net layer by layer needs host memory" in told
     assert "level 'accelerator' has it in 'device:0'" in told
 
 
@@ -276,7 +276,7 @@ def test_streams_of_a_plugin_that_is_composed_and_not_asked_are_told(tmp_path: P
         runtime.trainer(SOLVER, overrides=OVERRIDES)
     assert str(error.value) == (
         "machine 'm': level 'gpu': no composed plugin has streams in 'host', a memory of space 'host' "
-        "(composed, and not asked: spaced, whose 'spaces' are device:*, board)"
+        "(composed, but for others: spaced, whose 'spaces' are device:*, board)"
     )
 
 
@@ -294,7 +294,7 @@ memory = [{ space = "npu", at = "npu:7" }]
     with hw as runtime, pytest.raises(CompositionError) as error:
         runtime.trainer(SOLVER, overrides=OVERRIDES)
     nobody = f"{path}:7: level 'accelerator': no composed plugin has streams in 'npu:7'"
-    assert str(error.value) == f"{nobody} (asked, and has none of that name here: device)"
+    assert str(error.value) == f"{nobody} (asked, but has none of that name here: device)"
 
 
 def test_accelerators_that_pass_their_gradients_on_have_arrays_that_are_no_more_than_asked(
@@ -321,5 +321,5 @@ def test_a_synchronisation_that_needs_the_hosts_memory_says_so(
     hw = replace(hw, levels=(replace(hw.levels[0], sync=SyncSpec(plugin, options)),))
     with pytest.raises(CompositionError) as error:
         train([Device(), *PLUGINS, plugin], hw, tmp_path)
-    told = f"level 'accelerator': plugin {plugin!r} adds up gradients in memory that the host addresses"
-    assert told in str(error.value) and "these lie in 'device:" in str(error.value)
+    told = f"level 'accelerator': plugin {plugin!r} sums gradients in host memory"
+    assert told in str(error.value) and "these are in 'device:" in str(error.value)

@@ -101,7 +101,7 @@ def test_batches_go_round_and_suffixes_tell_the_format(
     whole, rows = tmp_path / "both.h5", tmp_path / "high.npy"
     assert run(case.net, case.weights, "low,label", whole, "4") == 0  # also in this order
     assert run(case.weights, case.net, "high", rows, "GPU", "0") == 0
-    assert capsys.readouterr().err == "demitasse: GPU 0 has no effect: --hw says what runs\n"
+    assert capsys.readouterr().err == "demitasse: GPU 0 has no effect: --hw says where the net runs\n"
     around = np.arange(400) % 359
     with h5py.File(whole) as file:
         np.testing.assert_allclose(file["low"][:], case.low[around], rtol=1e-5, atol=1e-5)
@@ -116,10 +116,10 @@ def test_batches_go_round_and_suffixes_tell_the_format(
             ["hihg", "{t}/a"],
             "net.prototxt: unknown blob 'hihg'; did you mean 'high'? (valid: data, high",
         ),
-        (["loss", "{t}/a"], "blob 'loss' has the shape (), not a row for each of the 100 samples"),
-        (["high", "{t}/kept"], "kept is there already; force (--force) overwrites it"),
+        (["loss", "{t}/a"], "blob 'loss' has the shape (), not one row for each of the 100 samples"),
+        (["high", "{t}/kept"], "kept already exists; force (--force) overwrites it"),
         (["low,high", "{t}/a"], "2 blobs (low,high) need as many names, not '"),
-        (["high", "{t}/a", "leveldb"], "no LevelDB is written; give one of lmdb, hdf5, npy"),
+        (["high", "{t}/a", "leveldb"], "LevelDB cannot be written; give one of lmdb, hdf5, npy"),
         (["high", "{t}/a", "0"], "'0' is neither a number of batches nor one of lmdb, hdf5, npy"),
         (["low,high", "{t}/a.npy,{t}/a.npy"], "a.npy is given for the blobs 'low' and 'high'"),
         (["high", "{t}/kept/a.npy"], "kept/a.npy: cannot be written: "),

@@ -240,7 +240,8 @@ def test_a_template_that_nobody_filled_in_is_told_with_its_line(tmp_path: Path) 
     path = tmp_path / "net.prototxt"
     path.write_text(DEPLOY)
     message = (
-        r"net\.prototxt:4:\d+: dim: .*'\$TARGET_HEIGHT\$' is a template's, for whose tool to fill in"
+        r"net\.prototxt:4:\d+: dim: .*'\$TARGET_HEIGHT\$' is a placeholder of a template; have its tool "
+        r"fill it in"
     )
     with (
         demitasse.compose(plugins=PLUGINS) as runtime,
@@ -300,7 +301,7 @@ def test_flows_are_written_where_the_net_says(tmp_path: Path, monkeypatch: Any) 
             for name, flow in zip(names, x, strict=True):
                 np.testing.assert_array_equal(flow_of(tmp_path / name), flow)
         (tmp_path / "one.flo").write_text("a diary")
-        with pytest.raises(demitasse.DataError, match=r"one\.flo: is there and is no \.flo file"):
+        with pytest.raises(demitasse.DataError, match=r"one\.flo: exists and is not a \.flo file"):
             runtime.net("net.prototxt").forward(x=x)
         (tmp_path / "net.prototxt").write_text(source.replace("2, 3", "3, 3") % 1 + writer % "")
         with pytest.raises(demitasse.ModelError, match="flows, across and down"):

@@ -299,11 +299,11 @@ def test_an_indicator_has_the_batch_of_its_bottom(runtime: Any, tmp_path: Path) 
         ),
         (
             'type: "CTCLoss" bottom: "x" bottom: "z" ctc_loss_param { output_delay: 2 }',
-            "output_delay } is not served but for 0",
+            "output_delay } is supported only as 0",
         ),
         (
             'type: "CTCLoss" bottom: "x" bottom: "z" ctc_loss_param { ctc_merge_repeated: false }',
-            "ctc_merge_repeated } is not served but for true",
+            "ctc_merge_repeated } is supported only as true",
         ),
         ('type: "CTCGreedyDecoder" bottom: "x" top: "d"', "has 2 tops for 1 bottoms; at most 1"),
     ],

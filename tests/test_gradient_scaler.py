@@ -89,7 +89,7 @@ def test_a_schedule_that_is_none_is_refused() -> None:
     for schedule, told in (
         ("lower_bound: 2", "lower_bound 2 is above upper_bound 1"),
         ("alpha: -1", "alpha -1 is not 0 or more"),
-        ("max_iter: 0.5", "max_iter 0.5 not 1 or more"),
+        ("max_iter: 0.5", "max_iter 0.5 1 or more"),
     ):
         write(schedule)
         with (

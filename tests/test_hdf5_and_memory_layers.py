@@ -79,7 +79,7 @@ def test_hdf5_output_writes_the_blobs_of_the_last_forward(runtime: Any, tmp_path
             np.testing.assert_array_equal(file["label"], sign * np.arange(3))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["net.prototxt", "out.h5"]
     path.write_text("notes")
-    with pytest.raises(DataError, match=r"out\.h5: is there and is no HDF5 file"):
+    with pytest.raises(DataError, match=r"out\.h5: exists and is not an HDF5 file"):
         made.forward(x=x, y=np.arange(3))
     assert path.read_text() == "notes"
 
@@ -100,7 +100,7 @@ def test_memory_data_takes_arrays_as_inputs_or_as_samples(runtime: Any, tmp_path
         np.testing.assert_array_equal(found["x"][0], 2 * (x[batch % 2] - 1.0))
         assert found["y"].tolist() == [2 * batch % 4, 2 * batch % 4 + 1]
     samples["data"] = samples["data"][:, :2]
-    with pytest.raises(ModelError, match=r"\(2, 4, 5\) are given, declared are \(3, 4, 5\)"):
+    with pytest.raises(ModelError, match=r"have shape \(2, 4, 5\), but \(3, 4, 5\) is declared"):
         net_of(runtime, tmp_path, MEMORY, data={"test": samples})
     samples["data"] = samples["data"][:3]
     with pytest.raises(DataError, match="'data' has 3 samples, field 'label' has 4"):

@@ -54,7 +54,7 @@ def test_a_line_that_cannot_be_used_is_named(tmp_path: Path, text: str, message:
 
 def test_a_list_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_bytes(b"a.png 1\n\xff\xfe")
-    with pytest.raises(DataError, match=r"list\.txt: is no text: byte 8 is not UTF-8"):
+    with pytest.raises(DataError, match=r"list\.txt: is not text: byte 8 is not UTF-8"):
         data_source(spec=DataSpec(tmp_path / "list.txt", "images"))
 
 
@@ -81,12 +81,12 @@ def test_hdf5_files_are_shuffled_and_the_rows_within_each(tmp_path: Path) -> Non
     ("change", "message"),
     [
         (lambda f: f.pop("label"), r"1\.h5: unknown dataset 'label'"),
-        (lambda f: (f.pop("label"), f.create_group("label")), "'label' is no dataset but a group"),
-        (lambda f: (f.pop("label"), f.create_dataset("label", data=[b"a"] * 3)), "elements; valid are"),
+        (lambda f: (f.pop("label"), f.create_group("label")), "'label' is a group, not a dataset"),
+        (lambda f: (f.pop("label"), f.create_dataset("label", data=[b"a"] * 3)), "elements .valid:"),
         (lambda f: (f.pop("label"), f.create_dataset("label", data=[1])), "'data' 3, 'label' 1"),
         (
             lambda f: (f.pop("label"), f.create_dataset("label", (3, 1 << 40), "f8")),
-            r"claims \(3, 1099511627776\) .* in 0 bytes",
+            r"claims \(3, 1099511627776\) .*, but has 0 bytes",
         ),
         (
             lambda f: (f.pop("data"), f.create_dataset("data", data=np.zeros((3, 9)))),

@@ -207,10 +207,10 @@ IMPOSSIBLE = {
     layer(
         "Slice", "slice_param { slice_point: 2 }", "x", "a b c"
     ): "1 slice_point for 3 tops; 2 are needed",
-    layer("Slice", "slice_param { slice_point: 4 slice_point: 2 }", "x", "a b c"): "do not rise",
-    layer("Slice", "slice_param { slice_point: 0 }", "x", "a b"): "do not rise",
-    layer("Slice", "slice_param { slice_point: 6 }", "x", "a b"): "do not rise from above 0 to below 6",
-    layer("Slice", "slice_param { axis: 1 slice_dim: 1 }", "x", "a b"): "exclude each other",
+    layer("Slice", "slice_param { slice_point: 4 slice_point: 2 }", "x", "a b c"): "must rise",
+    layer("Slice", "slice_param { slice_point: 0 }", "x", "a b"): "must rise",
+    layer("Slice", "slice_param { slice_point: 6 }", "x", "a b"): "must rise, from above 0 to below 6",
+    layer("Slice", "slice_param { axis: 1 slice_dim: 1 }", "x", "a b"): "cannot be combined",
     layer("Slice", "slice_param { slice_dim: 4000000000 }", "x", "a b"): "is not one of the 4 axes",
     layer("Tile", "tile_param { tiles: 0 }"): "needs tiles of 1 or more",
     layer("Tile", ""): "needs tiles of 1 or more",
@@ -218,7 +218,7 @@ IMPOSSIBLE = {
     layer("Embed", "embed_param { num_output: 4 }"): "needs an input_dim and a num_output",
     layer("Filter", "", "x ref"): r"selector \(9, 8, 3, 4\) does not have one number for each row",
     layer("Filter", "", "x i s"): "has 1 tops for 2 bottoms and a selector",
-    layer("Parameter", "parameter_param { shape { dim: 0 } }", ""): "its extents are positive",
+    layer("Parameter", "parameter_param { shape { dim: 0 } }", ""): "its extents must be positive",
 }
 
 

@@ -165,13 +165,19 @@ def test_lengths_have_a_gradient_where_it_is_asked_for(runtime: Any, tmp_path: P
 @pytest.mark.parametrize(
     ("layer", "said"),
     [
-        ("'CosinAddm' bottom: 'label' cosin_add_m_param { m: 4 }", "m: 4 } is no angle from 0 to below"),
-        ("'LabelSpecificAdd' bottom: 'x'", "is not a row a sample, label .* a number each"),
+        (
+            "'CosinAddm' bottom: 'label' cosin_add_m_param { m: 4 }",
+            "m: 4 } is not an angle from 0 to below",
+        ),
+        ("'LabelSpecificAdd' bottom: 'x'", "must be a row per sample, label .* a number each"),
         ("'Normalize' normalize_param { normalize_type: 'L1' }", "normalize_type L2 without fix_grad"),
-        ("'Normalize' norm_param { eps: 1 } normalize_param { }", "norm_param is of SSD's Normalize"),
+        (
+            "'Normalize' norm_param { eps: 1 } normalize_param { }",
+            "norm_param belongs to SSD's Normalize",
+        ),
         (
             "'InnerProduct' inner_product_param { num_output: 3 normalize: true transpose: true }",
-            "normalize is of weights that are not transposed",
+            "normalize cannot be combined with transpose",
         ),
     ],
 )

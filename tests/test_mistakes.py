@@ -55,10 +55,13 @@ def test_a_pipe_in_place_of_a_file_is_not_said_to_be_missing(
         (["train"], "SOLVER is missing; see "),
         (["convert", "a"], "OUT is missing; see "),
         (["schedule", "ring"], "--ranks is missing; see "),
-        (["detect", "foo", "bar"], "too many words: foo bar; see "),
+        (["detect", "foo", "bar"], "too many arguments: foo bar; see "),
         (["train", "x", "--gpu"], "--gpu needs a value; see "),
         (["train", "x", "--level", "high"], "--level: 'high' (valid: a whole number); see "),
-        (["train", "x", "--iterations", "-1"], "--iterations: '-1' (valid: a whole number from 0); "),
+        (
+            ["train", "x", "--iterations", "-1"],
+            "--iterations: '-1' (valid: a whole number, 0 or more); ",
+        ),
         (["schedule", "ring", "--ranks", "x"], "--ranks: 'x' (valid: a whole number from 1 to 1048576)"),
         (
             ["train", "x", "--scaling", "strnog"],
@@ -191,7 +194,7 @@ def test_a_net_of_another_format_is_not_drawn_as_text(
     )
     assert main(["convert", str(net), str(tmp_path / "net.onnx")]) == 0
     line = told(["draw", str(tmp_path / "net.onnx"), str(tmp_path / "a.svg")], capsys)
-    assert line.startswith(f"{tmp_path}/net.onnx: is none of Caffe's files, whose nets alone are dr")
+    assert line.startswith(f"{tmp_path}/net.onnx: is not one of Caffe's files, and only their nets")
 
 
 def test_samples_that_are_not_there_have_their_layers_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,8 +210,8 @@ def test_a_solver_without_a_last_iteration_trains_nothing(
     solver = tmp_path / "solver.prototxt"
     solver.write_text(f'net: "{net}" base_lr: 0.1 lr_policy: "fixed" snapshot_after_train: false')
     assert told(["train", str(solver)], capsys) == (
-        f"{solver}: max_iter is not given, or 0, so nothing would be trained; give it, or --iterations "
-        f"N (0 to test alone)"
+        f"{solver}: max_iter is missing or 0, so nothing would be trained; give it, or --iterations "
+        f"N (0 to test only)"
     )
     assert main(["train", str(solver), "--iterations", "0", "--quiet"]) == 0
 

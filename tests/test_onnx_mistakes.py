@@ -58,7 +58,7 @@ def runtime() -> Iterator[Runtime]:
         (
             [("ScatterND", ["x", "i", "x"], ["y"], {"reduction": "add"})],
             {"i": np.zeros((2, 1), np.int64)},
-            "reduction 'add' is not read, only none",
+            "reduction 'add' is not supported, only none",
         ),
         (
             [("GatherElements", ["x", "i"], ["y"], {"axis": 1})],
@@ -68,13 +68,13 @@ def runtime() -> Iterator[Runtime]:
         (
             [("QuantizeLinear", ["x", "s", "z"], ["y"], {})],
             {"s": np.float32(1), "z": np.int32(0)},
-            "to int32: whole numbers of 8 or 16 bits are supported",
+            "to int32: only whole numbers of 8 or 16 bits are supported",
         ),
         ([("LpPool", ["x"], ["y"], {"kernel_shape": [2, 2], "p": 0})], {}, "p 0 is not above 0"),
         (
             [("If", ["x"], ["y"], {"then_branch": helper.make_graph([], "g", [], [])})],
             {},
-            "operator 'If' is not supported .*; exporters write none for shapes that are fixed",
+            "operator 'If' is not supported .*; exporters do not write it if shapes are fixed",
         ),
         ([("Relux", ["x"], ["y"], {})], {}, "unknown operator 'Relux'; did you mean 'Relu'"),
         ([("Relu", ["z"], ["y"], {})], {}, "unknown input 'z'"),
@@ -89,7 +89,7 @@ def runtime() -> Iterator[Runtime]:
             r"node 0 'n0' \(Add\): input 'b' is made by node 1 'n1' \(Relu\).*without cycles",
         ),
         ([("Relu", ["y"], ["y"], {})], {}, "'y' is made by node 0 .*, which is not before it"),
-        ([("Relu", ["x"], ["x"], {}), ("Relu", ["x"], ["y"], {})], {}, "'x' has been made before"),
+        ([("Relu", ["x"], ["x"], {}), ("Relu", ["x"], ["y"], {})], {}, "'x' is made twice"),
         ([("Relu", ["x"], ["t"], {})], {}, "unknown output 'y'|no output"),
         (
             [("Conv", ["x", "w"], ["y"], {"strid": [1, 1]})],
@@ -102,26 +102,26 @@ def runtime() -> Iterator[Runtime]:
             {},
             "a window of 10 does not fit 6",
         ),
-        ([("Transpose", ["x"], ["y"], {"perm": [0, 2, 3, 3]})], {}, "is no order of the axes"),
+        ([("Transpose", ["x"], ["y"], {"perm": [0, 2, 3, 3]})], {}, "is not an order of the axes"),
         (
             [("Pad", ["x", "p"], ["y"], {"mode": "mirror"})],
             {"p": np.array([0, 0, 1, 1] * 2)},
-            "mode 'mirror' is none of constant, reflect, edge, wrap",
+            "unknown mode 'mirror' .valid: constant, reflect, edge, wrap",
         ),
         (
             [("Range", ["x", "x", "x"], ["y"], {})],
             {},
-            "operator Range: of numbers that the net computes",
+            "operator Range: is supported for constants only",
         ),
         (
             [("Cast", ["x"], ["y"], {"to": 8})],
             {},
-            "operator Cast: to 8 is no type of numbers that is read",
+            "operator Cast: to 8 is not a supported type of numbers",
         ),
         (
             [("Resize", ["x", "", "s"], ["y"], {"mode": "area"})],
             {"s": np.array([1, 1, 2, 2], np.float32)},
-            "mode 'area' is none of nearest, linear, cubic",
+            "unknown mode 'area' .valid: nearest, linear, cubic",
         ),
         (
             [("LSTM", ["x", "w", "r"], ["y"], {"hidden_size": 2})],
@@ -133,7 +133,7 @@ def runtime() -> Iterator[Runtime]:
             {"i": np.array([4])},
             r"an index of \[4\] is not one of axis 1",
         ),
-        ([("Reshape", ["x", "s"], ["y"], {})], {"s": np.array([-1, 7])}, "do not divide by 7"),
+        ([("Reshape", ["x", "s"], ["y"], {})], {"s": np.array([-1, 7])}, "are not divisible by 7"),
         ([("Constant", [], ["y"], {"value_string": "a"})], {}, "no value"),
     ],
 )
@@ -162,7 +162,7 @@ def test_a_version_of_the_operators_that_there_is_not_is_refused(
         del made.opset_import[:]
     told = "no version" if opset is None else f"version {opset}"
     newest = onnx.defs.onnx_opset_version()
-    with pytest.raises(ModelError, match=rf"model.onnx: says {told} of .* 1 to {newest} are known"):
+    with pytest.raises(ModelError, match=rf"model.onnx: says {told} of .*valid: 1 to {newest}"):
         read(runtime, made, tmp_path)
     made.ir_version = 2  # which does not say it
     del made.opset_import[:]
@@ -190,7 +190,7 @@ def test_data_outside_of_the_models_folder_is_not_read(
     (folder / "link.bin").symlink_to(tmp_path / "outside.bin")
     made = model([helper.make_node("Conv", ["x", "w"], ["y"], group=2)], {"w": W})
     _outsource(made.graph.initializer[0], location)
-    with pytest.raises(ModelError, match="is not in the model's folder"):
+    with pytest.raises(ModelError, match="outside the model's folder"):
         read(runtime, made, folder)
 
 
@@ -216,7 +216,7 @@ def test_a_size_that_no_machine_holds_is_refused_before_memory_is_taken(
     runtime: Runtime, tmp_path: Path
 ) -> None:
     node = helper.make_node("Relu", ["x"], ["y"])
-    with pytest.raises(ModelError, match="is not of 1 to"):
+    with pytest.raises(ModelError, match="does not have 1 to"):
         read(runtime, model([node], {}, (2**40, 2**20)), tmp_path)
     tensor = onnx.TensorProto(
         name="w", dims=[2**40, 2**20], data_type=TensorProto.FLOAT, raw_data=b"1234"
@@ -236,7 +236,13 @@ def test_a_size_that_no_machine_holds_is_refused_before_memory_is_taken(
     ("operator", "inputs", "attributes", "dims", "told"),
     [
         ("Add", ["x", "w"], {}, [1] * 100, "initializer 'w': its shape has 100 axes, more than 32"),
-        ("Add", ["x", "w"], {}, [0, 2**62, 2**62], "initializer 'w': .* is empty and endless"),
+        (
+            "Add",
+            ["x", "w"],
+            {},
+            [0, 2**62, 2**62],
+            "initializer 'w': .* is empty, but larger than any blob",
+        ),
         ("Reshape", ["x", "whole"], {}, [], "operator Reshape: makes a blob of 40 axes, more than 32"),
         ("Expand", ["x", "ones"], {}, [], "operator Expand: makes a blob of 40 axes, more than 32"),
         ("LSTM", ["s", "r", "r"], {"hidden_size": 2**40}, [], "hidden_size 1099511627776 is not the 1"),

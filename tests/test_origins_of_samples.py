@@ -49,7 +49,7 @@ def refused(solver: Path, hw: Any = "auto", plugins: Any = None, data: Any = Non
     with (
         demitasse.compose(hw, plugins=plugins) as runtime,
         runtime.trainer(solver, data=data) as trainer,
-        pytest.raises(DataError, match=r"is no class|is none of the") as caught,
+        pytest.raises(DataError, match=r"is not a class|is not one of the") as caught,
     ):
         trainer.run()
     return str(caught.value)

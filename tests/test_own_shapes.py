@@ -270,7 +270,7 @@ def test_an_image_that_the_net_cannot_take_is_named_and_what_was_trained_is_kept
     told = r"list\.txt:4: .*3\.png: the net cannot take samples of data \(3, 2, 30\): .*layer 'conv'"
     with (
         runtime.trainer(path) as trainer,
-        pytest.raises(DataError, match=told + r".*; iteration 3 is kept in .*_iter_3\.demitasse"),
+        pytest.raises(DataError, match=told + r".*; iteration 3 is saved in .*_iter_3\.demitasse"),
     ):
         trainer.run()
     cv2.imwrite(str(folder / "3.png"), photo(3))
@@ -284,7 +284,7 @@ def test_an_image_that_cannot_be_read_is_named(runtime: Any, folder: Path) -> No
     (folder / "2.png").write_bytes(b"no image")
     with runtime.trainer(solver(folder, LISTED + NET)) as trainer:
         trainer.step(2)
-        with pytest.raises(DataError, match=r"list\.txt:3: 2\.png: it is no image"):
+        with pytest.raises(DataError, match=r"list\.txt:3: 2\.png: it is not an image"):
             trainer.step()
         cv2.imwrite(str(folder / "2.png"), photo(2))
         trainer.step()

@@ -101,7 +101,7 @@ def test_the_command_says_what_was_loaded(tmp_path: Path, weights: Path) -> None
     assert "layer 'last'" in refused.stderr
     done = subprocess.run([*command, "--partial"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert f"weights {weights}: 1 layers; of other shapes there: last" in done.stdout
+    assert f"weights {weights}: 1 layers; of other shapes in the file: last" in done.stdout
 
 
 def test_what_a_reader_of_weights_has_left_out_is_told_with_them(

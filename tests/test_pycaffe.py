@@ -128,7 +128,7 @@ def test_scripts_of_2014_run_layers_by_number_and_ask_nets_for_modes(
     net.set_mode_gpu()
     net.set_device(0)
     net.set_phase_test()
-    with pytest.raises(ModelError, match=r"made for caffe.TEST; give caffe.TRAIN where it is made"):
+    with pytest.raises(ModelError, match=r"made for caffe.TEST; give caffe.TRAIN when you make it"):
         net.set_phase_train()
     net.blobs["data"].data[...] = x
     assert net._forward(0, len(net.layers) - 2) == 0
@@ -375,9 +375,11 @@ def test_several_inputs_are_reshaped_one_after_the_other(make: Make) -> None:
 def test_only_inputs_are_reshaped(make: Make) -> None:
     net = make(branching())
     net.blobs["score"].reshape(4, 3)
-    with pytest.raises(ShapeError, match=r"'score' is no input: its shape \(4, 3\) follows .*\(data\)"):
+    with pytest.raises(
+        ShapeError, match=r"'score' is not an input: its shape \(4, 3\) follows .*\(data\)"
+    ):
         net.blobs["score"].reshape(4, 4)
-    with pytest.raises(ShapeError, match=r"\(0, 6\) is no shape"):
+    with pytest.raises(ShapeError, match=r"\(0, 6\) is not a shape"):
         net.blobs["data"].reshape(0, 6)
 
 
@@ -402,7 +404,7 @@ def test_layers_behind_the_end_need_not_fit(make: Make) -> None:
     assert close(source.diff[0, :, 0, 0], expected)
     assert np.array_equal(net.blobs["score"].data, before), "what is behind the end keeps its values"
     assert net.blob_loss_weights == {"data": 0, "conv": 0, "score": 0}
-    with pytest.raises(ShapeError, match="layer 'score' cannot take it"):
+    with pytest.raises(ShapeError, match="layer 'score' cannot take this input"):
         net.forward()
     source.reshape(1, 2, 6, 6)
     assert np.array_equal(net.forward(data=np.ones((1, 2, 6, 6)))["score"], before)

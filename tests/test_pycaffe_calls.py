@@ -41,7 +41,7 @@ def test_samples_that_fillers_make_and_samples_that_a_script_holds(make: Make) -
     for start in (0, 2, 0):
         assert np.array_equal(net.forward()["out"], images[start : start + 2, :, 0, 0])
         assert net.blobs["label"].data.tolist() == [start, start + 1]
-    with pytest.raises(ShapeError, match=r"3 samples and 3 labels are no whole batches of 2"):
+    with pytest.raises(ShapeError, match=r"3 samples and 3 labels are not whole batches of 2"):
         net.set_input_arrays(images[:3], np.arange(3))
     with pytest.raises(ShapeError, match=r"samples of 1x1x2 were given to blob 'data', .* are 3x1x1"):
         net.set_input_arrays(np.zeros((4, 1, 1, 2), np.float32), np.arange(4))

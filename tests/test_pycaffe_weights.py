@@ -131,7 +131,7 @@ def test_a_parameter_that_is_reshaped_back_is_its_layers_again(make: Make, x: np
     net.params["left"][0].reshape(15)
     net.params["left"][0].reshape(3, 5)
     assert np.array_equal(net.forward(data=x)["score"], before)
-    with pytest.raises(ShapeError, match=r"parameter 0 of layer 'left': \(3, 0\) is no shape"):
+    with pytest.raises(ShapeError, match=r"parameter 0 of layer 'left': \(3, 0\) is not a shape"):
         net.params["left"][0].reshape(3, 0)
 
 

@@ -242,7 +242,7 @@ def test_a_module_in_python_2_is_read_as_such_with_what_it_imports(
     assert importlib.import_module(f"later_{name}").HALF == 3.5
     said = [each.getMessage() for each in caplog.records if "Python 2" in each.getMessage()]
     assert said == (
-        [f"module old_{name} ({tmp_path}/old_{name}.py) is Python 2, and read as such"] * old
+        [f"module old_{name} ({tmp_path}/old_{name}.py) is Python 2 and is read as such"] * old
     )
 
 

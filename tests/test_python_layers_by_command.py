@@ -71,7 +71,7 @@ def test_a_net_is_scored_on_as_many_batches_as_are_asked_for(
 
 def test_how_many_batches_has_to_be_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("test", "net.prototxt", *WEIGHTS) == 2
-    told = "layer 'samples' does not tell how many samples it has; give --iterations"
+    told = "layer 'samples' does not say how many samples it has; give --iterations"
     assert told in capsys.readouterr().err
     inputs = 'type: "Input" input_param { shape { dim: 4 dim: 3 } shape { dim: 4 } }'
     Path("net.prototxt").write_text(NET.replace('type: "Python"', inputs))

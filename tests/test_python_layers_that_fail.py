@@ -83,7 +83,7 @@ def test_what_was_trained_before_a_forward_failed_is_kept(runtime: demitasse.Run
     about = "layer 'own' (Python): failing_classes.FailsForward.forward raised KeyError: 'a class that"
     assert about in str(raised.value)
     assert str(raised.value).endswith(
-        "failing_classes.py:17); iteration 4 is kept in s_iter_4.demitasse"
+        "failing_classes.py:17); iteration 4 is saved in s_iter_4.demitasse"
     )
     write("FailsForward", 0)
     with runtime.trainer("solver.prototxt", resume="s_iter_4.demitasse") as trainer:

@@ -90,7 +90,7 @@ def test_a_foreign_type_is_told_with_its_place_a_near_type_and_how_one_is_added(
             assert errors, path
             told = (
                 rf"{re.escape(str(path))}:\d+: layer '[^']+' \((?P<kind>{types})\): unknown layer type "
-                rf"'(?P=kind)'(, which is of .* types that are composed, which the READMEs .*|"
+                rf"'(?P=kind)'(: it belongs to .* types that are composed, which the READMEs .*|"
                 rf"(; did you mean '\w+'\?)? \(valid: .* more, which the READMEs of plugins .*\)); "
                 rf"a plugin adds a type with the layer_types hook"
             )

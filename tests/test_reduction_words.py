@@ -104,7 +104,7 @@ def test_the_largest_of_long_rows_are_found_by_parts() -> None:
 
 
 def test_more_than_there_are_cannot_be_the_largest() -> None:
-    with pytest.raises(ValueError, match="no 4 largest among the 3"):
+    with pytest.raises(ValueError, match="cannot take the 4 largest of the 3"):
         WORDS["largest"].shapes({"x": (2, 3)}, {"axis": 1, "count": 4, "give": "places"})
 
 

@@ -126,7 +126,7 @@ def test_parts_of_images_are_the_same_for_any_workers(runtime: Any, tmp_path: Pa
         (f"crop_size: 30 {RESIZED}", r"min_size: 24 } is below crop_size 30"),
         (
             f"crop_size: 20 {RESIZED} random_aspect_ratio_param {{ }}",
-            "random_resize_param and random_aspect_ratio_param } exclude each other",
+            "random_resize_param and random_aspect_ratio_param } cannot be combined",
         ),
         (
             f'crop_size: 20 {RESIZED} mean_file: "m"',
@@ -138,7 +138,7 @@ def test_parts_of_images_are_the_same_for_any_workers(runtime: Any, tmp_path: Pa
         ),
         (
             "crop_size: 20 random_aspect_ratio_param { aspect_ratio_change: 1.5 }",
-            "areas are above 0 and in order, a change is above 0 and at most 1",
+            "areas must be above 0 and in order, the change above 0 and at most 1",
         ),
         (
             "crop_size: 20 random_aspect_ratio_param { max_attempt: 1001 }",
@@ -146,16 +146,19 @@ def test_parts_of_images_are_the_same_for_any_workers(runtime: Any, tmp_path: Pa
         ),
         (
             "crop_size: 20 random_resize_param { resize_param { resize_mode: FIT_SMALL_SIZE } }",
-            "of its resize_param, interp_mode alone has a say",
+            "only interp_mode of its resize_param has an effect",
         ),
-        ("resize_param { height: 5 }", r"resize_param { height: 5 width: 0 } is no size of an image"),
+        (
+            "resize_param { height: 5 }",
+            r"resize_param { height: 5 width: 0 } is not the size of an image",
+        ),
         (
             "resize_param { height: 5 width: 5 } resize_param { height: 6 width: 6 }",
             "resize_param } is given 2 times; images have one size here",
         ),
         (
             f"crop_size: 20 {RESIZED} resize_param {{ height: 5 width: 5 }}",
-            "resize_param and random_resize_param } exclude each other",
+            "resize_param and random_resize_param } cannot be combined",
         ),
         ('resize_param { height: 5 width: 5 } mean_file: "m"', "give mean_value, not mean_file"),
         ("img_rand_resize_lower: 5 img_rand_resize_upper: 6", "several sizes; it needs a crop_size"),
@@ -170,11 +173,11 @@ def test_parts_of_images_are_the_same_for_any_workers(runtime: Any, tmp_path: Pa
         ),
         (
             f"crop_size: 20 {RESIZED} img_rand_resize_lower: 30 img_rand_resize_upper: 30",
-            "random_resize_param and img_rand_resize_lower and .* exclude each other",
+            "random_resize_param and img_rand_resize_lower and .* cannot be combined",
         ),
         (
             f"crop_size: 20 {RESIZED} crop_h: 3",
-            "crop_h } is of SSD's fork, and only AnnotatedData layers have it here",
+            "crop_h } belongs to SSD's fork; here only AnnotatedData layers have it",
         ),
     ],
 )
@@ -217,5 +220,5 @@ def test_images_and_classes_of_their_pixels_arrive_alike(runtime: Any, tmp_path:
     assert found["x"].shape == (3, 3, 8, 10) and found["y"].shape == (3, 1, 8, 10)
     pixels = found["x"] * 2 + np.array([10, 20, 30]).reshape(3, 1, 1)
     np.testing.assert_array_equal(found["y"][:, 0], np.round(pixels[:, 1]) // 64)
-    with pytest.raises(ModelError, match="are of the image alone; write dense_image_data_param"):
+    with pytest.raises(ModelError, match="apply to the image only; write dense_image_data_param"):
         net_of(runtime, tmp_path, text.replace("scale: 0.5", "mirror: true"))

@@ -63,9 +63,9 @@ def test_without_a_shape_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> 
         assert main([command, "solver.prototxt"]) == 2
         told = capsys.readouterr().err
         assert "train_val.prototxt:2: layer 'data' (Data): no such file or folder: '/elsewhere/" in told
-        assert "where the data are not here, give their shape (--samples 3x224x224)" in told
+        assert "if the data are not here, give their shape (--samples 3x224x224)" in told
     assert main(["explain", "solver.prototxt", "--samples", "3xx4"]) == 2
-    assert "'3xx4' is no shape; write random:3x227x227 (images" in capsys.readouterr().err
+    assert "'3xx4' is not a shape; write random:3x227x227 (images" in capsys.readouterr().err
     assert main(["explain", "solver.prototxt", "--samples", "random:3x227x227"]) == 0
     assert main(["time", "solver.prototxt", "--samples", "3x4x4"]) == 2
     assert "a crop of 8 does not fit images of (3, 4, 4)" in capsys.readouterr().err

@@ -335,7 +335,9 @@ def test_an_index_that_is_no_row_is_an_error(kernels: str, wrong: float) -> None
     inputs = [np.ones((5, 2), np.float32), np.array([0, 4, wrong, 1], np.float32)]
     asked = request("gather", inputs, {"source": "net.prototxt:3: layer 'e' (Embed)"})
     (candidate,) = hook(kernels)(asked)
-    message = rf"'e' \(Embed\): index {wrong:g} at place 2 is no row .* from 0 to 4".replace("+", r"\+")
+    message = rf"'e' \(Embed\): index {wrong:g} at place 2 is not a row .* from 0 to 4".replace(
+        "+", r"\+"
+    )
     with pytest.raises(DataError, match=message):
         run(candidate, asked, inputs)
 
@@ -359,7 +361,9 @@ def test_what_is_no_place_is_an_error(kernels: str, wrong: float) -> None:
     inputs = [np.ones((1, 1, 2, 2), np.float32), places]
     asked = request("unpooling", inputs, {"size": (3, 4), "source": "net.prototxt:3: layer 'u'"})
     (candidate,) = hook(kernels)(asked)
-    with pytest.raises(DataError, match=rf"layer 'u': {wrong:g} is no place in 3 x 4 .* from 0 to 11"):
+    with pytest.raises(
+        DataError, match=rf"layer 'u': {wrong:g} is not a place in 3 x 4 .* from 0 to 11"
+    ):
         run(candidate, asked, inputs)
 
 

@@ -278,7 +278,7 @@ IMPOSSIBLE = {
     ),
     'type: "Pooling" pooling_param { pool: STOCHASTIC kernel_size: 3 pad: 1 }': (
         (2, 3, 9, 9),
-        "pool STOCHASTIC has no padding",
+        "pool STOCHASTIC supports no padding",
     ),
     'type: "SPP" spp_param { }': ((2, 3, 9, 9), "needs a pyramid_height"),
     'type: "SPP" spp_param { pyramid_height: 900000000 }': (

@@ -111,7 +111,7 @@ def test_mistakes_are_told() -> None:
     for fields, learned, told in (
         ("theta_1_1: 1", 6, "has not 5 numbers for each sample"),
         ('transform_type: "projective"', 6, "transform_type 'projective' is not 'affine'"),
-        ("output_H: 0", 6, r"output_H and output_W \(0, 7\) are not 1 or more"),
+        ("output_H: 0", 6, r"output_H and output_W \(0, 7\) must be 1 or more"),
     ):
         with pytest.raises(ModelError, match=rf"layer 'st' \(SpatialTransformer\): .*{told}"):
             net_of(fields, learned)
@@ -142,7 +142,7 @@ def test_fillers_of_numbers_that_are_given(runtime: demitasse.Runtime) -> None:
         ('type: "file" file: "nowhere.txt"', "the filler's file 'nowhere.txt' is not there"),
         ('type: "file" file: "short.txt"', r"short.txt has 3 numbers for the 6 elements of \(6,\)"),
         ('type: "file" file: "words.txt"', "words.txt: could not convert string to float: 'zero'"),
-        ('type: "file"', "filler file has no file"),
+        ('type: "file"', "filler file needs a file"),
         ('type: "value" values: 1', "filler value has 1 numbers for the 6 elements"),
     ):
         path.write_text(FILLED.replace("FILLER", filler))

@@ -183,12 +183,16 @@ def test_places_become_samples_as_tensorflow_documents_it(runtime: Any, tmp_path
     ("kind", "about", "told"),
     [
         ("ResizeBilinear", "resize_bilinear_param { data_format: 'NCWH' }", "did you mean 'NCHW'"),
-        ("ResizeBilinear", "resize_bilinear_param { scale_width: 0 }", "scale_width 0.0 is no factor"),
-        ("ResizeBilinear", "resize_bilinear_param { output_width: 0 }", "makes an image of 3 x 0"),
+        (
+            "ResizeBilinear",
+            "resize_bilinear_param { scale_width: 0 }",
+            "scale_width 0.0 must be above 0",
+        ),
+        ("ResizeBilinear", "resize_bilinear_param { output_width: 0 }", "would make an image of 3 x 0"),
         (
             "ResizeNearestNeighbor",
             "resize_nearest_neighbor_param { align_corners: true half_pixel_centers: true }",
-            "align_corners and half_pixel_centers exclude each other",
+            "align_corners and half_pixel_centers cannot be combined",
         ),
         ("UpsampleDarknet", "upsample_darknet_param { stride: 0 }", "a stride of 1 or more"),
         ("UpsampleDarknet", "upsample_darknet_param { stride: 100000 }", "top 'y'"),
@@ -196,7 +200,11 @@ def test_places_become_samples_as_tensorflow_documents_it(runtime: Any, tmp_path
         ("Pad", "pad_param { paddings: [1, 0, 0, 0, 0, 0, 0, 0] constant_values: 1 }", "padded with 0"),
         ("DepthToSpace", "depth_to_space_param { block_size: 3 }", "7 channels do not make 3 x 3"),
         ("DepthToSpace", "depth_to_space_param { block_size: 0 }", "a block_size of 1 or more"),
-        ("SpaceToDepth", "space_to_depth_param { block_size: 2 }", "3 x 5 places are not blocks"),
+        (
+            "SpaceToDepth",
+            "space_to_depth_param { block_size: 2 }",
+            "3 x 5 places do not divide into blocks",
+        ),
         ("SpaceToBatchND", "space_to_batch_nd_param { }", "block_shape () is not 1 or more"),
         (
             "SpaceToBatchND",

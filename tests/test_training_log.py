@@ -152,7 +152,7 @@ def test_scores_of_several_values_and_of_a_second_net_are_told_one_by_one() -> N
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        (5, "option caffe.log is 5; it is a file, a folder, - for standard error, or a list"),
+        (5, "option caffe.log = 5 (valid: a file, a folder, - for standard error, or a list"),
         ("nowhere/train.log", "option caffe.log: nowhere/train.log: No such file or directory"),
     ],
 )

@@ -50,7 +50,7 @@ def test_a_loss_and_its_gradients_are_the_formulas(runtime: Any, tmp_path: Path,
     ("negative", "more", "said"),
     [
         ("n", "", r"needs triplet_loss_param \{ margin"),
-        ("label", "triplet_loss_param { margin: 1 }", "are not rows of one length each"),
+        ("label", "triplet_loss_param { margin: 1 }", "must be rows of the same length"),
     ],
 )
 def test_mistakes_are_told(runtime: Any, tmp_path: Path, negative: str, more: str, said: str) -> None:

@@ -128,7 +128,7 @@ def test_a_described_machine_is_used_without_those_of_its_plugins_that_a_run_can
     with pytest.raises(PluginError) as told:
         compose(machine)
     assert str(told.value).endswith(
-        "(pip install demitasse-lamp); also not there: 'torch'; a run that can do without: "
+        "(pip install demitasse-lamp); also not found: 'torch'; to run without them: "
         "--plugins -lamp,-torch"
     )
     with compose(machine, "-lamp,-torch") as runtime:

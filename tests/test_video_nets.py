@@ -156,7 +156,7 @@ def test_a_pooling_may_repeat_its_numbers(
     [
         ("kernel_size: 2 kernel_size: 2", "has 2 numbers for 3 spatial axes"),
         ("kernel_size: 2 kernel_size: 2 kernel_size: 2 pad: 1 pad: 1", "pad_shape has 2 numbers"),
-        ("stride: 2 stride: 2 stride: 2", "needs a kernel_size as often"),
+        ("stride: 2 stride: 2 stride: 2", "repeat kernel_size as often"),
         ("kernel_size: 2 kernel_size: 2 kernel_size: 2 global_pooling: true", "goes without global"),
         ("kernel_h: 2 kernel_h: 2", "kernel_h has one value, and is given again"),
     ],
@@ -176,7 +176,7 @@ def test_repeated_numbers_that_do_not_fit(
         (
             "NdConvolution",
             "kernel_shape { dim: 2 dim: 2 dim: 2 } pad_shape { dim: 1 }",
-            "pad_shape has 1 numbers, and kernel_shape 3",
+            "pad_shape has 1 numbers, but kernel_shape has 3",
         ),
         ("NdConvolution", "kernel_shape { dim: 2 dim: -2 dim: 2 }", "has a number below 0"),
         ("NdConvolution", "kernel_shape { dim: 2 dim: 2 }", "has 2 numbers for 3 spatial axes"),
@@ -315,7 +315,7 @@ def test_a_video_that_is_too_short_is_told_with_its_line(runtime: Runtime, video
         ("new_length: 13 use_image: true", r"first.txt:1: v0: frame 000013.jpg: cannot be read"),
         (
             "new_length: 4 use_image: true use_temporal_jitter: true",
-            r"first.txt:1: v0: it has 3 frames; a sample's are from 4",
+            r"first.txt:1: v0: it has 3 frames, but a sample spans 4",
         ),
     ):
         (videos / "short.prototxt").write_text(text.replace("SOURCE", source))

@@ -80,6 +80,6 @@ def test_more_than_numbers_can_tell_is_refused_with_what_can(
 ) -> None:
     """One more than in the test above: the last would be taken for the one before it."""
     assert np.float32(LARGEST + 1) == np.float32(LARGEST)
-    wanted = f"{told} 16,777,218, and blobs of float32 tell 16,777,217 .* precision f64"
+    wanted = f"{told} 16,777,218, but blobs of float32 tell 16,777,217 .* precision f64"
     with pytest.raises(ModelError, match=wanted):
         runtime.net(written(tmp_path, layers, *shape))

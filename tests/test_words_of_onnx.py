@@ -141,9 +141,11 @@ def test_what_a_condition_chooses_is_what_it_is(plugin: str, precision: str) -> 
 
 
 def test_shapes_that_do_not_fit_are_refused_with_what_was_given() -> None:
-    with pytest.raises(ValueError, match=r"\(0, 0\) is no order of the 2 axes of x \(2, 3\)"):
+    with pytest.raises(ValueError, match=r"\(0, 0\) is not an order of the 2 axes of x \(2, 3\)"):
         WORDS["permute"].shapes({"x": (2, 3)}, {"order": (0, 0)})
-    with pytest.raises(ValueError, match=r"places \(4, 2\) and weights \(4, 1\) need a row alike"):
+    with pytest.raises(
+        ValueError, match=r"places \(4, 2\) and weights \(4, 1\) need rows of the same length"
+    ):
         shapes = {"x": (2, 3), "places": (4, 2), "weights": (4, 1)}
         WORDS["resample"].shapes(shapes, {"axis": 1})
     with pytest.raises(ValueError, match=r"element by element: \(2,\), \(2,\), \(3,\)"):

@@ -281,7 +281,7 @@ def test_a_damaged_loop_is_forgotten_and_compiled_again(tmp_path: Path, suffix: 
     out, err = python(tmp_path, PRINTS).communicate(timeout=60)
     assert out == "1 0\n"
     names = [f"{name}-" in line for name, line in zip(("add", "double"), err.splitlines(), strict=True)]
-    assert names == [True, True] and err.count("demitasse.host: a compiled loop is damaged") == 2
+    assert names == [True, True] and err.count("demitasse.host: a saved compiled loop is damaged") == 2
     assert python(tmp_path, PRINTS).communicate(timeout=60) == ("0 1\n", "")
     assert damaged_loops(tmp_path / "__pycache__") == ()
 
@@ -329,7 +329,7 @@ assert (loops.double(2), loops.double(2.5)) == (4, 5)
 """
     out, err = python(tmp_path, program).communicate(timeout=60)
     folder = tmp_path / "__pycache__"
-    assert (out, err) == ("", f"compiled loops cannot be kept in {folder}: No space left on device\n")
+    assert (out, err) == ("", f"compiled loops cannot be saved in {folder}: No space left on device\n")
 
 
 def test_where_numba_is_told_not_to_compile_that_is_said() -> None:
@@ -338,4 +338,4 @@ def test_where_numba_is_told_not_to_compile_that_is_said() -> None:
         "from demitasse import compiled_loop\n"
         "try:\n    compiled_loop(print)\nexcept ImportError as error:\n    print(error)\n"
     )
-    assert run(program) == "NUMBA_DISABLE_JIT is set, and these kernels are compiled loops; unset it"
+    assert run(program) == "NUMBA_DISABLE_JIT is set, but these kernels are compiled loops; unset it"

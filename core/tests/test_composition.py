@@ -33,7 +33,9 @@ def test_an_option_for_a_plugin_that_is_not_there_is_refused() -> None:
 
 @pytest.mark.parametrize("given", [["null"], 3, {"null": 3}, {"null": ["rate"]}])
 def test_options_that_are_no_mappings_are_refused(given: Any) -> None:
-    with pytest.raises(CompositionError, match=r"options: .* is no mapping \(valid: \{plugin: \{option"):
+    with pytest.raises(
+        CompositionError, match=r"options: .* is not a mapping \(valid: \{plugin: \{option"
+    ):
         compose(MACHINE, ["null"], given)
 
 
@@ -68,7 +70,7 @@ def test_a_value_that_an_option_does_not_have_is_refused(toy: ModuleType) -> Non
         assert runtime.options["abacus"] == {"beads": "flat", "rods": 3}
     for values, told in (
         ({"bead": ["round"]}, "values: unknown option 'bead'; did you mean 'beads'"),
-        ({"beads": "round"}, r"values: beads = 'round' \(valid: a list of texts\)"),
+        ({"beads": "round"}, r"values: beads = 'round' \(valid: a list of strings\)"),
     ):
         broken = toy.plugin("abacus", kernels=lambda request: (), manifest=about | {"values": values})
         with pytest.raises(PluginError, match=told):
@@ -245,7 +247,9 @@ def test_an_object_is_checked_like_an_installed_plugin(toy: ModuleType) -> None:
     ids=["no manifest", "a manifest that is no mapping", "a manifest without a name"],
 )
 def test_an_object_that_is_no_plugin_is_refused(given: object) -> None:
-    with pytest.raises(PluginError, match=r"is no plugin .valid: a name, or an object with a manifest"):
+    with pytest.raises(
+        PluginError, match=r"is not a plugin .valid: a name, or an object whose manifest"
+    ):
         compose(MACHINE, [given, "null"])
 
 
@@ -276,7 +280,9 @@ def test_a_space_of_any_number_is_served_by_a_star(toy: ModuleType) -> None:
         for space in ("npu:0", "npu:12", "npu"):
             with pytest.raises(demitasse.PlanError) as error:
                 runtime.allocator(space)
-            lacking = f"memory {space!r} is not there: plugin 'every', which serves such, has none"
+            lacking = (
+                f"memory {space!r} does not exist: plugin 'every', which serves this space, has none"
+            )
             nobody = f"no composed plugin allocates memory in space {space!r}"
             assert str(error.value).startswith(lacking if ":" in space else nobody)
     assert asked == [("every", "npu:0"), ("first", "npu:0"), ("every", "npu:12")]

@@ -192,7 +192,7 @@ def test_rates_of_operations_are_written_and_read(tmp_path: Path) -> None:
 
 
 def test_rates_are_of_operations_alone() -> None:
-    with pytest.raises(DescriptionError, match="'convolution 3 x 3' names no operation"):
+    with pytest.raises(DescriptionError, match="'convolution 3 x 3' does not name an operation"):
         Rate(9e9, "FLOP/s", operations={"convolution 3 x 3": Quantity(1e9, "FLOP/s")})
 
 
@@ -212,5 +212,5 @@ def test_rates_of_operations_share_a_source(tmp_path: Path) -> None:
 def test_a_peak_is_not_of_operations() -> None:
     peak = Rate(1e9, "FLOP/s", operations={"relu": Quantity(1e9, "FLOP/s")})
     assert str(peak) == "1 GFLOP/s (assumed) in f32, and of relu"
-    with pytest.raises(DescriptionError, match=r"level 'node': its peak has rates of operations"):
+    with pytest.raises(DescriptionError, match=r"level 'node': its peak has rates by operation"):
         Machine("odd", (Level("node", peak=peak),))

@@ -102,12 +102,12 @@ def test_a_plugin_that_cannot_be_imported_is_named_with_the_reason(
             r"role model_writer: largest: \.x = '2 GiB' \(valid: a whole number of bytes\)",
         ),
         ({"role": "kernel"}, r"plugin\.toml.*unknown role 'kernel'; did you mean 'kernels'"),
-        ({"api": ">=7"}, rf"demitasse '>=7', this is {demitasse.__version__}; install versions"),
-        ({"api": ""}, r"does not say for which versions of demitasse it is \(api = "),
-        ({"api": "about 0.1"}, "it is for demitasse 'about 0.1', which is no range of versions"),
+        ({"api": ">=7"}, rf"demitasse '>=7', but this is {demitasse.__version__}; install versions"),
+        ({"api": ""}, r"does not say which versions of demitasse it is for \(add api = "),
+        ({"api": "about 0.1"}, "it is for demitasse 'about 0.1', which is not a version range"),
         (
             {"manifest": manifest_text("sliderule")},
-            "the name is 'sliderule', the entry point's 'abacus'",
+            "the name is 'sliderule', but the entry point's is 'abacus'",
         ),
         ({"manifest": 'name = "abacus'}, r"manifest .*plugin\.toml cannot be read"),
     ],
@@ -169,8 +169,8 @@ def test_a_wheel_that_left_its_manifest_out_is_told_how_to_have_it_packaged(inst
     with pytest.raises(PluginError) as caught:
         compose(MACHINE, ["abacus"])
     told = str(caught.value)
-    assert "plugin.toml is not there; have it packaged (with setuptools, " in told
-    assert told.count("plugin.toml is not there") == 1
+    assert "plugin.toml does not exist; add it to the package (with setuptools, " in told
+    assert told.count("plugin.toml does not exist") == 1
     assert 'package-data] toys_abacus = ["plugin.toml"])' in told
 
 
@@ -194,10 +194,10 @@ def test_an_entry_point_that_is_no_module_is_its_plugins_fault_alone(
     (facts / "entry_points.txt").write_text(f"[demitasse.plugins]\nabacus = {point}\n")
     assert found("quill").problem == ""
     assert found("abacus").problem == (
-        f"its entry point {point!r} names no module (valid: a module's name, as {meant!r}); mend "
-        f"pyproject.toml and reinstall"
+        f"its entry point {point!r} does not name a module (valid: a module's name, like {meant!r}); "
+        f"fix pyproject.toml and reinstall"
     )
-    with pytest.raises(PluginError, match=r"'abacus' \(.*names no module"):
+    with pytest.raises(PluginError, match=r"'abacus' \(.*does not name a module"):
         compose(MACHINE, ["abacus"])
 
 
@@ -206,9 +206,7 @@ def test_a_package_that_is_gone_is_named(install: Install) -> None:
     for file in sorted(folder.iterdir()):
         file.unlink()
     folder.rmdir()
-    with pytest.raises(
-        PluginError, match=r"'abacus'.*toys_abacus\.plugin is not there; reinstall toys-"
-    ):
+    with pytest.raises(PluginError, match=r"'abacus'.*toys_abacus\.plugin is missing; reinstall toys-"):
         compose(MACHINE, ["abacus"])
 
 
@@ -231,7 +229,7 @@ def test_a_manifest_and_a_module_that_disagree_are_refused(install: Install) -> 
             KERNELS.replace("@hookimpl", ""),
             "mark a function kernels of the module with hookimpl",
         ),
-        ("allocator", KERNELS, "give plugin.toml a table [roles.kernels]"),
+        ("allocator", KERNELS, "add a table [roles.kernels] to plugin.toml"),
     ],
     ids=["misspelt", "not marked", "not declared"],
 )
@@ -255,7 +253,7 @@ def test_a_required_plugin_that_is_misspelt_is_told_with_the_nearest(install: In
 
 def test_a_text_that_is_no_range_is_told_with_one_that_is(install: Install) -> None:
     install("abacus", api="about 0.1")
-    told = "demitasse 'about 0.1', which is no range of versions (valid: as '>=0.1,<0.2'), this is"
+    told = "demitasse 'about 0.1', which is not a version range (valid: like '>=0.1,<0.2'), but this is"
     with pytest.raises(PluginError) as caught:
         compose(MACHINE, ["abacus"])
     assert told in str(caught.value)

@@ -55,7 +55,7 @@ def test_a_rule_with_a_wrong_name_is_refused(rule: str, told: str) -> None:
 @pytest.mark.parametrize("rule", ["x softcap_backward(dy, y)", "x = softcap_backward dy", "softcap", ""])
 def test_a_text_that_is_no_rule_is_refused(rule: str) -> None:
     with pytest.raises(
-        PluginError, match=r"operation 'softcap': gradient .* is no rule .valid: as 'x w ="
+        PluginError, match=r"operation 'softcap': gradient .* is not a rule .valid: like 'x w ="
     ):
         softcap(rule)
 
@@ -77,9 +77,9 @@ def test_the_cores_own_words_are_right(name: str) -> None:
     [
         ({"aliases": ["yy = x"]}, "alias 'yy = x': unknown output 'yy'; did you mean 'y'? (valid: y)"),
         ({"aliases": ["y = z"]}, "alias 'y = z': unknown input 'z' (valid: x)"),
-        ({"inputs": "x x"}, "operand 'x' is there twice; give each its own name"),
-        ({"inputs": "x y"}, "operand 'y' is there twice; give each its own name"),
-        ({"inputs": "*xs x"}, "operand *xs comes before another; let it be last"),
+        ({"inputs": "x x"}, "operand 'x' is defined twice; give each its own name"),
+        ({"inputs": "x y"}, "operand 'y' is defined twice; give each its own name"),
+        ({"inputs": "*xs x"}, "operand *xs comes before another; put it last"),
         (
             {"outputs": "y mask:unit8"},
             "operand 'mask': unknown element type 'unit8'; did you mean 'uint8'",
@@ -96,7 +96,7 @@ def test_operands_and_aliases_are_checked(given: dict[str, object], told: str) -
 
 def test_an_alias_that_is_no_pair_is_refused() -> None:
     with pytest.raises(
-        PluginError, match=r"operation 'softcap': alias 'y x' is no pair .valid: as 'y = x'"
+        PluginError, match=r"operation 'softcap': alias 'y x' is not a pair .valid: like 'y = x'"
     ):
         define("activation", "softcap", "", "x", "y", same_as("x"), aliases=["y x"])
 
@@ -111,4 +111,4 @@ def test_a_word_of_two_plugins_names_both() -> None:
     with pytest.raises(PluginError) as caught:
         compose(machine, [plugin("cap"), plugin("softcap")])
     both = "plugins 'cap' and 'softcap' both define operation 'softcap'"
-    assert str(caught.value) == f"{both}; name one otherwise, or leave a plugin out"
+    assert str(caught.value) == f"{both}; rename one, or leave one of the plugins out"

@@ -85,21 +85,21 @@ def test_a_hook_that_fails_while_composing_is_named(toy: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("hook", "given", "valid"),
     [
-        ("kernels", 3, "a list of what has kernel and bind"),
-        ("kernels", "direct", "a list of what has kernel and bind"),
-        ("operations", ["softcap"], "a list of what has name and shapes"),
-        ("layer_types", {"SoftCap": 1}, "a list of what has name and build"),
-        ("probe", 3, "a list of what has name and workers"),
+        ("kernels", 3, "a list of objects with kernel and bind"),
+        ("kernels", "direct", "a list of objects with kernel and bind"),
+        ("operations", ["softcap"], "a list of objects with name and shapes"),
+        ("layer_types", {"SoftCap": 1}, "a list of objects with name and build"),
+        ("probe", 3, "a list of objects with name and workers"),
         ("programs", ["trainer"], "a table of functions by name"),
         ("collectives", 5, "a table of algorithms by name"),
         ("collectives", {"ring": list}, "a table of algorithms by name"),
         ("programs", {"trainer": 3}, "a table of functions by name"),
-        ("allocator", 3, "None, or what has allocate"),
-        ("tuner", "quick", "None, or what has pick, choices and prefer"),
-        ("processes", 2, "None, or what has rank, size, gather and check"),
-        ("stream_engine", 2, "None, or what has place, default and stream"),
-        ("data_source", "rows", "None, or what has fields, size, stream and close"),
-        ("model_reader", "net", "None, or what has net, solver and weights"),
+        ("allocator", 3, "None, or an object with allocate"),
+        ("tuner", "quick", "None, or an object with pick, choices and prefer"),
+        ("processes", 2, "None, or an object with rank, size, gather and check"),
+        ("stream_engine", 2, "None, or an object with place, default and stream"),
+        ("data_source", "rows", "None, or an object with fields, size, stream and close"),
+        ("model_reader", "net", "None, or an object with net, solver and weights"),
         ("commands", "schedule", "a table of commands by name"),
     ],
 )
@@ -108,7 +108,7 @@ def test_what_a_hook_gives_of_a_wrong_type_is_told_in_a_line(
 ) -> None:
     with pytest.raises(PluginError) as caught:
         offering(toy, hook, lambda: given)()
-    assert str(caught.value) == f"plugin 'stranger': hook {hook} gave {given!r} (valid: {valid})"
+    assert str(caught.value) == f"plugin 'stranger': hook {hook} returned {given!r} (valid: {valid})"
 
 
 def test_a_writer_that_leaves_no_file_is_told_with_its_plugin(toy: ModuleType, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_writer_that_leaves_no_file_is_told_with_its_plugin(toy: ModuleType, t
     path = tmp_path / "weights.toy"
     with compose(MACHINE, [given]) as runtime, pytest.raises(PluginError) as caught:
         runtime.write(path, None)  # type: ignore[arg-type]
-    assert str(caught.value) == f"plugin 'stranger': hook model_writer left no file {path}"
+    assert str(caught.value) == f"plugin 'stranger': hook model_writer wrote no file {path}"
 
 
 @pytest.mark.parametrize("name", ["trainer", "interactive trainer", "net"])
@@ -128,7 +128,9 @@ def test_a_program_that_makes_nothing_to_run_is_told_with_its_plugin(toy: Module
     given = toy.plugin("stranger", programs=lambda: {name: forgetful, "tell": forgetful})
     with compose(MACHINE, [given]) as runtime:
         assert runtime.program("tell", "solver.prototxt") is None
-        with pytest.raises(PluginError, match=f"forgetful.*: the program '{name}' gave None .valid: "):
+        with pytest.raises(
+            PluginError, match=f"forgetful.*: the program '{name}' returned None .valid: "
+        ):
             runtime.program(name, "solver.prototxt")
 
 
@@ -188,8 +190,10 @@ def test_layer_types_that_differ_from_the_manifest_s_are_told(toy: ModuleType) -
     with pytest.raises(PluginError) as caught:
         compose(MACHINE, [toy.plugin("stranger", roles=roles, layer_types=lambda: kinds)])
     told = str(caught.value)
-    assert told.startswith("plugin 'stranger': its manifest's types and its layer types differ: ")
-    assert "only listed are Swsh, only given Swish" in told
+    assert told.startswith(
+        "plugin 'stranger': its plugin.toml lists other layer types than it defines: "
+    )
+    assert "only listed: Swsh, only defined: Swish" in told
     roles["layer_types"]["types"] = ["Swish", "Mish"]
     with compose(MACHINE, [toy.plugin("stranger", roles=roles, layer_types=lambda: kinds)]) as runtime:
         assert {"Mish", "Swish"} <= {*runtime.layer_types}
@@ -197,7 +201,7 @@ def test_layer_types_that_differ_from_the_manifest_s_are_told(toy: ModuleType) -
 
 def test_a_layer_type_that_one_plugin_gives_twice_is_refused(toy: ModuleType) -> None:
     kind = SimpleNamespace(name="Swish", parameters={}, build=list)
-    with pytest.raises(PluginError, match="'stranger': layer type 'Swish' is there twice; give each"):
+    with pytest.raises(PluginError, match="'stranger': layer type 'Swish' is defined twice; give each"):
         compose(MACHINE, [toy.plugin("stranger", layer_types=lambda: [kind, kind])])
 
 
@@ -224,4 +228,4 @@ def test_what_a_probe_says_without_its_unit_is_refused(
 ) -> None:
     with pytest.raises(PluginError) as caught:
         offering(toy, "probe", lambda: [Level("node", **given)])()
-    assert str(caught.value).startswith(f"plugin 'stranger': hook probe gave level 'node'{told}")
+    assert str(caught.value).startswith(f"plugin 'stranger': hook probe returned level 'node'{told}")

@@ -29,7 +29,7 @@ def test_views_of_one_place_are_of_one_memory() -> None:
 
 @pytest.mark.parametrize(("offset", "shape"), [(-4, (1,)), (60, (2,)), (0, (17,))])
 def test_a_part_that_does_not_lie_in_the_block_is_refused(offset: int, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=rf"bytes at {offset} do not lie in a block of 64"):
+    with pytest.raises(ValueError, match=rf"bytes at {offset} do not fit in a block of 64"):
         HostMemory(zeroed(64)).view(offset, shape, "float32")
 
 

@@ -18,5 +18,5 @@ def test_classes_are_folders_by_name_and_images_by_the_whole_path(tmp_path: Path
     ]
     assert found == [["a/2.jpg"], ["b/x-y/1.PNG", "b/x/1.png"]]
     (tmp_path / "aa").mkdir()
-    with pytest.raises(DataError, match="there are no images in aa, by which the others' numbers"):
+    with pytest.raises(DataError, match="there are no images in aa, which would shift the numbers"):
         images_by_class(tmp_path)

@@ -112,4 +112,4 @@ def test_who_has_installed_the_core_alone_is_told_what_to_install(
 ) -> None:
     monkeypatch.setattr(unserved, "discover", lambda: ())
     told = unserved.unoffered("trainer", ())
-    assert told.endswith('no plugin is installed that offers one; pip install "demitasse[standard]"')
+    assert told.endswith('no installed plugin offers any; pip install "demitasse[standard]"')

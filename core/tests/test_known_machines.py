@@ -56,7 +56,7 @@ def test_of_two_with_one_name_that_of_the_first_package_counts(install: Install)
         ("xyz", r"unknown machine 'xyz' \(valid: .*auto.*\), or a description's path$"),
         (
             "shop-floor.toml",
-            r"shop-floor.toml: No such file or directory; a machine is known as 'shop-fl",
+            r"shop-floor.toml: No such file or directory; did you mean the machine 'shop-fl",
         ),
         ("no/shop-floor", r"no/shop-floor: No such file or directory; there is no folder 'no'$"),
         ("mine", r"mine: No such file or directory; did you mean 'mine.toml'\?$"),

@@ -145,7 +145,7 @@ def test_sharing_a_parameter_of_another_shape_names_both_layers_and_shapes(
         toy.layer("right", "InnerProduct", "data", "right", outputs=6, share="both"),
     )
     with pytest.raises(
-        ShapeError, match=r"'right'.*'both' with layer 'left'.*\(5, 36\); here \(6, 36\)"
+        ShapeError, match=r"'right'.*'both' with layer 'left'.*\(5, 36\); here it is \(6, 36\)"
     ):
         train(net)
 

@@ -80,7 +80,7 @@ def test_threads_that_wait_for_each_other_are_told_of_once(
     (told,) = [record.getMessage() for record in caplog.records]
     here = re.escape(__file__)
     assert re.fullmatch(
-        rf"nobody has computed for \d s: worker 0 waits in wait_for_two \({here}:\d+\), "
+        rf"no worker has computed for \d s: worker 0 waits in wait_for_two \({here}:\d+\), "
         rf"worker 1 waits in task \({here}:\d+\)",
         told,
     )

@@ -52,7 +52,10 @@ def step(toy: ModuleType, train: Callable[..., Any]) -> Callable[[Candidate], No
     ("layouts", "told"),
     [
         ({"input_layouts": (CHANNELS_LAST, CHANNELS_LAST, Layout("plain"))}, "input layouts NHWC, NHWC"),
-        ({"input_layouts": (Layout("plain"),)}, "input layouts plain .valid: one of its rank for each"),
+        (
+            {"input_layouts": (Layout("plain"),)},
+            "input layouts plain .valid: one of the same rank for each",
+        ),
         ({"output_layouts": (CHANNELS_LAST,)}, "output layouts NHWC"),
         ({"output_layouts": (Layout("blocked", blocks=((2, 8),)),)}, "output layouts blocked"),
         ({"output_layouts": ("NHWC",)}, "output layouts NHWC"),
@@ -71,7 +74,7 @@ def test_layouts_of_another_rank_or_count_are_refused(
     ("bind", "told"),
     [
         (failing, "raised KeyError binding: 'tile'"),
-        (lambda *given: None, "bind gave None (valid: a function without arguments)"),
+        (lambda *given: None, "bind returned None (valid: a function without arguments)"),
         (lambda *given: failing, "raised KeyError at work: 'tile'"),
         (lambda *given: partial(failing, 1), "raised KeyError at work: 'tile'"),
         (lambda *given: Failing(), "raised IndexError at work: tile 9"),
@@ -97,14 +100,14 @@ def test_a_lack_of_memory_stays_one_and_names_them(step: Callable[[Candidate], N
     with pytest.raises(MemoryError) as caught:
         step(Candidate("mine", full if when == "binding" else lambda *given: full))
     who = "layer 'scores': plugin 'stranger', kernel 'mine' of inner_product"
-    assert str(caught.value) == f"{who}: too little memory {when}: 9 bytes of scratch"
+    assert str(caught.value) == f"{who}: not enough memory {when}: 9 bytes of scratch"
 
 
 def test_an_error_about_samples_names_the_layer_alone(step: Callable[[Candidate], None]) -> None:
     def work() -> None:
-        raise DataError("label 7 is none of the 3 classes")
+        raise DataError("label 7 is not one of the 3 classes")
 
-    with pytest.raises(DataError, match=r"^layer 'scores': label 7 is none"):
+    with pytest.raises(DataError, match=r"^layer 'scores': label 7 is not one"):
         step(Candidate("mine", lambda *given: work))
 
 
@@ -150,15 +153,15 @@ def test_a_wrong_update_is_named_with_the_solver(toy: ModuleType, train: Callabl
     ("given", "told"),
     [
         ({"bind": None}, "bind = None (valid: a function of inputs, outputs, workspace)"),
-        ({"kernel": None}, "kernel = None (valid: a text)"),
-        ({"workspace": -5}, "workspace = -5 (valid: bytes, a whole number from 0)"),
-        ({"workspace": 1e3}, "workspace = 1000.0 (valid: bytes, a whole number from 0)"),
-        ({"workspace": "1 KiB"}, "workspace = '1 KiB' (valid: bytes, a whole number from 0)"),
-        ({"seconds": "1"}, "seconds = '1' (valid: a number of seconds from 0, or None)"),
-        ({"seconds": True}, "seconds = True (valid: a number of seconds from 0, or None)"),
-        ({"seconds": -1.0}, "seconds = -1.0 (valid: a number of seconds from 0, or None)"),
-        ({"seconds": float("nan")}, "seconds = nan (valid: a number of seconds from 0, or None)"),
-        ({"parts": 0}, "parts = 0 (valid: a whole number from 1)"),
+        ({"kernel": None}, "kernel = None (valid: a string)"),
+        ({"workspace": -5}, "workspace = -5 (valid: a number of bytes, 0 or more)"),
+        ({"workspace": 1e3}, "workspace = 1000.0 (valid: a number of bytes, 0 or more)"),
+        ({"workspace": "1 KiB"}, "workspace = '1 KiB' (valid: a number of bytes, 0 or more)"),
+        ({"seconds": "1"}, "seconds = '1' (valid: seconds, 0 or more, or None)"),
+        ({"seconds": True}, "seconds = True (valid: seconds, 0 or more, or None)"),
+        ({"seconds": -1.0}, "seconds = -1.0 (valid: seconds, 0 or more, or None)"),
+        ({"seconds": float("nan")}, "seconds = nan (valid: seconds, 0 or more, or None)"),
+        ({"parts": 0}, "parts = 0 (valid: a whole number, 1 or more)"),
         ({"parts": 3}, "parts = 3 without a function bind_part; give it one"),
         (
             {"input_layouts": (Layout("half", stored="bflaot16"), Layout(""), Layout(""))},

@@ -34,7 +34,7 @@ class Composition(Rooted):
     """The plugins of a runtime, preferred first; what each serves and why; the plugins that are not used
     and why. ``modules`` has each plugin's hooks by its name."""
 
-    elsewhere = "send str() or to_dict() of it, or compose anew there"
+    elsewhere = "send its str() or to_dict(), or compose again there"
     machine: str
     plugins: tuple[demitasse.Manifest, ...]
     choices: tuple[Choice, ...] = field(repr=False)
@@ -81,8 +81,8 @@ def compose_plugins(machine: Machine, wanted: Sequence[Any] | None) -> Compositi
         if not isinstance(item, str):
             given = getattr(item, "manifest", None)
             if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
-                valid = "valid: a name, or an object with a manifest that has a text as name"
-                raise PluginError(f"{item!r} is no plugin ({valid})")
+                valid = "valid: a name, or an object whose manifest has a string 'name'"
+                raise PluginError(f"{item!r} is not a plugin ({valid})")
             bare = demitasse.Manifest(given["name"], "an object given", __version__, module=item)
             objects.append(bare.filled(given, f"plugin {bare.name!r}"))
             item = bare.name

@@ -100,7 +100,7 @@ class Machine:
             if parent is not None and parent not in levels:
                 raise DescriptionError(unknown("parent (a level before it)", parent, levels, where))
             if level.name in levels:
-                raise DescriptionError(f"{where} is there twice; give each level its own name")
+                raise DescriptionError(f"{where} is defined twice; give each level its own name")
             levels[level.name] = replace(level, parent=parent)
         object.__setattr__(self, "levels", tuple(levels.values()))
         demitasse.check_levels(self)

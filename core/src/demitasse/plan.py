@@ -68,7 +68,7 @@ class Plan(Rooted):
     in the arena, in bytes, of gradients that are dropped once they are final; it is empty if gradients
     have memory of their own. The arena would take ``unshared_bytes`` if nothing in it shared memory."""
 
-    elsewhere = "its kernels are this process's: send str() of it, or make another there"
+    elsewhere = "its kernels belong to this process: send its str(), or make another there"
     name: str
     phase: str
     dtype: str

@@ -177,7 +177,7 @@ class Runtime(errors.Rooted):
         except Exception as another:
             if error is None:
                 raise
-            error.add_note(f"closed after that, with {type(another).__name__}: {another}")
+            error.add_note(f"closing it then raised {type(another).__name__}: {another}")
 
 
 def compose(

@@ -179,7 +179,7 @@ class GradientSync:
         if self.size == 1:
             return None
         kind = type(self).__name__
-        raise PlanError(f"{kind} cannot add up numbers of siblings, which the solver's update needs")
+        raise PlanError(f"{kind} cannot sum numbers over siblings, as the solver's update needs")
 
     def end(self) -> Work | None:
         """At the end of an iteration."""

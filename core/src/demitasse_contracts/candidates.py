@@ -15,21 +15,21 @@ def check_candidate(candidate: Candidate, request: Request, where: str) -> None:
     ``where`` and names the kernel and the operation."""
     at = f"{where}, kernel {candidate.kernel!r} of {request.operation.name}"
     for what, value, right, valid in (
-        ("kernel", candidate.kernel, isinstance(candidate.kernel, str), "a text"),
+        ("kernel", candidate.kernel, isinstance(candidate.kernel, str), "a string"),
         ("bind", candidate.bind, callable(candidate.bind), "a function of inputs, outputs, workspace"),
         (
             "workspace",
             candidate.workspace,
             _whole(candidate.workspace, 0),
-            "bytes, a whole number from 0",
+            "a number of bytes, 0 or more",
         ),
         (
             "seconds",
             candidate.seconds,
             _seconds(candidate.seconds),
-            "a number of seconds from 0, or None",
+            "seconds, 0 or more, or None",
         ),
-        ("parts", candidate.parts, _whole(candidate.parts, 1), "a whole number from 1"),
+        ("parts", candidate.parts, _whole(candidate.parts, 1), "a whole number, 1 or more"),
     ):
         if not right:
             raise PluginError(f"{at}: {what} = {value!r:.99} (valid: {valid})")
@@ -39,7 +39,9 @@ def check_candidate(candidate: Candidate, request: Request, where: str) -> None:
     for side, (layouts, specs) in (("input", ins), ("output", outs)):
         if layouts and not (len(layouts) == len(specs) and all(map(_fits, layouts, specs))):
             given = ", ".join(_told(layout) for layout in layouts)
-            wants = f"{side} layouts {given} (valid: one of its rank for each of {[*map(str, specs)]})"
+            wants = (
+                f"{side} layouts {given} (valid: one of the same rank for each of {[*map(str, specs)]})"
+            )
             raise PluginError(f"{at}: {wants}")
 
 

@@ -35,9 +35,10 @@ def check_composed(machine: Machine, reasons: Mapping[str, str], known: Mapping[
         needs = {"kernels": level.kernels, "gradient_sync": level.sync.plugin if level.sync else None}
         for role, plugin in needs.items():
             if plugin and (plugin not in reasons or role not in known[plugin].roles):
-                able = ", ".join(name for name, manifest in known.items() if role in manifest.roles)
-                wanting = f"level {level.name!r} needs {plugin!r} to be composed and to serve {role}"
-                raise CompositionError(f"{level.location or machine.origin}: {wanting} ({able} do)")
+                able = ", ".join(n for n, manifest in known.items() if role in manifest.roles) or "none"
+                where = f"{level.location or machine.origin}: level {level.name!r} needs plugin"
+                lacking = "is not composed" if plugin not in reasons else f"does not provide {role}"
+                raise CompositionError(f"{where} {plugin!r}, which {lacking} (with {role}: {able})")
 
 
 def check_synchronised(machine: Machine, processes: Processes) -> None:
@@ -54,8 +55,9 @@ def check_synchronised(machine: Machine, processes: Processes) -> None:
 
 def _without(plugins: list[str]) -> str:
     """How to run on a description's machine without those of its plugins that are not there."""
-    also = f"; also not there: {', '.join(map(repr, plugins[1:]))}" if plugins[1:] else ""
-    return f"{also}; a run that can do without: --plugins {','.join(f'-{each}' for each in plugins)}"
+    them = "them" if plugins[1:] else "it"
+    also = f"; also not found: {', '.join(map(repr, plugins[1:]))}" if plugins[1:] else ""
+    return f"{also}; to run without {them}: --plugins {','.join(f'-{each}' for each in plugins)}"
 
 
 def _absent(plugin: str) -> str:
@@ -65,6 +67,5 @@ def _absent(plugin: str) -> str:
         importlib.metadata.distribution(distribution)
     except (importlib.metadata.PackageNotFoundError, ValueError):
         return f"it is misspelled or not installed (pip install {distribution})"
-    group = "in the group 'demitasse.plugins'"
-    lacking = f"{distribution} is installed, but has no entry point {group}"
-    return f"{lacking} of that name; mend its pyproject.toml, and install it again"
+    lacking = f"{distribution} is installed, but has no entry point of that name in the group"
+    return f"{lacking} 'demitasse.plugins'; fix its pyproject.toml and reinstall it"

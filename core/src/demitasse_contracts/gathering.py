@@ -23,7 +23,7 @@ def gathered_words(composition: Composition) -> Mapping[str, Operation]:
         for word in added:
             if (other := owners.setdefault(word.name, plugin)) != plugin:
                 both = f"plugins {other!r} and {plugin!r} both define operation {word.name!r}"
-                raise PluginError(f"{both}; name one otherwise, or leave a plugin out")
+                raise PluginError(f"{both}; rename one, or leave one of the plugins out")
         words = extend(words, added, plugin)
         for word in added:
             check_word(word, words, plugin)
@@ -50,7 +50,7 @@ def gathered_layer_types(composition: Composition) -> dict[str, LayerType]:
                 both = f"plugins {other!r} and {plugin!r} both define layer type {kind.name!r}"
                 raise PluginError(f"{both}; leave one of them out")
             if kind.name in types:
-                raise PluginError(f"{where} is there twice; give each its own name")
+                raise PluginError(f"{where} is defined twice; give each its own name")
             types[kind.name] = kind
     for manifest in composition.plugins:
         listed = {*manifest.roles.get("layer_types", {}).get("types", ())}
@@ -59,7 +59,7 @@ def gathered_layer_types(composition: Composition) -> dict[str, LayerType]:
             told = ", ".join(sorted(listed - given)) or "none"
             more = ", ".join(sorted(given - listed)) or "none"
             raise PluginError(
-                f"plugin {manifest.name!r}: its manifest's types and its layer types differ: only "
-                f"listed are {told}, only given {more}; let types in plugin.toml name what is given"
+                f"plugin {manifest.name!r}: its plugin.toml lists other layer types than it defines: "
+                f"only listed: {told}, only defined: {more}; list those that it defines"
             )
     return types

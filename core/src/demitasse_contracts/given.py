@@ -46,7 +46,7 @@ def check_given(plugin: str, role: str, made: Any, asked: Mapping[str, Any]) -> 
     if role in LISTS:
         made = [] if made is None else made
         parts, items = LISTS[role], made if isinstance(made, Iterable) else (made,)
-        valid, right = f"a list of what has {_listed(parts)}", isinstance(made, Iterable)
+        valid, right = f"a list of objects with {_listed(parts)}", isinstance(made, Iterable)
     elif role in TABLES:
         made = {} if made is None else made
         what, parts = TABLES[role]
@@ -54,14 +54,14 @@ def check_given(plugin: str, role: str, made: Any, asked: Mapping[str, Any]) -> 
         valid, right = f"a table of {what} by name", isinstance(made, Mapping)
     elif role in OBJECTS and made is not None:
         parts, items, right = OBJECTS[role], (made,), True
-        valid = f"None, or what has {_listed(parts)}"
+        valid = f"None, or an object with {_listed(parts)}"
     else:
         path = asked.get("path")
         if role == "model_writer" and isinstance(path, Path) and not path.exists():
-            raise PluginError(f"plugin {plugin!r}: hook model_writer left no file {path}")
+            raise PluginError(f"plugin {plugin!r}: hook model_writer wrote no file {path}")
         return made
     if not right or not all(hasattr(item, part) for item in items for part in parts):
-        raise PluginError(f"plugin {plugin!r}: hook {role} gave {made!r:.99} (valid: {valid})")
+        raise PluginError(f"plugin {plugin!r}: hook {role} returned {made!r:.99} (valid: {valid})")
     for level in made if role == "probe" else ():
         check_probed(plugin, level)
     return made
@@ -74,7 +74,7 @@ RUN = {"trainer": "demitasse.Trainer", "interactive trainer": "a trainer", "net"
 def check_program(name: str, program: Callable[..., Any], made: Any) -> None:
     """Raise PluginError if a program that is to return an object for its caller returned None."""
     if made is None and name in RUN:
-        raise PluginError(f"{whose(program)}: the program {name!r} gave None (valid: {RUN[name]})")
+        raise PluginError(f"{whose(program)}: the program {name!r} returned None (valid: {RUN[name]})")
 
 
 def _listed(parts: tuple[str, ...]) -> str:
@@ -97,12 +97,12 @@ def broken_contract(module: Any, hooks: Mapping[str, Any], error: Exception) -> 
 
 def disagreement(declared: Sequence[str], implemented: Sequence[str], hooks: Collection[str]) -> str:
     """How a manifest's roles and the hooks of its module differ, and how to mend it."""
-    told = f"its manifest declares the roles {declared}, its module implements {implemented}"
+    told = f"its manifest declares the roles {declared}, but its module implements {implemented}"
     for name in implemented:
         if name not in hooks:
             return f"{told}: {unknown('hook', name, hooks)}"
     missing = [name for name in declared if name not in implemented]
     silent = [name for name in implemented if name not in declared]
     steps = [f"mark a function {name} of the module with hookimpl" for name in missing]
-    steps += [f"give plugin.toml a table [roles.{name}]" for name in silent]
+    steps += [f"add a table [roles.{name}] to plugin.toml" for name in silent]
     return f"{told}: {'; '.join(steps)}"

@@ -34,8 +34,8 @@ def check_levels(machine: Machine) -> None:
         elif outer is not None and level.workers == "mpi":
             told = f'has processes (workers = "mpi") inside level {outer!r}, whose'
             raise DescriptionError(
-                f"{where} {told} {machine.level(outer).workers} are of one process (valid: processes "
-                f"around threads or streams)"
+                f"{where} {told} {machine.level(outer).workers} belong to one process (valid: "
+                f"processes outside threads or streams)"
             )
         if outer is not None:
             one_process[level.name] = outer
@@ -48,13 +48,13 @@ def _check_numbers(level: Any, where: str) -> None:
             whole = isinstance(value, Integral) and not isinstance(value, bool)
             if value is not None and not (whole and 1 <= value < 2**63):
                 given = shortened(value, quoted=True)
-                told = f"{where}{what}: {name} = {given} (valid: a whole number from 1)"
+                told = f"{where}{what}: {name} = {given} (valid: a whole number, 1 or more)"
                 raise DescriptionError(told)
     if level.mesh and math.prod(level.mesh) != level.count:
-        raise DescriptionError(f"{where}: mesh {[*level.mesh]} is not count {level.count}")
+        raise DescriptionError(f"{where}: mesh {[*level.mesh]} does not multiply to count {level.count}")
     if getattr(level.peak, "operations", None):
-        told = f"{where}: its peak has rates of operations (valid: a rate, or one by precision"
-        raise DescriptionError(f"{told}; what operations reach is what the level has 'sustained')")
+        told = f"{where}: its peak has rates by operation (valid: a rate, or one by precision"
+        raise DescriptionError(f"{told}; rates by operation belong in 'sustained')")
     peaks, reached = _rates(level.peak), _rates(level.sustained)
     for precision in peaks.keys() & reached.keys():
         peak, sustained = peaks[precision], reached[precision]
@@ -62,7 +62,7 @@ def _check_numbers(level: Any, where: str) -> None:
             told = f"sustained {sustained} is above its peak {peak}"
             told += f" in {precision}" if precision != "f32" else ""
             raise DescriptionError(
-                f"{where}: {told} (valid: what layers reach of the peak, at most that)"
+                f"{where}: {told} (valid: the rate that layers reach, at most the peak)"
             )
 
 
@@ -80,9 +80,11 @@ def check_probed(plugin: str, level: Any) -> None:
         for name, unit in UNITS.items():
             value = getattr(record, name, None)
             if value is not None and getattr(value, "unit", None) != unit:
-                valid = f"valid: a demitasse.Quantity in {unit}, as Quantity(1e9, {unit!r}, 'measured')"
+                valid = (
+                    f"valid: a demitasse.Quantity in {unit}, like Quantity(1e9, {unit!r}, 'measured')"
+                )
                 told = f"level {level.name!r}{what}: {name} = {value!r:.99} ({valid})"
-                raise PluginError(f"plugin {plugin!r}: hook probe gave {told}")
+                raise PluginError(f"plugin {plugin!r}: hook probe returned {told}")
 
 
 def _records(level: Any) -> Iterator[tuple[str, Any]]:

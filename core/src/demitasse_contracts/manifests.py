@@ -48,10 +48,10 @@ FACTS: Mapping[str, tuple[type, tuple[str, ...]]] = {
 """Each fact that a role's table may give: the type of its value and the roles that it belongs to."""
 
 _KINDS = {
-    str: "a text",
+    str: "a string",
     bool: "true or false",
     int: "a whole number",
-    tuple: "a list of texts",
+    tuple: "a list of strings",
     dict: "a table",
 }
 
@@ -102,7 +102,7 @@ class Manifest:
             return replace(self, problem=problem)
         named = given.get("name", "")
         if named != self.name:
-            problem = f"{where}: the name is {named!r}, the entry point's {self.name!r}"
+            problem = f"{where}: the name is {named!r}, but the entry point's is {self.name!r}"
         elif not _fits(made.api):
             problem = _unfit(made.api)
         return replace(made, name=self.name, problem=problem)
@@ -169,10 +169,12 @@ def _wrong(given: Mapping[str, Any], types: Mapping[str, type], what: str, where
 def _no_package(module: str, distribution: str) -> str:
     """Why a plugin of an entry point has no package."""
     if _is_module(module):
-        return f"its package {module} is not there; reinstall {distribution}"
+        return f"its package {module} is missing; reinstall {distribution}"
     meant = re.sub(r"[^\w.]+", "_", module.strip(" :'\""))
-    valid = f"valid: a module's name, as {meant if _is_module(meant) else 'package.plugin'!r}"
-    return f"its entry point {module!r} names no module ({valid}); mend pyproject.toml and reinstall"
+    valid = f"valid: a module's name, like {meant if _is_module(meant) else 'package.plugin'!r}"
+    return (
+        f"its entry point {module!r} does not name a module ({valid}); fix pyproject.toml and reinstall"
+    )
 
 
 def _is_module(name: str) -> bool:
@@ -185,16 +187,16 @@ def _unreadable(manifest: Path, error: Exception) -> str:
         return f"its manifest {manifest} cannot be read: {error}"
     package = manifest.parent.name
     data = f'with setuptools, [tool.setuptools.package-data] {package} = ["plugin.toml"]'
-    return f"it came without its manifest: {manifest} is not there; have it packaged ({data})"
+    return f"its manifest is missing: {manifest} does not exist; add it to the package ({data})"
 
 
 def _unfit(api: str) -> str:
     """Why a plugin for the versions ``api`` of Demitasse is not for this one."""
     if not api:
-        return "its manifest does not say for which versions of demitasse it is (api = '>=0.1,<0.2')"
-    told, valid = f"it is for demitasse {api!r}", "valid: as '>=0.1,<0.2'"
+        return "its manifest does not say which versions of demitasse it is for (add api = '>=0.1,<0.2')"
+    told, valid = f"it is for demitasse {api!r}", "valid: like '>=0.1,<0.2'"
     try:
         SpecifierSet(api)
     except InvalidSpecifier:
-        told += f", which is no range of versions ({valid})"
-    return f"{told}, this is {__version__}; install versions that match"
+        told += f", which is not a version range ({valid})"
+    return f"{told}, but this is {__version__}; install versions that match"

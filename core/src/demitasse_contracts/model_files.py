@@ -22,7 +22,7 @@ def readers_of(composition: Composition, path: Path) -> list[Callable[..., Any]]
 def unread_model(composition: Composition, path: Path) -> str:
     """The error for a model that no composed plugin reads."""
     told, known = looks_like_at(path), _suffixes(composition, "model_reader")
-    nobody = f"{path}: no composed plugin reads such content (suffixes: {known})"
+    nobody = f"{path}: no composed plugin can read this file (known suffixes: {known})"
     nobody += f"; it {told}" if told else ""
     if _by_suffix(composition, "model_reader", path):
         return nobody
@@ -36,7 +36,9 @@ def writer_of(composition: Composition, path: Path) -> Callable[..., Any]:
     if not writers:
         known = _suffixes(composition, "model_writer")
         lacking = uninstalled("model_writer", path.name)
-        raise ModelError(f"{path}: no composed plugin writes such a file (suffixes: {known}){lacking}")
+        raise ModelError(
+            f"{path}: no composed plugin writes files with this suffix (known: {known}){lacking}"
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

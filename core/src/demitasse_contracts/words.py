@@ -19,13 +19,11 @@ def check_word(word: Operation, words: Mapping[str, Operation], plugin: str) -> 
     names = [operand.name for operand in (*word.inputs, *word.outputs)]
     for name in names:
         if names.count(name) > 1:
-            raise PluginError(f"{where}: operand {name!r} is there twice; give each its own name")
+            raise PluginError(f"{where}: operand {name!r} is defined twice; give each its own name")
     for side in (word.inputs, word.outputs):
         for operand in side:
             if operand.variadic and operand is not side[-1]:
-                raise PluginError(
-                    f"{where}: operand *{operand.name} comes before another; let it be last"
-                )
+                raise PluginError(f"{where}: operand *{operand.name} comes before another; put it last")
             if operand.dtype is not None and operand.dtype not in TYPES:
                 at = f"{where}, operand {operand.name!r}"
                 raise PluginError(unknown("element type", operand.dtype, TYPES, at))

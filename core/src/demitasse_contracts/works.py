@@ -18,7 +18,7 @@ def bound(entry: Entry, bind: Callable[..., Work], *given: Any) -> Work:
     with a method ``named`` names it itself, and is told the layer by it."""
     work = _blaming(entry, "binding", bind, *given)
     if not callable(work):
-        raise _fault(entry, f"bind gave {work!r:.99} (valid: a function without arguments)")
+        raise _fault(entry, f"bind returned {work!r:.99} (valid: a function without arguments)")
     if (tell := getattr(work, "named", None)) is not None:
         tell(entry.layer)
     if hasattr(work, "join"):
@@ -38,7 +38,7 @@ def _blaming(entry: Entry, doing: str, task: Callable[..., Any], *given: Any) ->
     except DemitasseError:
         raise
     except MemoryError as error:
-        raise MemoryError(str(_fault(entry, f"too little memory {doing}: {error}"))) from error
+        raise MemoryError(str(_fault(entry, f"not enough memory {doing}: {error}"))) from error
     except Exception as error:
         raise _fault(entry, f"raised {raised(error, doing)}") from error
 

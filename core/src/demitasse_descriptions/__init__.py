@@ -92,7 +92,7 @@ def load_machine(path: str | Path) -> Machine:
         check_file(path)
     except TypeError as error:
         valid = "valid: 'auto', a description's path, a known machine's name, or a Machine"
-        raise DescriptionError(f"{path!r} is no machine ({valid})") from error
+        raise DescriptionError(f"{path!r} is not a machine ({valid})") from error
     except ModelError as error:
         raise DescriptionError(str(error)) from error
     try:
@@ -114,22 +114,22 @@ def _told(error: ValueError | RecursionError, text: str) -> str:
     """The line of a file where it is no TOML, and why."""
     if isinstance(error, UnicodeDecodeError):
         line = error.object.count(b"\n", 0, error.start) + 1
-        return f"{line}: is not text in UTF-8 (it holds a byte 0x{error.object[error.start]:02x})"
+        return f"{line}: is not UTF-8 text (it contains a byte 0x{error.object[error.start]:02x})"
     line = [*re.findall(r"at line (\d+)", str(error)), text.count("\n") + 1][0]
     if isinstance(error, RecursionError):
-        return f"{line}: nested too deep"
+        return f"{line}: nested too deeply"
     if not isinstance(error, tomllib.TOMLDecodeError) and (long := _LONG.search(text)):
         line = text.count("\n", 0, long.start()) + 1
-        return f"{line}: {shortened(long[0], 20)} is no number"
+        return f"{line}: {shortened(long[0], 20)} has too many digits"
     return f"{line}: " + re.sub(r" \(at line \d+, (column \d+)\)$", r" in \1", str(error))
 
 
 def _elsewhere(kind: Any, key: str) -> str:
     """The end of a sentence about a key of the file that stands in a level, or the other way round."""
     if kind is Level and key in {"schema", *(f.name for f in fields(Machine) if f.compare)}:
-        return f"; {key!r} is the file's: it stands before the first [[level]]"
+        return f"; {key!r} is a key of the file: put it before the first [[level]]"
     if kind is Machine and key in {f.name for f in fields(Level) if f.compare}:
-        return f"; {key!r} is a level's: it stands behind its [[level]]"
+        return f"; {key!r} is a key of a level: put it below its [[level]]"
     return ""
 
 
@@ -188,9 +188,9 @@ class _Reader:
         if key == "workers" and value not in WORKERS:
             raise DescriptionError(unknown("workers", str(value), WORKERS, where))
         rules = {
-            "str": (isinstance(value, str) and value != "", "a text"),
-            "int": (type(value) is int and value > 0, "a whole number from 1"),
-            "float": (type(value) in (int, float) and 1 <= value < math.inf, "a number from 1"),
+            "str": (isinstance(value, str) and value != "", "a string"),
+            "int": (type(value) is int and value > 0, "a whole number, 1 or more"),
+            "float": (type(value) in (int, float) and 1 <= value < math.inf, "a number, 1 or more"),
         }
         tables = [value, *(value.values() if isinstance(value, dict) and key == "options" else ())]
         fits = kind.startswith("Mapping") and all(isinstance(table, dict) for table in tables)
@@ -233,8 +233,8 @@ class _Reader:
     def check_rates(self, key: str, table: dict[str, Any]) -> None:
         """Raise DescriptionError for what stands among rates, and is the level's."""
         for name in {f.name: f for f in fields(Level) if f.compare}.keys() & table.keys():
-            told = f"{self.place(name)}: {name!r} stands among the rates of [level.{key}]"
-            raise DescriptionError(f"{told} (valid: above that line, as it is the level's)")
+            told = f"{self.place(name)}: {name!r} is among the rates of [level.{key}]"
+            raise DescriptionError(f"{told}, but is a key of the level: put it above that line")
 
     def options(self, plugin: str, table: dict[str, Any]) -> PluginOptions:
         """A plugin's options, with the lines that give them."""

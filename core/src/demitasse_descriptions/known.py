@@ -49,5 +49,5 @@ def find_machine(hw: str | Path) -> Path:
         told = unknown("machine", str(hw), ["auto", *known], rest="which 'demitasse machines' lists")
         raise DescriptionError(f"{told}, or a description's path{uninstalled('commands', 'machines')}")
     if not hint and (close := nearest(path.stem, known)):
-        hint = f"; a machine is known as {close!r}"
+        hint = f"; did you mean the machine {close!r}?"
     raise DescriptionError(f"{path}: No such file or directory{hint}")

@@ -60,7 +60,7 @@ def gathered_options(
 def _check_mapping(given: Any) -> None:
     if not isinstance(given, Mapping):
         valid = "valid: {plugin: {option: value}}"
-        raise CompositionError(f"options: {shortened(given, quoted=True)} is no mapping ({valid})")
+        raise CompositionError(f"options: {shortened(given, quoted=True)} is not a mapping ({valid})")
 
 
 def _joined(described: Mapping[str, Any], given: Mapping[str, Any]) -> PluginOptions:

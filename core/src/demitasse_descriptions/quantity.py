@@ -77,9 +77,11 @@ class RatedOperation:
         """Raises DescriptionError, which begins with ``where``."""
         match = _RATED.fullmatch(text)
         if match is None:
-            valid = "valid: an operation's name, or with its filters' window and how many channels they"
-            told = f"{where}{shortened(text, quoted=True)} names no operation"
-            raise DescriptionError(f"{told} ({valid} read at most, like 'convolution 3x3 of 4')")
+            valid = "valid: an operation's name, which may be followed by its filters' window and the"
+            told = f"{where}{shortened(text, quoted=True)} does not name an operation"
+            raise DescriptionError(
+                f"{told} ({valid} most channels that they read, like 'convolution 3x3 of 4')"
+            )
         name, window, channels = match.groups()
         sides = tuple(map(int, window.split("x"))) if window else ()
         return cls(name, sides, int(channels) if channels else None)
@@ -122,7 +124,7 @@ class Rate(Quantity):
                 raise DescriptionError(unknown("precision", precision, PRECISIONS, place))
             rates[precision] = Quantity.parse(text, source, "FLOP/s", f"{place}: {precision} = ")
         if "f32" not in rates:
-            told = f"{where} needs 'f32', which is taken for what no other is given of"
+            told = f"{where} needs 'f32', the rate of every precision that has none of its own"
             raise DescriptionError(f"{told} (valid: a rate, or a table of rates by precision with f32)")
         return cls(**vars(rates.pop("f32")), others=rates)
 

@@ -38,6 +38,6 @@ def check_host_memory(group: Group, memory: FlatMemory, plugin: str) -> None:
         there = repr(group.engine.place) if group.engine is not None else "a device"
         other = "allreduce" if group.remote else "cgdp"
         raise CompositionError(
-            f"{sync_place(group)}: plugin {plugin!r} adds up gradients in memory that the host "
-            f"addresses, and these lie in {there}; name one that takes them from there, like {other!r}"
+            f"{sync_place(group)}: plugin {plugin!r} sums gradients in host memory, but these are in "
+            f"{there}; name a plugin that takes them from there, like {other!r}"
         )

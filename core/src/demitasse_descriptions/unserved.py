@@ -20,7 +20,9 @@ def unallocated(machine: Machine, composition: Composition, space: str) -> str:
     spaces = {s for m in composition.plugins for s in m.roles.get("allocator", {}).get("spaces", ())}
     guess = nearest(space, sorted(spaces))
     if asked := _declaring(composition.plugins, space):
-        there = f"memory {space!r} is not there: plugin {asked[0]!r}, which serves such, has none"
+        there = (
+            f"memory {space!r} does not exist: plugin {asked[0]!r}, which serves this space, has none"
+        )
         return f"{_place(machine, space)}{there}"
     others = _declaring(discover(), space)
     hint = f"; did you mean {guess!r}?" if guess else ""
@@ -73,7 +75,7 @@ def unread(composition: Composition, spec: DataSpec) -> str:
     theirs = [each for each in others if spec.kind in each.roles["data_source"].get("kinds", ())]
     names, more = [each.name for each in theirs or others], ""
     if names:
-        more = f"; not asked: {', '.join(names)} (--plugins {','.join(f'+{name}' for name in names)})"
+        more = f"; not composed: {', '.join(names)} (--plugins {','.join(f'+{name}' for name in names)})"
     if not theirs:
         named = str(spec.source).partition(":")[0]
         more += uninstalled("data_source", spec.kind or named) or uninstalled("data_source")
@@ -93,16 +95,16 @@ def unstreamed(machine: Machine, composition: Composition, worker: WorkerPlace) 
     space = worker.place.space
     asked = [each.name for each in composition.plugins if each.serves("stream_engine", space=space)]
     if asked:
-        return f"{nobody} (asked, and has none of that name here: {', '.join(asked)})"
+        return f"{nobody} (asked, but has none of that name here: {', '.join(asked)})"
     others = [each for each in composition.plugins if each.serves("stream_engine")]
     theirs = [
         f"{each.name}, whose 'spaces' are {', '.join(each.roles['stream_engine']['spaces'])}"
         for each in others
     ]
     if theirs:
-        return f"{nobody}, a memory of space {space!r} (composed, and not asked: {'; '.join(theirs)})"
+        return f"{nobody}, a memory of space {space!r} (composed, but for others: {'; '.join(theirs)})"
     some = ", ".join(each.name for each in discover() if each.serves("stream_engine"))
-    return f"{nobody}; compose one that has (installed: {some or 'none'})"
+    return f"{nobody}; compose one that has them (installed: {some or 'none'})"
 
 
 def unoffered(program: str, offered: Iterable[str]) -> str:
@@ -111,7 +113,7 @@ def unoffered(program: str, offered: Iterable[str]) -> str:
     able = ", ".join(each.name for each in plugins if each.serves("programs", program=program))
     known = unknown("program", program, offered)
     if not any(each.serves("programs") for each in plugins):
-        return f'{known}: no plugin is installed that offers one; pip install "demitasse[standard]"'
+        return f'{known}: no installed plugin offers any; pip install "demitasse[standard]"'
     lacking = uninstalled("programs", program)
     if able or not lacking:
         lacking = f"; compose a plugin that offers it ({able or 'none'}){lacking}"

@@ -17,14 +17,14 @@ SHOWN = 40
 
 _LFS = b"version https://git-lfs.github.com/"
 _MARKS: tuple[tuple[int, bytes, str], ...] = (
-    (0, _LFS, "is a pointer that Git LFS has in the file's place; 'git lfs pull' fetches the file"),
+    (0, _LFS, "is a Git LFS pointer, not the file itself; 'git lfs pull' fetches the file"),
     (0, b"\x89HDF\r\n\x1a\n", "looks like an HDF5 file"),
-    (0, b"PK\x03\x04", "looks like a zip archive, as .npz or PyTorch's .pt"),
+    (0, b"PK\x03\x04", "looks like a zip archive, such as .npz or PyTorch's .pt"),
     (0, b"\x93NUMPY", "looks like a NumPy array (.npy)"),
     (0, b"MATLAB ", "looks like a MATLAB file (.mat)"),
-    (0, b"\x1f\x8b", "looks like data that gzip packed"),
-    (0, b"\xfd7zXZ\0", "looks like data that xz packed"),
-    (0, b"BZh", "looks like data that bzip2 packed"),
+    (0, b"\x1f\x8b", "looks like gzip-compressed data"),
+    (0, b"\xfd7zXZ\0", "looks like xz-compressed data"),
+    (0, b"BZh", "looks like bzip2-compressed data"),
     (0, b"Rar!", "looks like a RAR archive"),
     (0, b"7z\xbc\xaf", "looks like a 7z archive"),
     (257, b"ustar", "looks like a tar archive"),
@@ -36,7 +36,7 @@ _MARKS: tuple[tuple[int, bytes, str], ...] = (
     (4, b"ftyphei", "looks like a HEIC image"),
     (0, b"%PDF", "looks like a PDF document"),
     (16, b"\xde\xc0\xef\xbe", "looks like an LMDB database"),
-    (0, b"\0\x05\x16\x07", "looks like what macOS notes of a file, whose name begins with ._"),
+    (0, b"\0\x05\x16\x07", "looks like a metadata file of macOS, whose name begins with ._"),
 )
 _PAGES = (b"<!doctype html", b"<html", b"<?xml")
 
@@ -70,7 +70,7 @@ def looks_like(start: bytes) -> str:
         if start.startswith(mark, at):
             return told
     if start.lstrip()[:16].lower().startswith(_PAGES):
-        return "looks like a web page, as servers send in a file's place; fetch the file again"
+        return "looks like a web page that a server sent instead of the file; download the file again"
     if start[:1] == b"\x80" and start[1:2] in (b"\2", b"\3", b"\4", b"\5"):
         return "looks like a Python pickle"
     text = start.decode("utf-8-sig", "ignore")

@@ -28,8 +28,8 @@ def images_by_class(folder: Path) -> list[list[Path]]:
         return [images_of(folder)]
     if empty := [path.name for path, each in zip(classes, images, strict=False) if not each]:
         raise DataError(
-            f"{folder}: its sub-folders are the classes, and there are no images in "
-            f"{', '.join(empty[:4])}{' ...' if len(empty) > 4 else ''}, by which the others' numbers "
-            f"change; take it out, or name a list"
+            f"{folder}: its sub-folders are the classes, but there are no images in "
+            f"{', '.join(empty[:4])}{' ...' if len(empty) > 4 else ''}, which would shift the numbers "
+            f"of the others; remove {'them' if empty[1:] else 'it'}, or name a list"
         )
     return images

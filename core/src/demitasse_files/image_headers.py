@@ -31,7 +31,7 @@ def check_image(data: memoryview | bytes) -> None:
     found = image_size(data)
     if found is None:
         told = looks_like(bytes(data[:512]))
-        raise DataError(f"it is no image that is read here: it {told} (read are {_FORMATS})")
+        raise DataError(f"it is not an image in a supported format: it {told} (supported: {_FORMATS})")
     width, height = found
     if min(width, height) < 1:
         raise DataError(f"its image has no pixels: {width} x {height}")
@@ -40,8 +40,8 @@ def check_image(data: memoryview | bytes) -> None:
     kind = {b"\xff\xd8": "JPEG", b"\x89P": "PNG"}.get(bytes(data[:2]))
     if kind and not (_ends_as_jpeg if kind == "JPEG" else _ends_as_png)(data):
         raise DataError(
-            f"its image is cut off after {len(data):,} bytes: a {kind} without its end; fetch or save "
-            f"it anew, or leave it out"
+            f"its image is cut off after {len(data):,} bytes: a {kind} without its end; download or "
+            f"save it again, or leave it out"
         )
 
 

@@ -49,7 +49,7 @@ def file_text(path: Path, strict: bool = False) -> str:
     check_plain(path)
     try:
         if path.stat().st_size > _LONGEST_LIST:
-            raise DataError(f"{path}: is longer than any list ({path.stat().st_size:,} bytes)")
+            raise DataError(f"{path}: is too long for a list ({path.stat().st_size:,} bytes)")
         data = path.read_bytes()
         if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # as PowerShell writes lists
             return data.decode("utf-16")
@@ -57,7 +57,7 @@ def file_text(path: Path, strict: bool = False) -> str:
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is no text: byte {error.start} is not UTF-8") from error
+        raise DataError(f"{path}: is not text: byte {error.start} is not UTF-8") from error
 
 
 def nearest_path(path: str | Path) -> str:

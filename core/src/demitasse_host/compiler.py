@@ -64,7 +64,7 @@ def compiled_loop(loop: Loop, *, literals: bool = True, **options: Any) -> Loop:
     each number that stands in a call. Raises ImportError if numba is not installed."""
     numba = load_numba()
     if numba.config.DISABLE_JIT:
-        raise ImportError("NUMBA_DISABLE_JIT is set, and these kernels are compiled loops; unset it")
+        raise ImportError("NUMBA_DISABLE_JIT is set, but these kernels are compiled loops; unset it")
     # Nobody calls a loop from C by its wrapper, which would be a tenth of what there is to compile.
     settings: dict[str, Any] = {
         "nogil": True,

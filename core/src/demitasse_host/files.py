@@ -75,8 +75,8 @@ def matching(path: Path) -> Iterator[Path]:
     ``MOST_PATTERNS`` parts of it are patterns."""
     if sum(map(glob.has_magic, path.parts)) > MOST_PATTERNS:
         raise ValueError(
-            f"at most {MOST_PATTERNS} parts of a path are patterns: whoever reads a net is not to "
-            f"search all disks"
+            f"at most {MOST_PATTERNS} parts of a path may be patterns, so that reading a net does not "
+            f"search whole disks"
         )
     # Not Path.glob, which refuses absolute patterns, and for which ** is a whole tree.
     return map(Path, glob.iglob(str(path)))  # noqa: PTH207
@@ -198,7 +198,7 @@ def _check_name(path: Path) -> None:
     if not path.name:
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if "\0" in str(path):
-        raise OSError(errno.EINVAL, "there is a zero byte in the name", str(path))
+        raise OSError(errno.EINVAL, "the name contains a zero byte", str(path))
 
 
 def _beside(target: Path) -> Path:

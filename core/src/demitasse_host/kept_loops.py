@@ -55,14 +55,14 @@ def forget(files: Any, error: Exception) -> None:
                 path.unlink()
     else:  # another numba names them in another way
         files.flush()
-    log.warning("a compiled loop is damaged, and compiled anew: %s (%s)", index, _said(error))
+    log.warning("a saved compiled loop is damaged and is compiled again: %s (%s)", index, _said(error))
 
 
 def tell_lost(folder: str, error: OSError) -> None:
     """Warn, once for each folder, that a loop could not be kept in it."""
     if folder not in _told:
         _told.add(folder)
-        log.warning("compiled loops cannot be kept in %s: %s", folder, error.strerror or error)
+        log.warning("compiled loops cannot be saved in %s: %s", folder, error.strerror or error)
 
 
 def damaged_loops(folder: str | Path) -> tuple[Path, ...]:
@@ -80,7 +80,7 @@ def _check(data: bytes) -> None:
     if data[end : end + len(_SEAL)] == _SEAL:
         length, checksum = struct.unpack(">QI", data[end + len(_SEAL) :])
         if length > end or zlib.crc32(data[end - length : end]) != checksum:
-            raise DamageError("its checksum is another one")
+            raise DamageError("its checksum does not match")
     elif not data.endswith(b"."):  # with which all that is pickled ends
         raise DamageError("it is cut off")
 

@@ -68,7 +68,7 @@ class HostMemory:
         if self._block is None:
             raise ValueError("the memory was closed")
         if offset < 0 or offset + size > self.nbytes:
-            raise ValueError(f"{size} bytes at {offset} do not lie in a block of {self.nbytes}")
+            raise ValueError(f"{size} bytes at {offset} do not fit in a block of {self.nbytes}")
         return self._block[offset : offset + size].view(dtype).reshape(tuple(shape))
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class HostAllocator:
         except (MemoryError, OSError, OverflowError, ValueError) as error:
             known = "unknown" if available is None else f"{available:,}"
             raise MemoryError(
-                f"{self._told}: asked for {nbytes:,} bytes, available are {known}; {self._remedy}"
+                f"{self._told}: asked for {nbytes:,} bytes, available: {known}; {self._remedy}"
             ) from error
         self.allocations += 1
         self.bytes += nbytes

@@ -105,7 +105,7 @@ class _Watch:
                 for number, thread in enumerate(self._threads)
                 if not task.done[number]
             ]
-            log.warning(f"nobody has computed for {now - self._since:.0f} s: {', '.join(where)}")
+            log.warning(f"no worker has computed for {now - self._since:.0f} s: {', '.join(where)}")
 
 
 def _where(frame: FrameType | None) -> str:

@@ -47,10 +47,10 @@ class Expressions:
                 self._made.append((self.stage, int(message[where])))
                 self._numbers[key] = number
                 if one == NOTHING:
-                    raise fault("adds where there is nothing", int(message[where]))
+                    raise fault("adds to elements that hold nothing", int(message[where]))
                 if count > self.ranks:  # so that one is in it twice
                     doubled = self._twice(number)[0]
-                    raise fault(f"rank {doubled} is doubled", int(message[where]))
+                    raise fault(f"rank {doubled} is counted twice", int(message[where]))
             numbers.append(number)
         return np.array(numbers, np.int64)[back]
 

@@ -51,7 +51,9 @@ class Topology:
         turn to the groups of the outermost tier (swCaffe, section V.A). Raises CompositionError for
         more ranks than endpoints, or another order."""
         if not 0 < ranks <= self.endpoints:
-            raise CompositionError(f"{ranks} ranks (valid: 1 to {self.endpoints}, the machine's)")
+            raise CompositionError(
+                f"{ranks} ranks (valid: 1 to {self.endpoints}, as many as the machine has)"
+            )
         if order not in RANK_MAPS:
             raise CompositionError(unknown("order of ranks", order, RANK_MAPS))
         natural = np.arange(ranks)

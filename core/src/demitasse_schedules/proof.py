@@ -113,12 +113,12 @@ def _givers(schedule: Schedule, goal: _Goal, cells: Array) -> Array:
         mine = givers[has[owner, 0] : has[owner, 1]]
         if (mine >= 0).any():
             raise schedule.fault(
-                f"rank {mine.max()} owns some of it, too", int(owner), "start", goal.has[owner]
+                f"rank {mine.max()} owns part of it, too", int(owner), "start", goal.has[owner]
             )
         mine[:] = owner
     if (givers < 0).any():
         cell = int(np.argmin(givers))
-        raise PlanError(f"{schedule.algorithm}: nobody owns element {cells[cell]}")
+        raise PlanError(f"{schedule.algorithm}: no rank owns element {cells[cell]}")
     return givers
 
 
@@ -178,7 +178,7 @@ def _valid(schedule: Schedule, number: int, each: Round, goal: _Goal) -> None:
         raise _fault(schedule, number, each, int(np.argmax(wrong)), "no such peer or elements")
     if not goal.sums and np.any(each.reduces):
         i = int(np.argmax(np.broadcast_to(each.reduces, each.source.shape)))
-        raise _fault(schedule, number, each, i, f"nothing is added in a goal of {schedule.goal}")
+        raise _fault(schedule, number, each, i, f"a schedule for {schedule.goal} must not add")
 
 
 def _unbuffered(schedule: Schedule, number: int, each: Round) -> None:
@@ -196,7 +196,7 @@ def _unbuffered(schedule: Schedule, number: int, each: Round) -> None:
         if waits.any():
             i, other = int(some[np.argmax(waits)]), int(sent[np.argmax(waits)])
             peer = f"{each.source[other]} to {each.target[other]}"
-            raise _fault(schedule, number, each, i, f"deadlock; may wait for what goes from {peer}")
+            raise _fault(schedule, number, each, i, f"deadlock; may wait for the message from {peer}")
 
 
 def _by_moves(schedule: Schedule, goal: _Goal, buffered: bool) -> Proof:
@@ -220,7 +220,7 @@ def _by_moves(schedule: Schedule, goal: _Goal, buffered: bool) -> Proof:
             mine[:] = other
             continue
         if not goal.sums:
-            raise schedule.fault(f"nothing is added in a goal of {schedule.goal}", rank, step, move)
+            raise schedule.fault(f"a schedule for {schedule.goal} must not add", rank, step, move)
         expressions.stage = len(where)
         where.append((rank, step, move))
 
@@ -262,7 +262,7 @@ def _ends(
         which, missing, doubled, stage = found
         i = int(np.argmax(held == which))
         if doubled is not None:
-            raise blame(stage, f"rank {doubled} is doubled")
+            raise blame(stage, f"rank {doubled} is counted twice")
         raise lacks(i, f"rank {missing} is missing")
     if schedule.goal != "allreduce":
         return False

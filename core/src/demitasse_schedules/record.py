@@ -163,10 +163,12 @@ class Schedule:
                 else:
                     at, sent, letter = mail[peer, rank].popleft()
                     if sent[2:] != move[2:]:
-                        raise self.fault(f"meets step {at} of its peer, {sent}", rank, step, move)
+                        raise self.fault(
+                            f"does not match step {at} of its peer, {sent}", rank, step, move
+                        )
                 yield rank, step, move, letter
         for rank in sorted(waiting, key=lambda r: (waiting[r][1].peer in waiting, waiting[r][0], r)):
-            other = waiting.get(waiting[rank][1].peer, "its end, and sends nothing more")
+            other = waiting.get(waiting[rank][1].peer, "its end and sends nothing more")
             raise self.fault(f"deadlock; its peer is at {other}", rank, *waiting[rank])
         for rank, peer in filter(mail.get, mail):
             raise self.fault("the peer never receives it", rank, *mail[rank, peer][0][:2])
@@ -240,8 +242,8 @@ class Algorithm:
             raise PlanError(unknown("goal", goal, self.goals, self.name))
         if ranks < 1 or size < 0 or not 0 <= root < ranks or (chunks is not None and chunks < 1):
             raise PlanError(
-                f"{self.name}: ranks {ranks}, size {size}, root {root}, chunks {chunks} (valid: a rank "
-                f"or more, a size that is not negative, a root among the ranks, a chunk or more)"
+                f"{self.name}: ranks {ranks}, size {size}, root {root}, chunks {chunks} (valid: 1 or "
+                f"more ranks, a size of 0 or more, a root among the ranks, 1 or more chunks)"
             )
         taken = self.chunks(ranks, size) if chunks is None else chunks
         program = InRounds(
@@ -269,13 +271,13 @@ class Algorithm:
             groups = max(1, round(ranks**0.5))
         if isinstance(groups, int):
             if groups < 1:
-                raise PlanError(f"{self.name}: groups of {groups} ranks (valid: a rank or more)")
+                raise PlanError(f"{self.name}: groups of {groups} ranks (valid: 1 or more)")
             return tuple(
                 tuple(range(first, min(first + groups, ranks))) for first in range(0, ranks, groups)
             )
         made = tuple(tuple(map(int, group)) for group in groups if group)
         if sorted(rank for group in made for rank in group) != list(range(ranks)):
-            raise PlanError(f"{self.name}: groups {made} (valid: each of {ranks} ranks in one of them)")
+            raise PlanError(f"{self.name}: groups {made} (valid: each of {ranks} ranks in exactly one)")
         return made
 
     def _order(self, ranks: int, order: Iterable[int] | None) -> tuple[int, ...]:
@@ -283,5 +285,5 @@ class Algorithm:
         if made and sorted(made) != list(range(ranks)):
             raise PlanError(f"{self.name}: order {made} (valid: each of {ranks} ranks once)")
         if made and "groups" in self.options:
-            raise PlanError(f"{self.name}: ranks are mapped by its groups; leave the order out")
+            raise PlanError(f"{self.name}: its groups map the ranks; leave the order out")
         return () if made == tuple(range(ranks)) else made

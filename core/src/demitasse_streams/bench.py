@@ -57,7 +57,8 @@ class Bench:
         finally:
             opened.set()
         expect(
-            not any(late), "the caller, or another stream, was held up by work that it need not wait for"
+            not any(late),
+            "the caller, or another stream, was held up by work that it did not have to wait for",
         )
 
     def soon(self, event: EngineEvent, what: str) -> None:

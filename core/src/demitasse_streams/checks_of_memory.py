@@ -16,7 +16,7 @@ def names_and_places(bench: Bench) -> None:
     expect(isinstance(engine.place, str) and engine.place != "", f"place is {engine.place!r}")
     stream = engine.stream("d2h")
     expect(stream.name == "d2h", f"stream('d2h') has the name {stream.name!r}")
-    expect(engine.stream("d2h") is stream, "stream('d2h') is another one the second time")
+    expect(engine.stream("d2h") is stream, "stream('d2h') is a different object the second time")
     expect(engine.stream("h2d") is not stream, "stream('h2d') is the same as stream('d2h')")
     expect(isinstance(engine.default.name, str), f"the default stream's name is {engine.default.name!r}")
 
@@ -29,7 +29,7 @@ def pinned_memory(bench: Bench) -> None:
     expect(one.flags.c_contiguous and one.flags.writeable, "it is not contiguous and writable")
     expect(not one.any(), "it is not zero")
     one[...] = 1
-    expect(not other.any(), "two of them share their memory")
+    expect(not other.any(), "two of them share memory")
 
 
 def copies(bench: Bench) -> None:
@@ -59,7 +59,7 @@ def copies(bench: Bench) -> None:
                     same = np.asarray(target).tobytes() == values.tobytes()
                     expect(
                         same,
-                        f"{size} {dtype} from {of} to {to} memory came otherwise in {stream.name!r}",
+                        f"{size} {dtype} from {of} to {to} memory arrived changed in {stream.name!r}",
                     )
         # Parts, and arrays of other shapes with as many elements.
         device, host = (
@@ -80,7 +80,7 @@ def copies_between(bench: Bench, elsewhere: Callable[[np.ndarray], Any]) -> None
         source, target = there(values), here(np.zeros(1000))
         stream.copy(target, source)
         stream.synchronise()
-        expect(np.array_equal(np.asarray(target), values), "other values came")
+        expect(np.array_equal(np.asarray(target), values), "other values arrived")
 
 
 def refusals(bench: Bench) -> None:
@@ -102,7 +102,7 @@ def refusals(bench: Bench) -> None:
                 missing = [word for word in words if word not in str(error)]
                 expect(not missing, f"the error does not name {', '.join(missing)}: {error}")
             else:
-                raise AssertionError(f"a copy of another {kind} was taken in {stream.name!r}")
+                raise AssertionError(f"a copy with a different {kind} was accepted in {stream.name!r}")
         stream.synchronise()
         changed = any(np.asarray(target).any() for _, target, _, _ in pairs)
         expect(not changed, f"a target was changed in {stream.name!r}")

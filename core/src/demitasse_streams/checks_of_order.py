@@ -31,7 +31,7 @@ def order_in_a_stream(bench: Bench) -> None:
             stream.copy(device, there)
             stream.copy(back, device)
             stream.call(read)
-        expect(not seen, "calls were made before what they follow was done")
+        expect(not seen, "calls were made before the work they follow was done")
     stream.synchronise()
     expect(
         seen == list(range(rounds)), f"copies and calls came as {seen[:8]}... instead of 0, 1, 2, ..."
@@ -66,7 +66,9 @@ def callers_go_on(bench: Bench) -> None:
         second.copy(back, device)
         after = second.record()
         expect(not opened.is_set() and not called, "work that was held was done")
-        expect(not event.done and not after.done, "an event was reached before what it follows was done")
+        expect(
+            not event.done and not after.done, "an event was reached before the work it follows was done"
+        )
     after.wait()
     expect(called == [1] and back[0] == 7.0, "what was enqueued was not done")
 
@@ -105,7 +107,7 @@ def waits_across_streams(bench: Bench) -> None:
         copied = second.record()
         bench.soon(before, "a copy before the wait")
         expect(bool((early == 5).all()), "an event was reached before the copy before it was done")
-        expect(not copied.done, "what is behind a wait was done before the event was reached")
+        expect(not copied.done, "work behind a wait was done before the event was reached")
     copied.wait()
     expect(
         bool((back == 3).all()), "a copy behind a wait took what was there before the event was reached"

@@ -60,7 +60,7 @@ def errors_of_calls(bench: Bench) -> None:
     other, back = bench.engine.stream("other"), bench.pinned(np.zeros(3))
     other.copy(back, bench.pinned(np.ones(3)))
     other.synchronise()
-    expect(bool(back.all()), "another stream did nothing any more")
+    expect(bool(back.all()), "another stream stopped working")
 
 
 def as_if_one_after_the_other(bench: Bench) -> None:
@@ -102,7 +102,7 @@ def entangled(bench: Bench, seed: int, streams: int, buffers: int, steps: int) -
         stream.synchronise()
     for number, (array, values) in enumerate(zip(arrays, expected, strict=True)):
         same = np.array_equal(np.asarray(array), values)
-        expect(same, f"buffer {number} of {buffers} is otherwise after {steps} steps (seed {seed})")
+        expect(same, f"buffer {number} of {buffers} is wrong after {steps} steps (seed {seed})")
 
 
 def any_thread_enqueues(bench: Bench) -> None:
@@ -215,7 +215,7 @@ def use_after_close(bench: Bench) -> None:
             use()
         except RuntimeError:
             continue
-        raise AssertionError(f"{name} was taken")
+        raise AssertionError(f"{name} was accepted")
     expect(not done, "a call was made")
 
 

@@ -213,8 +213,8 @@ def test_shared_zeros_that_cannot_be_had_are_said_on_every_rank(on_ranks: Callab
     output = on_ranks(2, script)
     for said in (
         "DataError shared memory holds numbers, not elements of type object",
-        "DataError a shape is of whole numbers from 0 on, not -1",
-        "DataError a shape is of whole numbers from 0 on, not 2.5",
+        "DataError a shape must be whole numbers, 0 or more, not -1",
+        "DataError a shape must be whole numbers, 0 or more, not 2.5",
         "WorkerError the ranks ask for different arrays: rank 0 4x5 float32; rank 1 4x6 float32",
         "MemoryError shared:node: asked for 562,949,953,421,312 bytes: rank",
     ):
@@ -253,7 +253,7 @@ def test_what_cannot_be_summed_is_said_on_every_rank(on_ranks: Callable[..., str
         "DataError allreduce sums NumPy arrays in place, not list",
         "DataError allreduce cannot add elements of type <U1",
         "DataError allreduce cannot add elements of type object",
-        "DataError allreduce sums in place, and the array is read-only",
+        "DataError allreduce sums in place, but the array is read-only",
         "'ring'",
         "not float16",
         "DataError MPI has no type for elements of >f4",

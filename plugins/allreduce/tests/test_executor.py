@@ -191,7 +191,7 @@ def test_arrays_and_communicators_that_do_not_fit_are_said(on_ranks: Callable[..
             print(error)
     """
     output = on_ranks(1, script)
-    assert "a schedule for 2 ranks, a communicator of 1" in output
+    assert "a schedule for 2 ranks, but a communicator of 1" in output
     assert "ring of 10 elements: an array of shape (9,)" in output
 
 

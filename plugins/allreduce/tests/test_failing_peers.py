@@ -144,7 +144,8 @@ def train(tmp_path: Path, survivors_live: list[str]) -> Callable[..., Run]:
         pytest.param(
             signal.SIGSTOP,
             2,
-            r"is silent for [\d.]+ s: stopped, or its host is down; last heard of at iteration \d+",
+            r"has been silent for [\d.]+ s: stopped, or its host is down; last heard of at iteration "
+            r"\d+",
             marks=pytest.mark.slow,
         ),
     ],

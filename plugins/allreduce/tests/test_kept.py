@@ -82,7 +82,7 @@ def test_what_was_trained_before_a_torn_picture_is_kept(
     told = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
     assert [kind for kind, _ in told] == ["WorkerError", "DataError"]
     for _, words in told:
-        assert "37.ppm" in words and f"; iteration 3 is kept in {kept}" in words
+        assert "37.ppm" in words and f"; iteration 3 is saved in {kept}" in words
     assert told[0][1].startswith("rank 1 of 2 (host ")
     with compose() as runtime:
         alone = runtime.trainer(folder / "solver.prototxt", precision="f64")

@@ -279,7 +279,7 @@ def test_memory_of_a_block_is_zero_aligned_and_bounded(on_ranks: Callable[..., s
         print(error)
     """
     output = on_ranks(1, script)
-    assert "4 bytes at 2999999 do not lie in a block of 3000000" in output
+    assert "4 bytes at 2999999 do not fit in a block of 3000000" in output
     assert "the memory was closed" in output
 
 

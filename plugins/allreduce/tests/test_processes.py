@@ -80,7 +80,8 @@ def test_a_stopped_process_is_named_by_all_others(failing: Callable[..., Met], v
 
 def test_a_process_that_does_not_get_on_is_named(failing: Callable[..., Met]) -> None:
     words = (
-        "has stalled: alive, but for 3 s it has not got on; last heard of at iteration 17, layer conv3"
+        "has stalled: it is alive, but has made no progress for 3 s; last heard of at iteration 17, "
+        "layer conv3"
     )
     survivors_name(failing("hangs", 1), 1, words)
 
@@ -129,7 +130,7 @@ def test_those_that_may_be_lost_are_and_the_others_go_on(
     if how == "stops":  # it goes on, and hears that the others have done so without it
         assert victim is not None
         assert "rank 2 of 3" in victim["error"]
-        assert "this process, is silent for " in victim["error"]
+        assert "this process, has been silent for " in victim["error"]
 
 
 def test_process_0_may_not_be_lost(failing: Callable[..., Met]) -> None:
@@ -178,7 +179,7 @@ for length in (0, 1, 100_000):
 try:
     with_all.gather({"loss": {1, 2}})
 except PluginError as error:
-    assert "set '{1, 2}' is no plain data" in str(error), error
+    assert "set '{1, 2}' is not plain data" in str(error), error
 else:
     raise AssertionError("a set was taken")
 
@@ -328,7 +329,7 @@ def test_a_launcher_of_another_mpi_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(processes.launch, "started", lambda: found)
     monkeypatch.setattr(library, "start", lambda: alone)
     for spoken, told in (
-        ("pmix", "another MPI's"),
+        ("pmix", "belongs to another MPI"),
         (None, "told MPI nothing.*, or with srun --mpi=pmi2"),
     ):
         if spoken is None:

@@ -267,9 +267,9 @@ def test_mistakes_are_named_with_what_is_valid() -> None:
         algorithm("rign")
     with pytest.raises(PlanError, match="recursive-doubling: unknown goal 'reduce'"):
         schedule("recursive-doubling", 4, 10, goal="reduce")
-    with pytest.raises(PlanError, match=r"two-level: groups .* \(valid: each of 4 ranks in one of them"):
+    with pytest.raises(PlanError, match=r"two-level: groups .* \(valid: each of 4 ranks in exactly one"):
         schedule("two-level", 4, 10, groups=[[0, 1], [1, 2, 3]])
     with pytest.raises(PlanError, match="chain-chain: groups of 0 ranks"):
         schedule("chain-chain", 4, 10, groups=0)
-    with pytest.raises(PlanError, match="two-level: ranks are mapped by its groups"):
+    with pytest.raises(PlanError, match="two-level: its groups map the ranks"):
         schedule("two-level", 4, 10, order=[3, 2, 1, 0])

@@ -78,8 +78,8 @@ def test_options_have_defaults() -> None:
             "'ring' has no reduction to one rank, which SC-B needs",
         ),
         ({"lower": "ring"}, "lower = 'ring' has no reduction"),
-        ({"algorithm": "ring", "lower": "chain"}, "beside lower and upper"),
-        ({"algorithm": "ring", "chain": 2}, "has one level, for which chain and members mean nothing"),
+        ({"algorithm": "ring", "lower": "chain"}, "conflicts with lower and upper"),
+        ({"algorithm": "ring", "chain": 2}, "has one level, so chain and members do not apply"),
     ],
 )
 def test_wrong_options_are_named_with_what_is_valid(given: dict[str, Any], says: str) -> None:
@@ -111,9 +111,9 @@ def of_processes(*inner: Level) -> Machine:
 
 
 def test_threads_need_a_sync_of_their_own() -> None:
-    with pytest.raises(CompositionError, match=r'have threads among them.*plugin = "reference"'):
+    with pytest.raises(CompositionError, match=r'include threads; .*plugin = "reference"'):
         plugin.gradient_sync(group(of_processes(), {}, Team(2)))
-    with pytest.raises(CompositionError, match="its 2 siblings there are threads of one"):
+    with pytest.raises(CompositionError, match="the 2 siblings here are threads of one"):
         plugin.gradient_sync(group(of_processes(), {}, Team(2), remote=False))
 
 
@@ -130,7 +130,7 @@ def test_two_levels_of_processes_need_one_sync() -> None:
 
 
 def test_processes_of_another_kind_are_refused() -> None:
-    with pytest.raises(CompositionError, match="processes that MPI joins, not those of Several"):
+    with pytest.raises(CompositionError, match="processes that MPI connects, not those of Several"):
         plugin.gradient_sync(group(of_processes(), {}))
 
 

@@ -86,7 +86,7 @@ def test_several_bottoms_share_a_convolutions_kernels(build: Any) -> None:
         ("num_output: 4", "needs a kernel_size"),
         ("num_output: 4 kernel_size: 0", r"kernel_size \(0, 0\) is not positive"),
         ("num_output: 4 kernel_size: 3 stride: 0", r"stride \(0, 0\) is not positive"),
-        ("num_output: 4 kernel_size: 3 kernel_h: 3", "kernel_size and kernel_h or kernel_w exclude"),
+        ("num_output: 4 kernel_size: 3 kernel_h: 3", "kernel_size and kernel_h or kernel_w cannot"),
         ("num_output: 4 kernel_h: 3", "needs both kernel_h and kernel_w"),
         ("num_output: 4 kernel_size: 3 kernel_size: 3 kernel_size: 3", "3 numbers for 2 spatial axes"),
         ("num_output: 4 kernel_size: 3 group: 2", "group 2 does not divide 3 input channels"),
@@ -162,7 +162,7 @@ def test_a_second_top_of_maximum_pooling_is_the_place(build: Any) -> None:
     ("parameters", "message"),
     [
         ("stride: 2", "needs a kernel_size"),
-        ("global_pooling: true kernel_size: 2", "give no kernel_size"),
+        ("global_pooling: true kernel_size: 2", "leave kernel_size out"),
         ("global_pooling: true pad: 1", "pad 0 and stride 1"),
         ("kernel_size: 2 stride: 0", "not positive"),
         ("kernel_size: 2 pad: 2", "pad of 2 is not smaller than the window"),

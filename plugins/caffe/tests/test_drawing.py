@@ -264,7 +264,7 @@ def test_what_is_read_over_is_told(tmp_path: Path) -> None:
     net = tmp_path / "net.prototxt"
     net.write_text(f'engine: "MKLDNN"\n{NET}')
     done = CliRunner().invoke(command, [str(net), str(tmp_path / "net.svg")])
-    assert f"{net}: without effect here, of Intel's fork: engine (line 1)\n" in done.output
+    assert f"{net}: fields of Intel's fork that have no effect here: engine (line 1)\n" in done.output
 
 
 def test_what_a_fork_has_in_caffes_layers_is_said_to_be_left_out(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_what_a_fork_has_in_caffes_layers_is_said_to_be_left_out(tmp_path: Path)
     )
     done = CliRunner().invoke(command, [str(net), str(tmp_path / "net.svg")])
     assert done.exit_code == 0
-    assert "drawn as if it were not there: " in done.output
+    assert "ignored in the drawing: " in done.output
     assert "layer 'p': unknown value of pool 'AVE_X'" in done.output
 
 
@@ -292,6 +292,6 @@ def test_a_picture_of_another_kind_is_refused_before_it_is_drawn(tmp_path: Path)
     net.write_text(NET)
     done = CliRunner().invoke(command, [str(net), str(target)])
     assert done.exit_code == 2
-    assert f"say {target.with_suffix('.svg')}" in done.output
+    assert f"name {target.with_suffix('.svg')}" in done.output
     assert not target.exists()
-    assert "say small.svg" in CliRunner().invoke(command, [str(net), "."]).output
+    assert "name small.svg" in CliRunner().invoke(command, [str(net), "."]).output

@@ -25,34 +25,40 @@ SOLVER = 'net: "net.prototxt"\nbase_lr: 0.1\nlr_policy: "fixed"\nmax_iter: 10\n'
     [
         (
             'engine: "MKLDNN"\n' + INPUT,
-            r"net\.prototxt: without effect here, of Intel's fork: engine \(",
+            r"net\.prototxt: fields of Intel's fork that have no effect here: engine \(",
         ),
         (
             INPUT + "bn_stats_batch_size: 32",
-            r"Intel's fork: bn_stats_batch_size \(line 2; each worker normalises by all of its "
+            r"Intel's fork that have no effect here: bn_stats_batch_size \(line 2; each worker "
+            r"normalises by all of its "
             r"samples\)$",
         ),
         (
             INPUT + 'layer { name: "r" type: "ReLU" bottom: "data" top: "r"\n'
             'engine: "MKL2017"\nrelu_param { engine: MKLDNN fuse: true } }',
-            r"Intel's fork: engine \(line 3 and 1 more\), fuse \(line 4\)$",
+            r"Intel's fork that have no effect here: engine \(line 3 and 1 more\), fuse \(line 4\)$",
         ),
         (
             "default_forward_type: FLOAT16 default_forward_math: FLOAT\n" + INPUT,
-            r"NVIDIA's fork: default_forward_type \(line 1\), default_forward_math \(line 1\)$",
+            r"NVIDIA's fork that have no effect here: default_forward_type \(line 1\), "
+            r"default_forward_math \(line 1\)$",
         ),
         (INPUT + "compile_net_state { is_init: true kept_bn_layers: 'a' }", r"compile_net_state"),
-        (INPUT + "mem_param { optimize_train: true }", r"of the fork of TSN: mem_param"),
-        (INPUT + "richness: 1000", r"of the fork of TSN: richness \(line 2\)$"),
+        (
+            INPUT + "mem_param { optimize_train: true }",
+            r"of the fork of TSN that have no effect here: mem_param",
+        ),
+        (INPUT + "richness: 1000", r"of the fork of TSN that have no effect here: richness \(line 2\)$"),
         (
             INPUT + 'layer { name: "m" type: "MemoryData" top: "m" include { phase: TEST }\n'
             'source_class: "com.yahoo.ml.caffe.LMDB" memory_data_param { source: "file:mnist_lmdb" } }',
-            r"CaffeOnSpark: source_class \(line 3; .* a Data layer reads an LMDB\), source \(line 3\)$",
+            r"CaffeOnSpark that have no effect here: source_class \(line 3; .* a Data layer reads an "
+            r"LMDB\), source \(line 3\)$",
         ),
         (
             INPUT + 'layer { name: "c" type: "Convolution" bottom: "data" top: "c"\n'
             "convolution_param { num_output: 2 engine: SPATIAL relu: false } }",
-            r"the OpenCL branch: engine \(line 3\)$",
+            r"the OpenCL branch that have no effect here: engine \(line 3\)$",
         ),
     ],
 )
@@ -72,7 +78,10 @@ def test_a_list_of_deblurnet_that_has_no_labels_says_so(read: Any) -> None:
 
 def test_layers_of_the_form_before_2014_may_have_them_too(read: Any) -> None:
     text = 'layers { name: "d" type: DUMMY_DATA top: "d" forward_type: FLOAT16 }'
-    assert "NVIDIA's fork: forward_type (line 1)" in read(text).net("train").notes[0]
+    assert (
+        "NVIDIA's fork that have no effect here: forward_type (line 1)"
+        in read(text).net("train").notes[0]
+    )
 
 
 def test_a_solvers_fields_are_noted_too(read: Any, tmp_path: Path) -> None:
@@ -81,8 +90,8 @@ def test_a_solvers_fields_are_noted_too(read: Any, tmp_path: Path) -> None:
         SOLVER + 'solver_data_type: FLOAT16\nengine: "MKLDNN"\nlarc_turbo: false', "s.prototxt"
     ).solver()
     assert [note.partition(": ")[2] for note in solver.notes] == [
-        "without effect here, of NVIDIA's fork: solver_data_type (line 5)",
-        "without effect here, of Intel's fork: engine (line 6)",
+        "fields of NVIDIA's fork that have no effect here: solver_data_type (line 5)",
+        "fields of Intel's fork that have no effect here: engine (line 6)",
     ]
 
 
@@ -97,7 +106,8 @@ def test_a_solvers_fields_are_noted_too(read: Any, tmp_path: Path) -> None:
         ("momentum_policy: 'poly'", r"momentum_policy is a field of NVIDIA's fork, .*: the momentum ch"),
         (
             'lr_policy: "plateau"',
-            r"s\.prototxt:3: lr_policy: 'plateau' is of SSD's fork, where the rate .* \(valid: exp,",
+            r"s\.prototxt:3: lr_policy: 'plateau' is a policy of SSD's fork, where the rate .* \(valid: "
+            r"exp,",
         ),
         ("kernel_shape_decay: 0.1", r"kernel_shape_decay is a field of SkimCaffe"),
     ],
@@ -200,9 +210,11 @@ def test_in_a_net_with_unknown_types_the_error_is_about_the_type(read: Any) -> N
 
 
 def test_an_old_type_of_a_fork_is_told_as_that(read: Any) -> None:
-    with pytest.raises(ModelError, match=r"'v' \(BOX_DATA\): .* which is of the fork of caffe-yolo;"):
+    with pytest.raises(
+        ModelError, match=r"'v' \(BOX_DATA\): .* which belongs to the fork of caffe-yolo;"
+    ):
         read('layers { name: "v" type: BOX_DATA top: "v" }')
-    with pytest.raises(ModelError, match=r"type 'ROIWARPING', which is of MNC's fork;"):
+    with pytest.raises(ModelError, match=r"type 'ROIWARPING', which belongs to MNC's fork;"):
         read('layers { name: "c" type: ROIWARPING pooling_param { pool: MAX } }')
 
 
@@ -233,7 +245,7 @@ def test_another_pooling_of_regions_is_not_taken_for_the_one_here(tmp_path: Path
     path.write_text(INPUT + 'layer { name: "r" type: "ROIWarping" bottom: "data" top: "r" }')
     with (
         compose(plugins=["-tuning"]) as runtime,
-        pytest.raises(ModelError, match=r"'ROIWarping', which is of MNC's fork,") as told,
+        pytest.raises(ModelError, match=r"'ROIWarping': it belongs to MNC's fork and") as told,
     ):
         runtime.net(path)
     assert "ROIPooling" not in str(told.value)
@@ -252,7 +264,7 @@ def test_a_type_that_a_plugin_has_is_nobody_elses(read: Any) -> None:
         (
             "layer.c.cudnn_math_override",
             "1",
-            r"is a field of NVIDIA's fork, not of Caffe, and is without",
+            r"is a field of NVIDIA's fork, not of Caffe, and has no effect",
         ),
         (
             "layer.c.convolution_param.engine",
@@ -291,7 +303,9 @@ def test_a_conversion_leaves_them_out_and_says_so(tmp_path: Path) -> None:
     source.write_text('engine: "MKLDNN"\n' + INPUT)
     with compose(plugins=["caffe"]) as runtime:
         record = convert_model(runtime, source, tmp_path / "new.prototxt")
-    assert record["notes"] == [f"{source}: without effect here, of Intel's fork: engine (line 1)"]
+    assert record["notes"] == [
+        f"{source}: fields of Intel's fork that have no effect here: engine (line 1)"
+    ]
     assert "engine" not in (tmp_path / "new.prototxt").read_text()
 
 

@@ -35,8 +35,11 @@ def test_axes_are_transposed(run: Any) -> None:
 @pytest.mark.parametrize(
     ("layers", "said"),
     [
-        ("type: 'Reverse' bottom: 'x' top: 'y' reverse_param { axis: 2 }", "axis } 2 is no axis of"),
-        ("type: 'Reverse' bottom: 'x' top: 'y' reverse_param { axis: -1 }", "axis } -1 is no axis of"),
+        ("type: 'Reverse' bottom: 'x' top: 'y' reverse_param { axis: 2 }", "axis } 2 is not an axis of"),
+        (
+            "type: 'Reverse' bottom: 'x' top: 'y' reverse_param { axis: -1 }",
+            "axis } -1 is not an axis of",
+        ),
         ("type: 'Transpose' bottom: 'x' top: 'y' transpose_param { dim: 1 }", r"dim } \[1\] does not"),
         ("type: 'Transpose' bottom: 'x' top: 'y' transpose_param { dim: 1 dim: 1 }", "does not name"),
     ],
@@ -114,7 +117,7 @@ def test_channels_are_dealt_out_by_groups(groups: int, run: Any) -> None:
         ),
         (
             "layer { name: 'c' type: 'Axpy' bottom: 'x' bottom: 'x' bottom: 'x' top: 'y' }",
-            "no number for each channel",
+            "does not have a number for each channel",
         ),
         (
             "layer { name: 'c' type: 'ShuffleChannel' bottom: 'x' top: 'y' "
@@ -267,7 +270,7 @@ def test_segnets_normalisation_tells_the_batchs_mean_and_variance(tmp_path: Path
             net.close()
         path.write_text(given + text.format("", "bn_mode: INFERENCE"))
         with pytest.raises(
-            demitasse.ModelError, match=r"has further tops, .* in SegNet's mode LEARN alone"
+            demitasse.ModelError, match=r"has further tops, .* only in SegNet's mode LEARN"
         ):
             runtime.net(path)
 
@@ -364,13 +367,16 @@ def test_maxima_are_put_back_where_they_were(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("scale_h: 2", r"layer 'u' .Upsample.: upsample_param { scale_h } needs the other side's, too"),
-        ("upsample_w: 6", r"{ upsample_w } needs the other side's"),
+        (
+            "scale_h: 2",
+            r"layer 'u' .Upsample.: upsample_param { scale_h } also needs the one of the other side",
+        ),
+        ("upsample_w: 6", r"{ upsample_w } also needs the one of"),
         ("scale: 3 pad_out_h: true", r"pad_out_h and pad_out_w are for a scale of 2, not \[3, 3\]"),
-        ("scale: 0", "makes an image of 0 x 0"),
+        ("scale: 0", "would make an image of 0 x 0"),
         (
             "scale: 1",
-            r"layer 'u' .Upsample.: .* is no place in 3 x 4 .valid: whole numbers from 0 to 11",
+            r"layer 'u' .Upsample.: .* is not a place in 3 x 4 .valid: whole numbers from 0 to 11",
         ),
     ],
 )
@@ -428,12 +434,12 @@ def test_reorganised_maps_are_darknets(
         ("Permute", "permute_param { order: 1 order: 1 }", r"order \[1, 1\] does not name axes"),
         ("Permute", "permute_param { order: 4 }", r"order \[4\] does not name axes"),
         ("Interp", "interp_param { height: 3 }", "needs height and width, zoom_factor or shrink_factor"),
-        ("Interp", "interp_param { zoom_factor: 0 }", "zoom_factor } is not 1 or more"),
-        ("Interp", "interp_param { height: 0 width: 3 }", "makes an image of 0 x 3"),
+        ("Interp", "interp_param { zoom_factor: 0 }", "zoom_factor } must be 1 or more"),
+        ("Interp", "interp_param { height: 0 width: 3 }", "would make an image of 0 x 3"),
         (
             "Interp",
             "interp_param { zoom_factor: 2 pad_beg: -5 }",
-            "pad_beg -5 and pad_end 0 do not leave",
+            "pad_beg -5 and pad_end 0 leave nothing",
         ),
     ],
 )

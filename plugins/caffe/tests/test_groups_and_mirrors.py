@@ -93,22 +93,22 @@ def test_lengths_that_were_taken_away_come_back(run: Any) -> None:
             {"x": (2, 6, 3)},
             "eps -1.0 is not a number >= 0",
         ),
-        ("type: 'Flip' bottom: 'x' top: 'y'", {"x": (2, 6, 3)}, "mirrors images, of four axes; its"),
+        ("type: 'Flip' bottom: 'x' top: 'y'", {"x": (2, 6, 3)}, r"mirrors images .four axes.; its"),
         (
             "type: 'ChannelScale' bottom: 'x' bottom: 'w' top: 'y'",
             {"x": (2, 6, 3), "w": (2, 1, 6)},
-            r"second bottom w \(2x1x6 float32\) has not one number for each place of x",
+            r"second bottom w \(2x1x6 float32\) does not have one number for each place of x",
         ),
         (
             "type: 'BroadcastMul' bottom: 'x' bottom: 'w' top: 'y'",
             {"x": (2, 6, 3), "w": (2, 3)},
-            r"bottom w \(2x3 float32\) has not one number for each channel of x",
+            r"bottom w \(2x3 float32\) does not have one number for each channel of x",
         ),
         (
             "type: 'ROIPooling' bottom: 'x' bottom: 'w' top: 'y' "
             "roi_pooling_param { pooled_h: 2 pooled_w: 2 pad_ratio: 0.25 }",
             {"x": (2, 6, 3, 3), "w": (2, 5)},
-            "pad_ratio 0.25, of MS-CNN's fork, is not 0: .* ROIAlign",
+            "pad_ratio 0.25, of MS-CNN's fork, must be 0: .* ROIAlign",
         ),
     ],
 )
@@ -139,5 +139,5 @@ def test_the_form_before_2014_has_deeplabs_layers_too(read: Any) -> None:
     assert net.layers[2].parameters.interp_param.shrink_factor == 8
     assert net.layers[4].parameters.loss_param.ignore_label == 255
     assert list(net.layers[5].parameters.seg_accuracy_param.ignore_label) == [255]
-    assert "DeepLab's older fork: strict_dim (line 4)" in net.notes[0]
+    assert "DeepLab's older fork that have no effect here: strict_dim (line 4)" in net.notes[0]
     assert read(text).net("test").foreign == {"MatWrite": "DeepLab's older fork"}

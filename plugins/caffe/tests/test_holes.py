@@ -90,7 +90,7 @@ def test_holes_become_dilation(windows: str, dilation: list[int], read: Read) ->
             "hole_h: 2 hole_w: 3 dilation: [3, 2]",
             "hole_h: 2, hole_w: 3 and dilation: 3, 2 differ; give dilation alone$",
         ),
-        ("hole: 2 hole_w: 2", "hole: 2, hole_w: 2: hole is of both axes; give dilation$"),
+        ("hole: 2 hole_w: 2", "hole: 2, hole_w: 2: hole applies to both axes; give dilation$"),
     ],
 )
 def test_holes_that_differ_from_dilation_are_told(windows: str, message: str, read: Read) -> None:

@@ -108,16 +108,16 @@ def test_a_value_of_another_kind_is_another_modules(
 @pytest.mark.parametrize(
     ("named", "text", "message"),
     [
-        (PROPOSAL, "feat_stride", "cannot do with param_str 'feat_stride'"),
+        (PROPOSAL, "feat_stride", "cannot use param_str 'feat_stride'"),
         (
             PROPOSAL,
             "'scales': [16]",
-            "ProposalLayer cannot do with param_str .*: it has no 'feat_stride'",
+            "ProposalLayer cannot use param_str .*: it has no 'feat_stride'",
         ),
-        (PROPOSAL, "'feat_stride': __import__('os').abort()", "cannot do with param_str"),
-        (PROPOSAL, "{'feat_stride': -1}", "cannot do with param_str"),
-        (DROPOUT, "{'phase': 'TEST', 'p': '1'}", "cannot do with param_str"),
-        (DROPOUT, "[1]", "cannot do with param_str"),
+        (PROPOSAL, "'feat_stride': __import__('os').abort()", "cannot use param_str"),
+        (PROPOSAL, "{'feat_stride': -1}", "cannot use param_str"),
+        (DROPOUT, "{'phase': 'TEST', 'p': '1'}", "cannot use param_str"),
+        (DROPOUT, "[1]", "cannot use param_str"),
         (PROPOSAL, "{'feat_stride': " + "[" * 3000, r"\(3,018 characters\): .*nested"),
         (PROPOSAL, '{\\"feat_stride\\": ' + "[" * 3000, r"\(3,018 characters\): .*nested"),
         (PROPOSAL, "'feat_stride': " + "-" * 100_000 + "1", "it is nested too deep"),

@@ -78,7 +78,7 @@ def test_a_mean_is_one_number_or_one_a_channel(build: Any) -> None:
 def test_a_mean_file_that_is_not_finite_is_named(build: Any, tmp_path: Path) -> None:
     write_blob(tmp_path / "mean.binaryproto", np.array([[[1.0]], [[np.inf]], [[2.0]]]))
     with pytest.raises(
-        ModelError, match=r":1: layer 'd' .*mean.binaryproto: is no mean: it has 1 of 3 num"
+        ModelError, match=r":1: layer 'd' .*mean.binaryproto: is not a mean: it has 1 of 3 num"
     ):
         build(data(transform="transform_param { mean_file: 'mean.binaryproto' }"))
 
@@ -94,9 +94,9 @@ def test_a_mean_file_lies_beside_the_net_or_is_missed_by_name(
     assert np.sort(graph.constants["d.mean"].mean(axis=(1, 2))) == pytest.approx(
         [113.9, 123.0, 125.3], abs=0.1
     )
-    with pytest.raises(ModelError, match=r":1: layer 'd' \(Data\): mean_file 'meen.*' is not there"):
+    with pytest.raises(ModelError, match=r":1: layer 'd' \(Data\): mean_file 'meen.*' was not found"):
         build(data(transform="transform_param { mean_file: 'meen.binaryproto' }"))
-    with pytest.raises(ValueError, match="mean_file and mean_value exclude"):
+    with pytest.raises(ValueError, match="mean_file and mean_value cannot be"):
         build(data(transform="transform_param { mean_file: 'mean.binaryproto' mean_value: 1 }"))
 
 

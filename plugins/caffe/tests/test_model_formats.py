@@ -198,7 +198,7 @@ def test_weights_that_are_there_already_are_not_written_again(tmp_path: Path, su
     model_writer(state, weights)
     assert model.stat().st_ino == before
     weights.parameters["z"][1][0] += 1
-    with pytest.raises(ModelError, match=r"x\.caffemodel.*: is there with other weights than the state"):
+    with pytest.raises(ModelError, match=r"x\.caffemodel.*: exists with other weights than the state"):
         model_writer(state, weights)
     model_writer(model, weights)
     model_writer(state, weights)
@@ -267,7 +267,7 @@ def test_an_order_that_shapes_do_not_tell_is_left_to_the_net(tmp_path: Path) -> 
 
 
 def test_weights_without_an_iteration_are_no_state(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"x\.solverstate: the weights know no iteration"):
+    with pytest.raises(ModelError, match=r"x\.solverstate: the weights have no iteration"):
         model_writer(tmp_path / "x.solverstate", Weights({"a": [np.ones(2, np.float32)]}))
     assert not list(tmp_path.iterdir())
 
@@ -290,7 +290,9 @@ def test_a_history_of_another_length_or_shape_is_told(tmp_path: Path, suffix: st
         weights_of(path)
     other = made(("z", [(4, 3, 2, 2), (9,)]), *NET[1:])
     model_writer(model, Weights(other))
-    with pytest.raises(ModelError, match=r"layer 'z', parameter 1 has shape \(4,\), the parameter \(9,"):
+    with pytest.raises(
+        ModelError, match=r"layer 'z', parameter 1 has shape \(4,\), but the parameter has \(9,"
+    ):
         weights_of(path)
 
 
@@ -299,15 +301,18 @@ def test_a_history_of_another_length_or_shape_is_told(tmp_path: Path, suffix: st
     [
         (
             lambda f: f.create_dataset("data/a/0", (1 << 40,), "f4"),
-            "of which the file does not hold all",
+            "but the file does not hold all of them",
         ),
         (lambda f: f.create_dataset("data/a/0", (1 << 40,), "f4", chunks=(1 << 20,)), "not hold all"),
-        (lambda f: f.create_dataset("data/a/0", data=np.bytes_("text")), "which are no numbers"),
+        (
+            lambda f: f.create_dataset("data/a/0", data=np.bytes_("text")),
+            "which is not a type of numbers",
+        ),
         (
             lambda f: f.create_dataset(
                 "data/a/0", (4,), "f4", external=[("/etc/hostname", 0, h5py.h5f.UNLIMITED)]
             ),
-            "lies in another file",
+            "is stored in another file",
         ),
         (lambda f: f.create_group("data").create_group("a"), "hold no weights"),
         (lambda f: f.__setitem__("data/a", h5py.ExternalLink("other.h5", "/data")), "hold no weights"),

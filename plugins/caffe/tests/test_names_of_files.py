@@ -49,5 +49,5 @@ def test_what_is_nobodys_is_said_with_the_suffixes_that_are_known(
     (tmp_path / "x.doc").write_bytes(content)
     with demitasse.compose(plugins=PLUGINS) as runtime, pytest.raises(ModelError) as told:
         runtime.read(tmp_path / "x.doc")
-    assert "no composed plugin reads such content" in str(told.value)
+    assert "no composed plugin can read this file" in str(told.value)
     assert ".prototxt" in str(told.value)

@@ -351,7 +351,7 @@ def test_an_override_does_not_change_the_file_for_the_next(read: Any) -> None:
     ("key", "value", "message"),
     [
         ("layer.dtaa.data_param.source", "x", r"unknown layer 'dtaa'; did you mean 'data'\?"),
-        ("layer.data", "x", r"names a layer and none of its fields: layer\.data\.FIELD is set"),
+        ("layer.data", "x", r"names a layer but none of its fields: set layer\.data\.FIELD"),
         ("layer.data.data_parm.source", "x", r"field of LayerParameter 'data_parm'; .*'data_param'"),
         ("layer.data.data_param.surce", "x", r"field of DataParameter 'surce'; did you mean 'source'"),
         ("layer.data.data_param.batch_size", "many", r"'many' is not a whole number that batch_size"),

@@ -100,7 +100,7 @@ def test_channels_come_first_or_last(image: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (lambda x: toimage(np.zeros((2, 5, 6))), "shape \\(2, 5, 6\\) is no image"),
+        (lambda x: toimage(np.zeros((2, 5, 6))), "shape \\(2, 5, 6\\) is not an image"),
         (lambda x: imsave("never.png", np.zeros((3, 5, 6))), "6 channels"),
         (lambda x: toimage(x * 1j), "complex"),
         (lambda x: toimage(x, mode="L"), "mode 'L' of 3 channels"),

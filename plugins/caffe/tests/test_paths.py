@@ -60,9 +60,9 @@ def test_a_working_directory_that_was_deleted_is_left_out(tree: Path) -> None:
         assert find("net.prototxt", solver(tree))[0] == net
         assert given(net) == located(net, solver(tree)) == net
         assert given("digits:train") == "digits:train"
-        with pytest.raises(ModelError, match=r"'n.prototxt' is not there; .*; the working directory is"):
+        with pytest.raises(ModelError, match=r"'n.prototxt' was not found; .*; the working directory"):
             find_file("n.prototxt", solver(tree), "net")
-        with pytest.raises(ModelError, match="; the working directory is no longer there"):
+        with pytest.raises(ModelError, match="; the working directory no longer exists"):
             find_file("n.prototxt", "solver.prototxt", "net")
     finally:
         here.mkdir()
@@ -83,7 +83,7 @@ def test_a_path_of_another_project_is_found_by_its_bare_name(tree: Path) -> None
 
 
 def test_a_missing_file_lists_what_was_tried_and_the_nearest_name(tree: Path) -> None:
-    with pytest.raises(ModelError, match=r"net 'nett\.prototxt' is not there; tried /.*, nett\.") as e:
+    with pytest.raises(ModelError, match=r"net 'nett\.prototxt' was not found; tried /.*, nett\.") as e:
         find_file("nett.prototxt", solver(tree), "net")
     assert f"did you mean '{solver(tree).with_name('net.prototxt')}'" in str(e.value)
 
@@ -241,15 +241,15 @@ def test_a_file_that_is_found_elsewhere_than_is_written_is_told(read: Any, tmp_p
         'data_param { source: "/data/someone/caffe/data/x_lmdb" batch_size: 1 } }'
     )
     path = tmp_path / "net.prototxt"
-    told = f"source '/data/someone/caffe/data/x_lmdb' is not there; taken is {tmp_path / 'data/x_lmdb'}"
+    told = f"source '/data/someone/caffe/data/x_lmdb' was not found; using {tmp_path / 'data/x_lmdb'}"
     assert read(data).net("train").notes == (f"{path}:1: layer 'd': {told}",)
     own = data.replace("/data/someone/caffe", str(tmp_path))
     assert read(own).net("train").notes == ()
     read(data)
     solver = 'net: "/data/someone/caffe/net.prototxt"\nbase_lr: 1 lr_policy: "fixed"'
     assert read(solver, "solver.prototxt").solver().notes == (
-        f"{tmp_path / 'solver.prototxt'}:1: net: file '/data/someone/caffe/net.prototxt' is not there; "
-        f"taken is {path}",
+        f"{tmp_path / 'solver.prototxt'}:1: net: file '/data/someone/caffe/net.prototxt' was not found; "
+        f"using {path}",
     )
 
 

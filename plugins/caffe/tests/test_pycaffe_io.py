@@ -57,13 +57,13 @@ def test_an_open_image_is_read_as_its_file_is(tmp_path: Path) -> None:
     (tmp_path / "rgb.png").write_bytes(content)
     with (tmp_path / "rgb.png").open("rb") as file:
         assert np.allclose(caffe.io.load_image(file), pixels / 255, atol=1e-7)
-    with pytest.raises(DataError, match=r"BytesIO.*: is no image"):
+    with pytest.raises(DataError, match=r"BytesIO.*: is damaged, or not an image"):
         caffe.io.load_image(io.BytesIO(b"not really"))
 
 
 def test_what_is_no_image_is_said(tmp_path: Path) -> None:
     (tmp_path / "cat.jpg").write_bytes(b"\xff\xd8 not really")
-    with pytest.raises(DataError, match=r"cat.jpg: is no image"):
+    with pytest.raises(DataError, match=r"cat.jpg: is damaged, or not an image"):
         caffe.io.load_image(tmp_path / "cat.jpg")
     (tmp_path / "none.png").write_bytes(b"")
     with pytest.raises(DataError, match=r"none.png: is empty"):
@@ -112,7 +112,7 @@ def test_ten_crops_are_the_corners_the_centre_and_their_mirror_images() -> None:
         assert np.array_equal(crops[number], part)
         assert np.array_equal(crops[5 + number], part[:, ::-1])
         assert np.array_equal(crops[10 + number], part + 1)
-    with pytest.raises(ShapeError, match=r"a crop of \(8, 3\) does not lie in an image of \(7, 9\)"):
+    with pytest.raises(ShapeError, match=r"a crop of \(8, 3\) does not fit in an image of \(7, 9\)"):
         caffe.io.oversample([image], (8, 3))
 
 
@@ -155,8 +155,8 @@ def test_a_mean_image_is_resized_to_the_input(shared: Path) -> None:
 def test_what_does_not_fit_a_transformer() -> None:
     transformer = caffe.io.Transformer({"data": (10, 3, 4, 5)})
     calls: list[tuple[Any, ...]] = [
-        (transformer.set_transpose, (2, 0), r"\(2, 0\) is no order of the axes"),
-        (transformer.set_channel_swap, (0, 1), r"\(0, 1\) is no order of the 3 channels"),
+        (transformer.set_transpose, (2, 0), r"\(2, 0\) is not an order of the axes"),
+        (transformer.set_channel_swap, (0, 1), r"\(0, 1\) is not an order of the 3 channels"),
         (transformer.set_mean, np.zeros(4), r"a mean of shape \(4,\) does not fit"),
     ]
     for call, argument, message in calls:
@@ -242,5 +242,5 @@ def test_nets_are_drawn_as_svg(tmp_path: Path) -> None:
 
 def test_windows_by_selective_search_are_another_programs() -> None:
     detector = object.__new__(caffe.Detector)
-    with pytest.raises(ModelError, match="make them yourself"):
+    with pytest.raises(ModelError, match="make the windows yourself"):
         detector.detect_selective_search(["cat.jpg"])

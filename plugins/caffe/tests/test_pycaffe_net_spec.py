@@ -167,7 +167,7 @@ def test_mistakes_are_said() -> None:
         to_proto(L.Pooling(data, pool="MEAN"))
     with pytest.raises(TypeError, match="ReLU input 0 is not a Top"):
         L.ReLU("data")
-    with pytest.raises(ValueError, match="in place it has as many tops as inputs: 2"):
+    with pytest.raises(ValueError, match="in place it must have as many tops as inputs: 2"):
         L.Eltwise(data, data, in_place=True)
 
 
@@ -245,7 +245,7 @@ def test_what_cannot_be_cropped() -> None:
         crop(data, L.Convolution(data, kernel_size=2))
     with pytest.raises(ModelError, match=r"the offset is \[-1.0\], not whole pixels"):
         crop(data, L.Convolution(data, kernel_size=1, pad=1))
-    with pytest.raises(RuntimeError, match="made of no common one"):
+    with pytest.raises(RuntimeError, match="do not come from a common one"):
         crop(data, L.Input(shape={"dim": [1]}))
-    with pytest.raises(ModelError, match="made of no common one"):
+    with pytest.raises(ModelError, match="do not come from a common one"):
         crop(data, L.InnerProduct(data, num_output=3))

@@ -271,7 +271,10 @@ def test_a_smaller_batch_makes_the_rate_smaller(rate: Any) -> None:
         ("warmup_start_lr: 0.01", r":5: warmup_start_lr: needs warmup_iter, which is not given"),
         ("warm_up_iter: 5", r":5:1: .*'warm_up_iter'; did you mean 'warmup_iter'"),
         ("rampup_lr: 0.01", r":5: rampup_lr: needs rampup_interval, which is not given"),
-        ("rampup_interval: 5 warmup_iter: 5", r"by the square, with warmup_iter in a line; give one"),
+        (
+            "rampup_interval: 5 warmup_iter: 5",
+            r"makes the rate rise quadratically, warmup_iter linearly; give only one",
+        ),
         ("rampup_interval: -5", r":5: rampup_interval: -5 is not a number >= 0"),
         ("min_lr: 0.2", r":5: min_lr: 0.2 is above base_lr 0.1"),
         ("base_batch_size: 0", r":5: base_batch_size: 0 is less than 1"),
@@ -281,11 +284,11 @@ def test_a_smaller_batch_makes_the_rate_smaller(rate: Any) -> None:
         ),
         (
             "lr_policy: 'multifixed'",
-            r"needs a stagelr and a stageiter for each stage; given are 0 and 0",
+            r"needs a stagelr and a stageiter for each stage; given: 0 and 0",
         ),
         (
             "lr_policy: 'multifixed' stagelr: [1, 2] stageiter: 5 stageiter: 5",
-            r"solver.prototxt:2: stageiter: 5, 5 do not rise",
+            r"solver.prototxt:2: stageiter: 5, 5 must rise",
         ),
         (
             "lr_policy: 'multifixed' stagelr: -1 stageiter: 5",
@@ -293,7 +296,7 @@ def test_a_smaller_batch_makes_the_rate_smaller(rate: Any) -> None:
         ),
         (
             "lr_policy: 'multifixed' stagelr: 1 stageiter: 5 base_batch_size: 4",
-            r"base_batch_size: multiplies base_lr, which has no say in lr_policy 'multifixed'",
+            r"base_batch_size: multiplies base_lr, which lr_policy 'multifixed' does not use",
         ),
     ],
 )

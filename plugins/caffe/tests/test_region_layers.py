@@ -84,7 +84,7 @@ def test_regions_are_pooled_cell_by_cell(shape: tuple[int, ...], tmp_path: Path)
         (
             "layer { name: 'l' type: 'SmoothL1Loss' bottom: 'x' bottom: 'rois' top: 'y' }",
             (2, 5),
-            "layer 'l' .*: its bottoms .* are not of one shape",
+            "layer 'l' .*: its bottoms .* do not have the same shape",
         ),
         (
             "layer { name: 'l' type: 'SmoothL1Loss' bottom: 'x' bottom: 'x' top: 'y' "

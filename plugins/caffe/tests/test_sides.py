@@ -131,7 +131,7 @@ def test_same_is_as_large_as_the_image_over_the_stride(
 @pytest.mark.parametrize(
     ("layer", "said"),
     [
-        ("'Pooling' pooling_param { kernel_size: 3 pad: 1 pad_l: 1 }", "pad and pad_l exclude each"),
+        ("'Pooling' pooling_param { kernel_size: 3 pad: 1 pad_l: 1 }", "pad and pad_l cannot be"),
         (
             "'Convolution' convolution_param { num_output: 1 kernel_size: 3 pad_b: -1 }",
             "pad_b -1 is neg",
@@ -140,18 +140,21 @@ def test_same_is_as_large_as_the_image_over_the_stride(
             "'Pooling' pooling_param { kernel_size: 2 pad_b: 2 }",
             "a pad of 2 is not smaller than the win",
         ),
-        ("'Pooling' pooling_param { kernel_size: 2 pad_type: 2 }", "pad_type 2 is none of 0 .* and 1"),
+        (
+            "'Pooling' pooling_param { kernel_size: 2 pad_type: 2 }",
+            "unknown pad_type 2 .valid: 0, .* and 1",
+        ),
         (
             "'Pooling' top: 'm' pooling_param { kernel_size: 2 pad_b: 1 }",
-            "one side is padded more than the other: of images, with MAX or averages, and one top",
+            "one side is padded more than the other: supported for images, with MAX or AVE, and one top",
         ),
         (
             "'Deconvolution' convolution_param { num_output: 1 kernel_size: 3 pad_b: 1 }",
-            "cuts as much off each side of its top; give pad",
+            "must cut the same amount off each side of its top; give pad",
         ),
         ("'Squeeze' squeeze_param { axis: 1 }", "axis 1 of .* has an extent of 3, not 1"),
         ("'Squeeze' squeeze_param { axis: 5 }", "axis 5 is not one of the 4 axes"),
-        ("'Mul' bottom: 'z'", "multiplies blobs of one shape, or one by another whose first and"),
+        ("'Mul' bottom: 'z'", "multiplies blobs of the same shape, or one by another whose"),
     ],
 )
 def test_what_cannot_be_is_told(run: Any, layer: str, said: str) -> None:

@@ -234,7 +234,7 @@ def test_a_solver_that_is_to_train_nothing_is_read(solve: Any) -> None:
         ),
         (
             "base_lr: 1 lr_policy: 'fixed' momentum: 9",
-            r":2: momentum: solver type 'SGD' needs a number from 0 to 1; it is 9, by which upd",
+            r":2: momentum: solver type 'SGD' needs a number from 0 to 1; it is 9, which would make upd",
         ),
         ("base_lr: 1 lr_policy: 'fixed' type: 'Adam' delta: -1", r"delta: -1 is not a number >= 0"),
         ("base_lr: 1 lr_policy: 'fixed' type: 'Adam' delta: inf", r"delta: inf is not a number >= 0"),
@@ -250,21 +250,21 @@ def test_a_solver_that_is_to_train_nothing_is_read(solve: Any) -> None:
         ),
         (
             "base_lr: 1 lr_policy: 'fixed'\nlars_trust: 0.1",
-            r":3: lars_trust: is of type 'LARS'; the type is 'SGD'",
+            r":3: lars_trust: applies to type 'LARS' only; the type is 'SGD'",
         ),
         (
             "base_lr: 1 lr_policy: 'fixed' type: 'LARS' regularization_type: 'L1'",
-            r"regularization_type: type 'LARS' has L2 only",
+            r"regularization_type: type 'LARS' supports L2 only",
         ),
         (
             "base_lr: 1 lr_policy: 'fixed'\nclip_gradients: 0",
-            r":3: clip_gradients: 0 is no norm to scale",
+            r":3: clip_gradients: 0 is not a norm that gradients",
         ),
-        ("base_lr: 1 lr_policy: 'fixed' clip_gradients: inf", r"clip_gradients: inf is no norm"),
-        ("base_lr: 1 lr_policy: 'fixed' clip_gradients: nan", r"clip_gradients: nan is no norm"),
+        ("base_lr: 1 lr_policy: 'fixed' clip_gradients: inf", r"clip_gradients: inf is not a norm"),
+        ("base_lr: 1 lr_policy: 'fixed' clip_gradients: nan", r"clip_gradients: nan is not a norm"),
         (
             "base_lr: 1 lr_policy: 'fixed'\nweights: 'x.h5'",
-            r":3: weights: file 'x\.h5' is not there; tried",
+            r":3: weights: file 'x\.h5' was not found; tried",
         ),
         (
             "base_lr: 1 lr_policy: 'fixed' weights: 'net.prototxt,'",
@@ -289,7 +289,7 @@ def test_a_mistake_is_named_with_its_field_and_line(solve: Any, text: str, messa
 
 def test_a_missing_net_lists_what_was_tried(solve: Any) -> None:
     with pytest.raises(
-        ModelError, match=r":1: net: file 'x/nett\.prototxt' is not there; tried /.*nett"
+        ModelError, match=r":1: net: file 'x/nett\.prototxt' was not found; tried /.*nett"
     ):
         solve('net: "x/nett.prototxt"', base="")
     with pytest.raises(ModelError, match=r"one of net, net_param, .*; given: none"):
@@ -489,9 +489,9 @@ def test_every_real_solver_is_made_or_says_what_it_lacks(shared: Path) -> None:
             reasons.append(str(error))
     assert made >= 53
     expected = (
-        "is not there; tried",
+        "was not found; tried",
         "'multifixed' is of Intel's fork",
         "'step' needs stepsize",
-        "'1' is no field",
+        "'1' is not a field",
     )
     assert [reason for reason in reasons if not any(part in reason for part in expected)] == []

@@ -94,23 +94,26 @@ def test_layers_in_a_list_know_their_lines(read: Any) -> None:
         ('itme { name: "x" }', r":1: neither a net .* nor a solver .* its first field is 'itme'"),
         (
             'name: "a"\nname: "b"\nlayer { }',
-            r":2:1: NetParameter: name has one value, and is given again; it was given in line 1$",
+            r":2:1: NetParameter: name takes one value, but is given again; it was first given in line "
+            r"1$",
         ),
         (
             'name: "a"\n<<<<<<< HEAD\nforce_backward: true\n=======\n>>>>>>> 12ab\n',
-            r":2: '<<<<<<<' marks two versions of the file, of which one is to be chosen$",
+            r":2: '<<<<<<<' marks two versions of the file \(a merge conflict\); choose one$",
         ),
         (
             'name: "a"\n<<<<<<< HEAD\nname: "b"\n=======\nforce_backward: false\n>>>>>>> 12ab\n',
-            r":2: '<<<<<<<' marks two versions of the file, of which one is to be chosen$",
+            r":2: '<<<<<<<' marks two versions of the file \(a merge conflict\); choose one$",
         ),
         (
             'layer { name: "x"\n input_param { shape { dim: $#batch_size#$\n} } }',
-            r":2:29: layer 'x': dim: Couldn't .*; '\$#batch_size#\$' is a template's, for whose tool",
+            r":2:29: layer 'x': dim: Couldn't .*; '\$#batch_size#\$' is a placeholder of a template; "
+            r"have its",
         ),
         (
             'layer { name: "x"\n input_param { shape { dim: {{ batch }} } } }',
-            r":2:29: layer 'x': dim: .*; '\{\{ batch \}\}' is a template's, for whose tool to fill in$",
+            r":2:29: layer 'x': dim: .*; '\{\{ batch \}\}' is a placeholder of a template; have its "
+            r"tool fill it in$",
         ),
         (
             'layers { name: "p" pooling_parm { } type: "Pooling" }',
@@ -122,39 +125,39 @@ def test_layers_in_a_list_know_their_lines(read: Any) -> None:
         ),
         (
             'layer { name: "p"\n upsample_param { scale: 1\n scale: 2 } }',
-            r":3:2: layer 'p': .* scale has .* in line 2 \(each axis has its own in scale_h and",
+            r":3:2: layer 'p': .* scale takes .* in line 2 \(each axis has its own in scale_h and",
         ),
         (
             'layer { name: "c"\n convolution_param { num_output: 1\n num_output: 1 } }',
-            r":3:2: layer 'c': ConvolutionParameter: num_output has one value, .* given in line 2$",
+            r":3:2: layer 'c': ConvolutionParameter: num_output takes one value, .* given in line 2$",
         ),
         (
             'layer { name: "c"\n type: "Convolution"\n\ntype: "ReLU" }',
-            r":4:1: layer 'c': LayerParameter: type has one value, .* given in line 2$",
+            r":4:1: layer 'c': LayerParameter: type takes one value, .* given in line 2$",
         ),
         (
             'layer { name: "c" type: "ReLU"\n relu_param { }\n relu_param { } }',
-            r":3:2: layer 'c': LayerParameter: relu_param has one value, .* given in line 2$",
+            r":3:2: layer 'c': LayerParameter: relu_param takes one value, .* given in line 2$",
         ),
         (
             'layers { name: "c" type: RELU\n relu_param { }\n relu_param { } }',
-            r":3:2: layer 'c': V1LayerParameter: relu_param has one value",
+            r":3:2: layer 'c': V1LayerParameter: relu_param takes one value",
         ),
         ('layer { name: "a" } layers { name: "b" }', r":1: has both 'layers' .* in line 1, 'layer'"),
-        ('name: "n" // a net', r":1:11: '//' begins no comment in this language; '#' does"),
-        ('name: "n"\nlayer /* one */ { }', r":2:7: '/\*' begins no comment"),
-        ("name: /data/net", r':1:7: name: a text is written in quotes: "/data/net"$'),
+        ('name: "n" // a net', r":1:11: '//' does not begin a comment here; '#' does"),
+        ('name: "n"\nlayer /* one */ { }', r":2:7: '/\*' does not begin a comment"),
+        ("name: /data/net", r':1:7: name: write a string in quotes: "/data/net"$'),
         (
             'name: "n"\nlayer { name: conv1}',
-            r""":2:15: name: a text is written in quotes: "conv1"$""",
+            r""":2:15: name: write a string in quotes: "conv1"$""",
         ),
         (
             'layer { type: "Foo"\n foo_param { path: C:\\data\\x } }',
-            r':2:21: path: a text is written in quotes: "C:/data/x"$',
+            r':2:21: path: write a string in quotes: "C:/data/x"$',
         ),
         (
             'layer { type: "Foo"\n foo_param { path: $Here$ } }',
-            r":2:14: path: '\$Here\$' is neither number nor text$",
+            r":2:14: path: '\$Here\$' is neither a number nor a string$",
         ),
         ('name: "n"\nlayer { name:\n', r":3: the file ends"),
         ('name: "n"\nname:\n', r":\d+:\d+: "),
@@ -282,7 +285,7 @@ def test_a_type_that_is_newer_than_the_old_form_is_told_by_its_name(
 def test_what_a_template_leaves_open_is_told_as_that(
     text: str, place: str, hole: str, read: Any
 ) -> None:
-    told = re.escape(f"; {hole!r} is a template's, for whose tool to fill in")
+    told = re.escape(f"; {hole!r} is a placeholder of a template; have its tool fill it in")
     with pytest.raises(ModelError, match=rf"net\.prototxt:{place}: [A-Z].*{told}$"):
         read(text)
 
@@ -414,7 +417,9 @@ def test_a_damaged_real_file_gives_a_net_or_a_users_error(
 
 
 def test_an_escape_that_is_none_is_an_error(read: Any) -> None:
-    with pytest.raises(ModelError, match=r"net\.prototxt:2: a quoted text has an unknown escape: '\\l'"):
+    with pytest.raises(
+        ModelError, match=r"net\.prototxt:2: a quoted string has an unknown escape: '\\l'"
+    ):
         read('name: "net"\n' + r'layer { name: "a\lb" type: "Split" }')
 
 

@@ -117,7 +117,10 @@ def test_an_axis_whose_windows_are_points_is_not_pooled_over(build: Any) -> None
             "STOCHASTIC is for images",
         ),
         ('type: "Pooling" pooling_param { kernel_size: 3 } top: "z"', "only pool MAX of images has"),
-        ('type: "Pooling" pooling_param { kernel_h: 3 kernel_w: 3 }', "for 2 spatial axes, here are 3"),
+        (
+            'type: "Pooling" pooling_param { kernel_h: 3 kernel_w: 3 }',
+            "for 2 spatial axes, but there are 3",
+        ),
     ],
 )
 def test_windows_of_videos_that_cannot_be_are_told(build: Any, text: str, message: str) -> None:
@@ -127,7 +130,7 @@ def test_windows_of_videos_that_cannot_be_are_told(build: Any, text: str, messag
 
 def test_a_depth_is_for_three_axes(build: Any) -> None:
     text = 'type: "Pooling" bottom: "x" top: "y" pooling_param { kernel_size: 3 kernel_depth: 3 }'
-    with pytest.raises(ValueError, match="kernel_depth is for 3 spatial axes, here are 2"):
+    with pytest.raises(ValueError, match="kernel_depth is for 3 spatial axes, but there are 2"):
         build(text, x=(2, 3, 9, 9))
 
 
@@ -193,11 +196,11 @@ def test_arrays_are_cut_as_a_lists_videos_are(clips: Any) -> None:
     assert graph.blobs["data"].shape == (2, 9, 112, 112)
     assert not graph.operations[0][2]["mirror"] and graph.sources[0][0].options["mirror"]
     with pytest.raises(
-        ValueError, match=r"fix_crop } is done where a list's videos are read: arrays have"
+        ValueError, match=r"fix_crop } is done when a list's videos are read: arrays have"
     ):
         clips(text, sample=(9, 128, 128))
     with pytest.raises(
-        ValueError, match=r"its samples are channels x frames x rows x columns, not \(3, 9,"
+        ValueError, match=r"its samples must be channels x frames x rows x columns, not \(3, 9,"
     ):
         clips(video(C3D), sample=(3, 9, 9))
 
@@ -269,7 +272,7 @@ def test_a_mean_of_whole_frames_is_subtracted_where_they_lie(clips: Any, tmp_pat
     [
         ('source: "l"', "", "needs a new_length, the frames of a sample"),
         (f"{C3D} num_segments: 2", "", None),
-        (f"{TSN} use_image: true", "", "has use_image of C3D and num_segments of TSN's fork; which"),
+        (f"{TSN} use_image: true", "", "has use_image of C3D and num_segments of TSN's fork; give"),
         (f"{TSN} new_height: 3", "", "new_height 3 and new_width 0: give both, or neither"),
         ('source: "l" new_length: 0', "", r"new_length: 0 } is less than 1"),
         (TSN.replace("2", "0"), "", "needs a batch_size of 1 or more"),
@@ -283,7 +286,7 @@ def test_a_mean_of_whole_frames_is_subtracted_where_they_lie(clips: Any, tmp_pat
         (
             TSN,
             "img_rand_resize_lower: 5",
-            "of NVIDIA's fork, and only Data and ImageData layers have it",
+            "belongs to NVIDIA's fork; here only Data and ImageData layers have it",
         ),
     ],
 )
@@ -303,7 +306,7 @@ def test_fields_of_tsn_are_for_videos(build: Any) -> None:
         "transform_param { crop_size: 3 multi_scale: true }"
     )
     with pytest.raises(
-        ValueError, match="multi_scale } is of the fork of TSN, and only VideoData layers"
+        ValueError, match="multi_scale } belongs to the fork of TSN; here only VideoData layers"
     ):
         build(text)
 
@@ -323,9 +326,9 @@ def test_c3ds_first_version_has_its_videos_in_image_data_param(read: Any) -> Non
     assert not message.HasField("image_data_param")
     assert (message.video_data_param.new_length, message.video_data_param.use_image) == (16, True)
     assert (message.transform_param.crop_size, list(message.transform_param.mean_value)) == (112, [90])
-    assert "of C3D: show_data" in net.notes[0]
+    assert "of C3D that have no effect here: show_data" in net.notes[0]
     with pytest.raises(
-        ModelError, match=r":1: layer 'd': image_data_param { is_color } is for images; a"
+        ModelError, match=r":1: layer 'd': image_data_param { is_color } is for images only; a"
     ):
         read('layers { name: "d" type: VIDEO_DATA top: "x" image_data_param { is_color: true } }').net(
             "test"

@@ -45,7 +45,7 @@ def test_manifest_declares_the_hooks_that_are_implemented() -> None:
     [
         ({"chunks": 3}, "unknown option 'chunks'; did you mean 'chunk'"),
         ({"scheme": "typcal"}, "unknown scheme 'typcal'; did you mean 'typical'"),
-        ({"chunk": 0}, r"chunk = 0 \(valid: \"auto\", or a whole number from 1"),
+        ({"chunk": 0}, r"chunk = 0 \(valid: \"auto\", or a whole number, 1 or more"),
         ({"chunk": True}, "chunk = True"),
         ({"interval": 0}, "interval = 0"),
         ({"chunk": 2, "range": 3}, 'range is for the search of chunk = "auto"'),
@@ -67,7 +67,7 @@ def test_the_readme_tells_every_option_of_a_sync() -> None:
 def test_workers_without_streams_are_refused(train: Train) -> None:
     level = Level("worker", 2, workers="threads", sync=SyncSpec("cgdp"))
     machine = Machine("toys", (level,), fingerprint="any")
-    with pytest.raises(CompositionError, match=r"level 'worker': .*compute in none; say workers"):
+    with pytest.raises(CompositionError, match=r"level 'worker': .*have none; set workers"):
         train(2, machine=machine)
 
 

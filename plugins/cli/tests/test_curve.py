@@ -60,7 +60,7 @@ def test_runs_that_begin_alike_do_not_continue_each_other(tmp_path: Path, capsys
     runs = [str(record(tmp_path / name)) for name in ("a.json", "b.json")]
     assert main(["curve", *runs]) == 2
     assert capsys.readouterr().err == (
-        "demitasse: a and b both begin at iteration 1, and do not continue each other; --compare draws "
+        "demitasse: a and b both begin at iteration 1, so neither continues the other; --compare draws "
         "each by itself\n"
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.json"]
@@ -115,7 +115,7 @@ def test_what_is_no_record_of_a_training_is_told_so(
 ) -> None:
     run = record(tmp_path / "run.json", **changes)
     assert main(["curve", str(run)]) == 2
-    told = f"demitasse: {run}: is no training's record, as train --json writes it\n"
+    told = f"demitasse: {run}: is not the record of a run, as train --json writes it\n"
     assert capsys.readouterr().err == told
 
 
@@ -123,7 +123,7 @@ def test_text_that_is_nested_too_deep_is_no_json(tmp_path: Path, capsys: Capture
     run = tmp_path / "run.json"
     run.write_text("[" * 100_000)
     assert main(["curve", str(run)]) == 2
-    assert capsys.readouterr().err.startswith(f"demitasse: {run}: is no JSON: ")
+    assert capsys.readouterr().err.startswith(f"demitasse: {run}: is not JSON: ")
 
 
 def test_an_accuracy_of_each_class_is_not_drawn(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_records_of_jobs_that_came_to_nothing_are_no_hindrance(
     record(Path("run-5.json"), history=[[0, 1.0], [1, 0.5]], tests=[], error="DataError: gone")
     runs = [Path(f"run-{number}.json") for number in range(6)]
     assert main(["curve", *map(str, runs)]) == 0
-    assert "run-4.json: the training has no iteration; left out" in capsys.readouterr().err
+    assert "run-4.json: the run has no iterations; left out" in capsys.readouterr().err
     joined = Run.joined([Run.read(path) for path in (*runs[:4], runs[5])])
     assert [iteration for iteration, _ in joined.history] == [*range(40)]
 
@@ -170,12 +170,12 @@ def test_records_of_jobs_that_came_to_nothing_are_no_hindrance(
     [
         (["run.jsn"], "run.jsn: cannot be read: No such file or directory; did you mean"),
         (["pipe"], "pipe is a pipe or a device; a file is needed here"),
-        (["text.json"], "text.json: is no JSON: "),
-        (["binary.json"], "binary.json: is no JSON, nor text"),
-        (["other.json"], "other.json: is no training's record, as train --json writes it"),
-        (["empty.json"], "empty.json: the training has no iteration"),
+        (["text.json"], "text.json: is not JSON: "),
+        (["binary.json"], "binary.json: is neither JSON nor any other text"),
+        (["other.json"], "other.json: is not the record of a run, as train --json writes it"),
+        (["empty.json"], "empty.json: the run has no iterations"),
         (["run.json", "--score", "acuracy"], "unknown score 'acuracy'; did you mean 'accuracy'?"),
-        (["run.json", "-o", "a.gif"], "a.gif: pictures are .png, .svg, .pdf"),
+        (["run.json", "-o", "a.gif"], "a.gif: unknown picture format (valid: .png, .svg, .pdf)"),
         (["run.json", "-o", "run.json/a.png"], "--output run.json/a.png cannot be written"),
     ],
 )

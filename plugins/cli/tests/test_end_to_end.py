@@ -214,7 +214,7 @@ def test_what_a_reader_has_read_over_is_told_once(
     monkeypatch.chdir(folder.path)
     (folder.path / "small.prototxt").write_text(f'engine: "MKLDNN"\n{NET}')
     (folder.path / "node.toml").write_text(NODE)
-    note = "demitasse: small.prototxt: without effect here, of Intel's fork: engine (line 1)"
+    note = "demitasse: small.prototxt: fields of Intel's fork that have no effect here: engine (line 1)"
     shapes = ("--samples", "1x8x8")
     for arguments in (
         ("train", "small_solver.prototxt", "--iterations", "1", "--set", "test_interval=1"),

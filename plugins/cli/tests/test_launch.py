@@ -92,7 +92,7 @@ def test_processes_that_would_train_alone_are_told_what_is_missing(
         launch.check_together(runtime(level))
     for mark in ("elsewhere", ""):
         with pytest.raises(
-            CompositionError, match=r"described elsewhere.*give it fingerprint = \"any\""
+            CompositionError, match=r"describes another machine.*give it fingerprint = \"any\""
         ):
             launch.check_together(runtime(level, fingerprint=mark))
 
@@ -120,9 +120,13 @@ def test_only_the_first_of_several_writes_to_standard_output(
         (
             (2, 3),
             4,
-            "6 processes (level 'process' of desk) are described, 4 were started: so many train",
+            "6 processes (level 'process' of desk) are described, but 4 were started and will train",
         ),
-        ((2, 3), 1, "6 processes (level 'process' of desk) are described, 1 was started: so many train"),
+        (
+            (2, 3),
+            1,
+            "6 processes (level 'process' of desk) are described, but 1 was started and will train",
+        ),
     ],
 )
 def test_fewer_or_more_processes_than_are_described_are_told(

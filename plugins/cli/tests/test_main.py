@@ -89,7 +89,7 @@ def test_a_wrong_command_is_answered_with_the_nearest(capsys: pytest.CaptureFixt
 
 def test_a_tool_of_caffes_is_answered_with_ours(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["upgrade_net_proto_text", "old.prototxt", "new.prototxt"]) == 2
-    assert "what Caffe's does, does 'convert' here" in error_line(capsys)
+    assert "what it does in Caffe, 'convert' does here" in error_line(capsys)
 
 
 def test_a_wrong_option_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,20 +106,20 @@ def test_a_wrong_option_is_answered_with_the_nearest(capsys: pytest.CaptureFixtu
         (["train", "s", "--scaling", "medium"], "(valid: strong, weak)"),
         (["train", "s", "--set", "base_lr"], "'base_lr' is not KEY=VALUE"),
         (["train", "s", "--option", f"a.b={'[' * 5000}"], "(5,000 characters) is nested too deep"),
-        (["train", "s", "--option", f"a.b={'9' * 5000}"], "(5,000 characters) is no number"),
+        (["train", "s", "--option", f"a.b={'9' * 5000}"], "(5,000 characters) is not a number"),
         (["train", "s", "--option", "lr=1"], "'lr=1' is not PLUGIN.KEY=VALUE"),
         (["test", "net"], "--weights"),
         (
             ["train", ""],
-            "SOLVER is empty (a variable of the shell that is not set?); see demitasse train ",
+            "SOLVER is empty (is a shell variable not set?); see demitasse train ",
         ),
-        (["train", "-solver", ""], "--solver is empty (a variable"),
-        (["train", "s", "--hw", ""], "--hw is empty (a variable"),  # not the working folder
-        (["curve", "a.json", ""], "RUNS... is empty (a variable"),
-        (["check", ""], "PLUGIN is empty (a variable"),
-        (["draw", ""], "NET is empty (a variable"),
-        (["data", "convert", "", "set"], "SOURCE is empty (a variable"),
-        (["convert_imageset", "", "list.txt", ""], "LIST or DB is empty (a variable"),
+        (["train", "-solver", ""], "--solver is empty (is a shell"),
+        (["train", "s", "--hw", ""], "--hw is empty (is a shell"),  # not the working folder
+        (["curve", "a.json", ""], "RUNS... is empty (is a shell"),
+        (["check", ""], "PLUGIN is empty (is a shell"),
+        (["draw", ""], "NET is empty (is a shell"),
+        (["data", "convert", "", "set"], "SOURCE is empty (is a shell"),
+        (["convert_imageset", "", "list.txt", ""], "LIST or DB is empty (is a shell"),
     ],
 )
 def test_a_wrong_use_is_one_line(
@@ -230,7 +230,7 @@ def test_a_command_claimed_twice_names_both_plugins(
     ("module", "words"),
     [
         ("import no_such_library", "ModuleNotFoundError: No module named 'no_such_library'"),
-        ("def commands(): return {}", "its hook commands gave {} (valid: a table by name)"),
+        ("def commands(): return {}", "its hook commands returned {} (valid: a table by name)"),
         ("def commands(): return {'greet': print}", "not a click command"),
     ],
 )

@@ -17,7 +17,7 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory.KernelFiles, "size", lambda *given: 2**30 - 2**20)
 
 
-LIMITED = "; a limit (ulimit -v) lets this process have 1.00 GiB, of which it had 1023.00 MiB: raise it"
+LIMITED = "; a limit (ulimit -v) allows this process 1.00 GiB, and it had 1023.00 MiB: raise the limit"
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def test_without_a_limit_what_the_system_has_is_told(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(memory, "available_bytes", lambda: 3 * 2**20)
     told = memory.told(MemoryError("Unable to allocate 9 GiB"))
     assert told == (
-        "not enough memory: Unable to allocate 9 GiB; available are 3.00 MiB: use a smaller batch, "
+        "not enough memory: Unable to allocate 9 GiB; available: 3.00 MiB; use a smaller batch "
         "or fewer workers"
     )
-    known = MemoryError("host memory: asked for 9 bytes, available are 3; use a smaller batch")
+    known = MemoryError("host memory: asked for 9 bytes, available: 3; use a smaller batch")
     assert memory.told(known) == f"not enough memory: {known}"
 
 

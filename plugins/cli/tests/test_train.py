@@ -106,7 +106,7 @@ def test_inputs_that_nobody_fills_are_told(runtime: Any, capsys: pytest.CaptureF
     assert "stay zero" not in capsys.readouterr().err
     runtime.prepare = prepare
     assert main(["train", "s.prototxt"]) == 0
-    told = "demitasse: nothing is given here to the train net's inputs, 'data', 'label': they stay zero"
+    told = "demitasse: the train net's inputs get no data here and stay zero: 'data', 'label'"
     assert told in capsys.readouterr().err
 
 
@@ -182,7 +182,7 @@ def test_resume_auto_falls_back_from_what_is_damaged(
     assert error.count("\n") == 1
     (folder / "lenet_iter_9.demitasse").write_text("damaged")
     assert main(["train", "solver.prototxt", "--resume", "auto"]) == 2
-    assert "no snapshot of 2 files" in capsys.readouterr().err
+    assert "can be read (2 files)" in capsys.readouterr().err
 
 
 def test_the_report_has_every_key(runtime: Any, tmp_path: Path) -> None:

@@ -284,7 +284,7 @@ def test_a_servers_workers_learn_at_their_own_pace() -> None:
 
 def test_streams_of_the_host_and_none() -> None:
     assert check_streams([*mish.BASE, "host_streams"], "host_streams") == "accelerator:0"
-    with pytest.raises(BrokenPromiseError, match="serves no streams in 'host'"):
+    with pytest.raises(BrokenPromiseError, match="has no streams in 'host'"):
         check_streams([*mish.BASE, mish.Mish()], "mish")
 
 
@@ -355,9 +355,9 @@ def early(weights: Weights) -> None:
     [
         (lambda w: w.parameters["ip1"][0].fill(0), "parameter 0 of layer 'ip1' is not what was written"),
         (lambda w: w.parameters["conv1"].pop(), "layer 'conv1': 2 arrays were written, 1 are read"),
-        (lambda w: w.parameters.pop("scale"), "layer 'scale' was written, and is not read"),
+        (lambda w: w.parameters.pop("scale"), "layer 'scale' was written, but is not read"),
         (early, "iteration 1000 was written, 999 is read"),
-        (no_more, "neither parameters nor an iteration nor a state"),
+        (no_more, "no parameters, iteration or state"),
     ],
     ids=["zeros", "no bias", "no layer", "early", "nothing"],
 )

@@ -43,7 +43,8 @@ def test_promises_that_are_kept_are_told_and_written(tmp_path: Path) -> None:
     told = run("snapshots", "--json", tmp_path / "out.json")
     assert told.return_value == 0
     assert (
-        "kept     model_writer   .demitasse                       what it wrote is read: " in told.output
+        "kept     model_writer   .demitasse                       what it wrote can be read: "
+        in told.output
     )
     assert told.output.endswith("1 kept, 0 broken, 1 untried\n")
     written = json.loads((tmp_path / "out.json").read_text())
@@ -92,9 +93,9 @@ def test_settings_that_are_too_long_are_refused(text: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--source", "x"], "--source means nothing to 'snapshots', which has no role data_source"),
-        (["--promise", "learning"], "--promise means nothing to 'snapshots'"),
-        (["--precision", "f64"], "--precision means nothing to 'snapshots', which has no role kernels"),
+        (["--source", "x"], "--source does not apply to 'snapshots', which has no role data_source"),
+        (["--promise", "learning"], "--promise does not apply to 'snapshots'"),
+        (["--precision", "f64"], "--precision does not apply to 'snapshots', which has no role kernels"),
     ],
 )
 def test_an_option_that_means_nothing_to_a_plugin_is_told(words: list[str], told: str) -> None:
@@ -145,7 +146,7 @@ def test_samples_are_read_by_whose_they_are(tmp_path: Path) -> None:
     (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(compress(head + images.tobytes()))
     told = run("datasets", "--source", tmp_path / "train-images-idx3-ubyte.gz")
     assert told.return_value == 0, told.output
-    assert "40 samples of data, label, in one order however they are shared" in told.output
+    assert "40 samples of data, label, in one order, however they are divided" in told.output
 
 
 def test_a_plugin_of_layers_words_and_kernels() -> None:
@@ -157,7 +158,7 @@ def test_a_plugin_of_layers_words_and_kernels() -> None:
     assert of(got, "operations") == [("mish", KEPT)]
     kernels = {each.subject: each.detail for each in got if each.role == "kernels"}
     assert kernels["mish"] == "NumPy (f64, f32, bf16); compared with its own in f64"
-    assert kernels["a net trained in f32"] == "it computes nothing of it"
+    assert kernels["a net trained in f32"] == "it computes no part of it"
 
 
 def test_the_example_of_a_strangers_package(tmp_path: Path) -> None:
@@ -193,7 +194,7 @@ def test_a_word_that_no_net_has_is_told_of() -> None:
             return ()
 
     untried = [each for each in found(Lonely()) if each.status == UNTRIED and each.role == "kernels"]
-    told = "no net here has it; --net FILE names one that does"
+    told = "no net here uses it; give one that does (--net FILE)"
     assert untried[:2] == [Outcome("kernels", w, UNTRIED, told) for w in ("mish", "mish_backward")]
 
 
@@ -318,7 +319,7 @@ def test_a_plugin_that_cannot_be_composed_is_one_line() -> None:
 
     (outcome,) = found(Differing())
     assert (outcome.role, outcome.status) == ("manifest", BROKEN)
-    assert "only listed are Misch, only given Mish" in outcome.detail
+    assert "only listed: Misch, only defined: Mish" in outcome.detail
 
 
 def test_whom_a_plugin_is_composed_with() -> None:

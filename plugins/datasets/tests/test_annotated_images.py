@@ -297,7 +297,7 @@ def test_other_records_are_told_from_those_with_boxes(
     tmp_path: Path, opened: Callable[..., Any]
 ) -> None:
     with pytest.raises(
-        DataError, match=r"key '00000000': it is an AnnotatedDatum, an image with boxes: "
+        DataError, match=r"key '00000000': it is an AnnotatedDatum, an image with boxes, "
     ):
         opened(str(noisy(tmp_path / "db")), "lmdb")
 
@@ -319,12 +319,12 @@ def test_mistakes_are_named(tmp_path: Path, opened: Callable[..., Any]) -> None:
         "unknown interpolation 'BILINEAR'",
         augmentation={"resizing": resized(interpolations=["BILINEAR"])},
     )
-    fails("height 0 of images; valid are 1 to", augmentation={"resizing": {"height": 0, "width": 8}})
+    fails("height 0 of images .valid: 1 to", augmentation={"resizing": {"height": 0, "width": 8}})
     fails("several sizes; it needs a crop", augmentation={"resizing": resized(mode="FIT_SMALL_SIZE")})
     fails("scale from 0 to 1 is not above 0", augmentation={"sampling": [{"scale": (0, 1)}]})
     fails("tries 0 times", augmentation={"sampling": [{"trials": 0}]})
     fails("jitter of 1 is not above 0 and below 1", augmentation={"jitter": {"most": 1}})
-    fails("expanded 0.5 times; 1 or more", augmentation={"expansion": (1.0, 0.5)})
+    fails("expanded 0.5 times .valid: 1 or more", augmentation={"expansion": (1.0, 0.5)})
     fails("room for 0 objects", objects=0)
     fails("key '0000000[1-8]': its image has shape .* the first sample's", read=True)
     sized = {"resizing": resized()}
@@ -334,7 +334,7 @@ def test_mistakes_are_named(tmp_path: Path, opened: Callable[..., Any]) -> None:
         objects=2,
         augmentation=sized,
     )
-    with pytest.raises(DataError, match="is no LMDB or LevelDB database"):
+    with pytest.raises(DataError, match="is not an LMDB or LevelDB database"):
         opened(str(tmp_path), "annotated")
 
 
@@ -347,7 +347,7 @@ def test_images_with_and_without_colours_are_told_or_read_alike(
     options = {"augmentation": {"resizing": resized(), "fill": (1.0, 2.0, 3.0), "expansion": (1.0, 3.0)}}
     source = opened(path, "annotated", options=options)
     with pytest.raises(
-        DataError, match=r"key '00000001': its image has 1 channels, the first one 3; .*colo"
+        DataError, match=r"key '00000001': its image has 1 channels, but the first 3; .*colo"
     ):
         everything(source)
     assert everything(opened(path, "annotated", options={**options, "mode": "color"}))["data"].any()

@@ -181,7 +181,7 @@ SIZED = (
 @pytest.mark.parametrize(
     ("form", "text", "told"),
     [
-        ("xml", "<annotation>", r"list.txt:1: .*0.png: .*about/0.xml: is no XML: no element found"),
+        ("xml", "<annotation>", r"list.txt:1: .*0.png: .*about/0.xml: is not XML: no element found"),
         (
             "xml",
             f"<a><object><name>C#</name>{BOX}</object></a>",
@@ -191,26 +191,34 @@ SIZED = (
         (
             "xml",
             f"<a><object><name>62</name>{BOX.replace('>3<', '>0<')}</object></a>",
-            r"object 1: is no box: xmin 1, ymin 2, xmax 0, ymax 4",
+            r"object 1: is not a box: xmin 1, ymin 2, xmax 0, ymax 4",
         ),
-        ("json", "{", "about/0.json: is no JSON of an image, .*JSONDecodeError"),
-        ("json", '{"annotation": [{"category_id": 62}]}', "is no JSON of an image, .*KeyError: 'bbox'"),
+        ("json", "{", "about/0.json: is not the JSON of an image, .*JSONDecodeError"),
+        (
+            "json",
+            '{"annotation": [{"category_id": 62}]}',
+            "is not the JSON of an image, .*KeyError: 'bbox'",
+        ),
         ("json", '{"annotation": [{"category_id": 63}]}', "annotation 1: unknown class '63'"),
-        ("json", "[]", "is no JSON of an image, .*AttributeError"),
+        ("json", "[]", "is not the JSON of an image, .*AttributeError"),
         ("txt", "1 2 3 4", "about/0.txt:1: '1 2 3 4' is not a label and xmin ymin xmax ymax"),
         ("txt", "\n1.5 2 3 4 5", "about/0.txt:2: '1.5 2 3 4 5' is not a label"),
         ("txt", "nan 2 3 4 5", "about/0.txt:1: 'nan 2 3 4 5' is not a label"),
-        ("xml", SIZED.format("inf", 9), r"0.xml: the image is inf x 9 there"),
-        ("xml", SIZED.format(9, "nan"), r"0.xml: the image is 9 x nan there"),
-        ("xml", SIZED.format("1" + "0" * 400, 9), r"0.xml: the image is inf x 9 there"),
-        ("json", '{"image": {"width": 1e999}, "annotation": []}', "is no JSON of an .*OverflowError"),
+        ("xml", SIZED.format("inf", 9), r"0.xml: it says that the image is inf x 9"),
+        ("xml", SIZED.format(9, "nan"), r"0.xml: it says that the image is 9 x nan"),
+        ("xml", SIZED.format("1" + "0" * 400, 9), r"0.xml: it says that the image is inf x 9"),
+        (
+            "json",
+            '{"image": {"width": 1e999}, "annotation": []}',
+            "is not the JSON of an .*OverflowError",
+        ),
         (
             "json",
             f'{{"annotation": [{{"category_id": 62, "bbox": [{"9" * 400}, 1, 1, 1]}}]}}',
-            "is no JSON of an image, .*OverflowError",
+            "is not the JSON of an image, .*OverflowError",
         ),
         ("txt", "5000000000 1 2 3 4", "about/0.txt:1: the label 5e\\+09 does not fit 32 bits"),
-        ("txt", "1 2 3 4 inf", "about/0.txt:1: is no box: .*ymax inf"),
+        ("txt", "1 2 3 4 inf", "about/0.txt:1: is not a box: .*ymax inf"),
     ],
 )
 def test_mistakes_in_files_are_named(
@@ -226,9 +234,9 @@ def test_mistakes_in_what_is_asked_are_named(written: Callable[..., Path], tmp_p
         with pytest.raises(DataError, match=match):
             written(**options)
 
-    fails(r"xml files name classes; a label map \(--label_map_file\) gives them", labels="")
+    fails(r"xml files name classes; give a label map \(--label_map_file\)", labels="")
     fails("unknown form of annotations 'voc'.*xml", form="voc")
-    fails("give a height and a width, or the shorter side", height=3, width=3, shorter=4)
+    fails("give a height and a width, or the shorter and", height=3, width=3, shorter=4)
     fails("unknown format of encoded images 'jpgg'", encoded="jpgg")
     fails(r"no_map: cannot be read: No such file", labels=tmp_path / "no_map")
     (tmp_path / "bad").mkdir()
@@ -251,15 +259,15 @@ def test_mistakes_in_what_is_asked_are_named(written: Callable[..., Path], tmp_p
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "is no label map: there are no items"),
-        ("item { name: 'a' }", "item 1 has no name, or no label that is a whole number"),
-        ('item { name: "a" label: x1 }', "item 1 has no name, or no label"),
+        ("", "is not a label map: it has no items"),
+        ("item { name: 'a' }", "item 1 needs a name and a label that is a whole number"),
+        ('item { name: "a" label: x1 }', "item 1 needs a name and a label"),
         (
             'item { name: "a" label: 1 } item { name: "a" label: 2 }',
-            "item 2: the name 'a' is given before",
+            "item 2: the name 'a' was given before",
         ),
-        ('thing { name: "a" label: 1 }', "'thing { name: .* is no item"),
-        ('item { name: "a" label: 1 ', "is no item"),
+        ('thing { name: "a" label: 1 }', "'thing { name: .* is not an item"),
+        ('item { name: "a" label: 1 ', "is not an item"),
     ],
 )
 def test_what_is_no_label_map_is_named(tmp_path: Path, text: str, told: str) -> None:

@@ -118,7 +118,7 @@ def test_nothing_in_a_pickle_is_run(protocol, tmp_path):
     path = tmp_path / "data_batch_1"
     path.write_bytes(pickle.dumps({"data": Harmful(made), "labels": [1]}, protocol))
     message = failure(path)
-    assert "open is none of these" in message and str(path) in message
+    assert "open is not one of them" in message and str(path) in message
     assert not made.exists()
 
 

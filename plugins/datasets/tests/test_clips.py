@@ -254,21 +254,21 @@ def test_a_file_of_all_frames_is_played(film: Path, read: Read) -> None:
         ("\n", {}, r"list.txt: lists no videos"),
         ("v0 1 2\nv9 1 2", {}, r"list.txt:2: v9: frame 000001.png: cannot be read: No such file"),
         ("v0 19 2", {"length": 3}, r"list.txt:1: v0: frame 000021.png: cannot be read"),
-        ("v0 2 2", {"length": 3, "start": "anywhere"}, "v0: it has 2 frames; a sample's are from 3"),
-        ("v0 2 2", {"length": 3, "start": "parts", "parts": 2}, "has 2 frames; a snippet has 3"),
+        ("v0 2 2", {"length": 3, "start": "anywhere"}, "v0: it has 2 frames, but a sample spans 3"),
+        ("v0 2 2", {"length": 3, "start": "parts", "parts": 2}, "has 2 frames, but a snippet has 3"),
         ("v0 1 2", {"crop": 13}, r"v0: its frames have 16 x 12 pixels, too small for a crop of 13"),
         ("v0 1 2", {"start": "listd"}, "unknown start of clips 'listd'; did you mean 'listed'"),
         ("v0 1 2", {"mode": "native"}, "unknown mode of clips 'native'"),
-        ("v0 1 2", {"length": 0}, r"length 0 of clips; 1 to 32,768"),
+        ("v0 1 2", {"length": 0}, r"length 0 of clips .valid: 1 to 32,768"),
         ("v0 1 2", {"places": 4}, r"clips are cut at 4 places"),
         ("v0 1 2", {"lenght": 4}, "unknown option of kind clips 'lenght'; did you mean 'length'"),
-        ("v0 1 2", {"pattern": "a.png"}, "'a.png' is no name of frames' files: it needs one %d"),
+        ("v0 1 2", {"pattern": "a.png"}, "'a.png' is not a name of frames' files: it needs one %d"),
         ("v0 1 2", {"pattern": "%d%d.png"}, "it needs one %d"),
         ("v0 1 2", {"pattern": "%9999d.png"}, "it needs one %d"),
-        ("v0 1 2", {"pattern": "../%d.png"}, "and no folder"),
+        ("v0 1 2", {"pattern": "../%d.png"}, "without a folder"),
         ("v0 1 2", {"pattern": "%s%d.png"}, "it needs one %d"),
         ("v0 1 2", {"pattern": "%c%c%d.png"}, "and one %c"),
-        ("v0 1 2", {"pattern": ""}, "list.txt:1: v0: there is no such file"),
+        ("v0 1 2", {"pattern": ""}, "list.txt:1: v0: no such file"),
     ],
 )
 def test_what_is_wrong_is_told(
@@ -282,17 +282,17 @@ def test_what_is_wrong_is_told(
 def test_a_file_that_is_no_video_and_one_that_ends_are_told(film: Path, read: Read) -> None:
     path = film.parent / "list.txt"
     path.write_text("list.txt 0 1\n")
-    with pytest.raises(DataError, match=r"list.txt:1: list.txt: it is no video that OpenCV plays"):
+    with pytest.raises(DataError, match=r"list.txt:1: list.txt: it is not a video that OpenCV can play"):
         read(path, 1, pattern="")
     path.write_text("film.avi 11 1\n")
-    with pytest.raises(DataError, match=r"film.avi: it has no frame 12; it says that it has 12"):
+    with pytest.raises(DataError, match=r"film.avi: it has no frame 12; its header says that it has 12"):
         read(path, 1, pattern="", length=2)
 
 
 def test_frames_of_several_sizes_are_told(folders: Any, read: Read, tmp_path: Path) -> None:
     path = folders("v0 1 2")
     cv2.imwrite(str(tmp_path / "v0" / "000002.png"), np.zeros((5, 6, 3), np.uint8))
-    with pytest.raises(DataError, match=r"its frames are of several sizes: \(12, 16\), \(5, 6\)"):
+    with pytest.raises(DataError, match=r"its frames have different sizes: \(12, 16\), \(5, 6\)"):
         read(path, 1, length=2)
     data, _ = read(path, 1, length=2, height=8, width=9)
     assert data.shape == (1, 3, 2, 8, 9)

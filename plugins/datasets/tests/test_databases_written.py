@@ -53,14 +53,14 @@ def test_a_database_that_was_there_stays_until_the_new_one_is_whole(tmp_path):
 
 def test_a_folder_of_other_things_is_never_overwritten(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(DataError, match=r"more than a database in it \(thesis\.tex\)"):
+    with pytest.raises(DataError, match=r"more in it than a database \(thesis\.tex\)"):
         write_lmdb(tmp_path, iter(ENTRIES))
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
 def test_a_place_where_nothing_can_be_written_is_told(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"file/db: cannot be written: .*file is no folder"):
+    with pytest.raises(DataError, match=r"file/db: cannot be written: .*file is not a folder"):
         write_lmdb(tmp_path / "file" / "db", iter(ENTRIES))
 
 

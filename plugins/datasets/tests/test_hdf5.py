@@ -86,7 +86,7 @@ def test_a_link_within_the_file_is_followed(tmp_path, opened, everything):
         assert read[name].tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
     for name, told in (
         ("nothing", "unknown dataset"),
-        ("round", "lead to each other"),
+        ("round", "point to each other"),
         ("group", "group"),
     ):
         with pytest.raises(DataError, match=told):

@@ -205,11 +205,11 @@ GOOD = idx_bytes(np.arange(24, dtype=np.uint8).reshape(4, 3, 2))
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (GOOD[:-1], ["sample 3 of 4 is cut short", "24 bytes", "found 23"]),
-        (GOOD[:-7], ["sample 2 of 4", "24 bytes", "found 17"]),
-        (GOOD[:16], ["sample 0 of 4", "found 0"]),
+        (GOOD[:-1], ["sample 3 of 4 is cut short", "24 bytes", "23 were found"]),
+        (GOOD[:-7], ["sample 2 of 4", "24 bytes", "17 were found"]),
+        (GOOD[:16], ["sample 0 of 4", "0 were found"]),
         (GOOD + b"\0", ["more bytes", "expected 24"]),
-        (GOOD[:9], ["header is cut short", "9 bytes", "expected 16"]),
+        (GOOD[:9], ["header is cut short", "9 bytes", "needs 16"]),
         (GOOD[:3], ["not an IDX file", "00 00 08"]),
         (b"something else", ["not an IDX file", "looks like text 'something else'", "0x08"]),
         (b"\0\0\x0a" + GOOD[3:], ["not an IDX file", "00 00 0a 03"]),
@@ -239,7 +239,7 @@ def test_damaged_compressed_data_is_named(ending, tmp_path, pack):
                 unpacked += len(part)
     message = failure(path)
     assert f"{path}: its" in message
-    wanted = f"; {16 + pixels.size:,} were expected" if unpacked else ""  # else not even by a header
+    wanted = f", but {16 + pixels.size:,} were expected" if unpacked else ""  # else not even by a header
     assert message.endswith(f"is cut off after {unpacked:,} unpacked bytes{wanted}")
     middle = len(whole) // 2
     path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 0xFF]) + whole[middle + 1 :])
@@ -268,7 +268,7 @@ def test_an_absurd_header_allocates_nothing(tmp_path):
     path = tmp_path / "x.idx3-ubyte.gz"
     path.write_bytes(gzip.compress(b"\0\0\x08\2" + struct.pack(">II", 1 << 16, 1 << 12)))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert "found 0" in failure(path)
+    assert "0 were found" in failure(path)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < (1 << 28) // (1 if sys.platform == "darwin" else 1024) // 2
 

@@ -97,9 +97,9 @@ def test_a_label_that_is_a_whole_number_may_have_a_point(picture, tmp_path, open
         ("# path label", "lists have no comments"),
         ("a.png b.png", "DenseImageData and ImageSegData, kind image_pairs"),
         ("a.png a.xml", "demitasse convert_annoset"),
-        ("a.png  66.07", "go into an HDF5 file, which an HDF5Data layer reads"),
-        ("a.png 0.5 1 1", "go into an HDF5 file, which an HDF5Data layer reads"),
-        ("a.png,1", "it has ',' for the blank"),
+        ("a.png  66.07", "into an HDF5 file, for an HDF5Data layer"),
+        ("a.png 0.5 1 1", "into an HDF5 file, for an HDF5Data layer"),
+        ("a.png,1", "it has ',' instead of the blank"),
         ("train.h5", "for the layer HDF5Data"),
         ("a.png\na.png 1", "others have a label"),
         ("a.png 1\nb.png", "others have a label"),
@@ -140,13 +140,13 @@ def test_a_list_of_hdf5_files_that_moved_finds_them_beside_it(
     (tmp_path / "list.txt").write_text("\n".join(listed))
     read = everything(opened(str(tmp_path / "list.txt"), "hdf5"))["data"][:, 0].tolist()
     assert read == [2 if folder.endswith("caffe") else 1, 1]
-    assert caplog.messages[0].startswith(f"{tmp_path / 'list.txt'}:1: {listed[0]} is not here, read is")
+    assert caplog.messages[0].startswith(f"{tmp_path / 'list.txt'}:1: {listed[0]} was not found; using")
     assert caplog.messages[0].endswith("a.h5 (and 1 others)")
 
 
 def test_an_image_given_for_a_list_is_no_text(tmp_path):
     (tmp_path / "photo.jpg").write_bytes(b"\xff\xd8\xff\xe0 JFIF\n")
-    with pytest.raises(DataError, match=r"photo\.jpg: is no text: byte 0 is not UTF-8"):
+    with pytest.raises(DataError, match=r"photo\.jpg: is not text: byte 0 is not UTF-8"):
         data_source(spec=DataSpec(str(tmp_path / "photo.jpg"), "images"))
 
 

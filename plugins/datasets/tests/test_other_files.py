@@ -30,8 +30,8 @@ def failure(path, kind=None, **options):
         ("samples.bin", POINTER, None, "'git lfs pull' fetches the file"),
         ("data_batch_1.bin", POINTER, None, "'git lfs pull' fetches the file"),
         ("train-images-idx3-ubyte", POINTER, None, "'git lfs pull' fetches the file"),
-        ("a.h5", POINTER, "hdf5", "is no HDF5 file: it is a pointer"),
-        ("data.mdb", POINTER, None, "data.mdb is a pointer that Git LFS has"),
+        ("a.h5", POINTER, "hdf5", "is not an HDF5 file: it is a Git LFS pointer"),
+        ("data.mdb", POINTER, None, "data.mdb is a Git LFS pointer"),
         ("data.mdb", b"", None, "data.mdb is empty (0 bytes)"),
         ("page", b"<html>404</html>", None, "looks like a web page"),
         ("t10k-images-idx3-ubyte", b"", None, "is empty (0 bytes)"),
@@ -45,7 +45,7 @@ def test_what_stands_in_a_files_place_is_told(name, content, kind, told, tmp_pat
 
 def test_an_archive_of_arrays_is_not_to_be_unpacked(tmp_path):
     np.savez(tmp_path / "mnist.npz", x_train=np.zeros((2, 3)))
-    assert "which a program gives by name (data=...)" in failure(tmp_path / "mnist.npz")
+    assert "give them by name in a program (data=...)" in failure(tmp_path / "mnist.npz")
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):
@@ -57,7 +57,7 @@ def test_a_file_that_a_list_has_for_hdf5_is_told(tmp_path):
     (tmp_path / "a.h5").write_bytes(POINTER)
     (tmp_path / "list.txt").write_text("a.h5\n")
     message = failure(tmp_path / "list.txt", "hdf5")
-    assert "a.h5: is no HDF5 file: it is a pointer that Git LFS has" in message
+    assert "a.h5: is not an HDF5 file: it is a Git LFS pointer" in message
 
 
 def test_an_image_of_a_list_is_told_for_what_it_is(tmp_path):
@@ -65,7 +65,9 @@ def test_an_image_of_a_list_is_told_for_what_it_is(tmp_path):
     (tmp_path / "a.jpg").write_bytes(POINTER)
     (tmp_path / "list.txt").write_text("a.jpg 1\n")
     message = failure(tmp_path / "list.txt", "images")
-    assert "list.txt:1: a.jpg: it is no image that is read here: it is a pointer that Git LFS" in message
+    assert (
+        "list.txt:1: a.jpg: it is not an image in a supported format: it is a Git LFS pointer" in message
+    )
 
 
 def test_an_lmdb_in_one_file_may_have_any_name(tmp_path, opened, everything):
@@ -94,4 +96,4 @@ def test_a_leveldb_that_was_copied_in_part_is_told(tmp_path):
     with plyvel.DB(str(tmp_path / "db"), create_if_missing=True) as database:
         database.put(b"0", serialize(Datum(1, 1, 2, b"ab")))
     shutil.copytree(tmp_path / "db", tmp_path / "part", ignore=shutil.ignore_patterns("CURRENT"))
-    assert "of a LevelDB its file CURRENT is not there" in failure(tmp_path / "part")
+    assert "the file CURRENT of its LevelDB is missing" in failure(tmp_path / "part")

@@ -64,7 +64,9 @@ def test_lines_have_as_many_as_the_first(line, tmp_path, picture):
         (tmp_path / f"{name}.png").write_bytes(picture)
     (tmp_path / "list.txt").write_text(f"a.png 1 2 3\n{line}\n")
     count = len(line.split()) - 1
-    with pytest.raises(DataError, match=rf"list\.txt:2: .* has {count} labels, the first line 3; fill"):
+    with pytest.raises(
+        DataError, match=rf"list\.txt:2: .* has {count} labels, but the first line 3; fill"
+    ):
         read_list(tmp_path / "list.txt")
 
 
@@ -73,7 +75,7 @@ def test_records_have_as_many_as_the_first(tmp_path, opened, everything):
         for number, labels in enumerate(([1, 2], [3, 4, 5])):
             record = Datum(1, 1, 1, b"x", labels[0], more=tuple(labels[1:]))
             transaction.put(f"{number}".encode(), serialize(record))
-    with pytest.raises(DataError, match="has 3 labels, the first record's 2; rows are filled up"):
+    with pytest.raises(DataError, match="has 3 labels, but the first record's 2; fill rows up"):
         everything(opened(str(tmp_path / "db"), "lmdb"))
 
 

@@ -66,12 +66,12 @@ def test_in_place_of_images_with_boxes_labels_are_boxes_within_the_image(opened,
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("random:", "'' is no shape; write random:3x227x227"),
-        ("random:=3x4", "'=3x4' is no shape"),
-        ("random:3xx4", "'3xx4' is no shape"),
-        ("random:3x0x4", "'3x0x4' is no shape"),
-        ("random:3x-2", "'3x-2' is no shape"),
-        ("random:data=3x4,label=²", "'label=²' is no shape"),
+        ("random:", "'' is not a shape; write random:3x227x227"),
+        ("random:=3x4", "'=3x4' is not a shape"),
+        ("random:3xx4", "'3xx4' is not a shape"),
+        ("random:3x0x4", "'3x0x4' is not a shape"),
+        ("random:3x-2", "'3x-2' is not a shape"),
+        ("random:data=3x4,label=²", "'label=²' is not a shape"),
         ("random:99999x99999x99999", "a sample would take 999,970,000,299,999 bytes"),
     ],
 )

@@ -85,7 +85,10 @@ def test_points_are_between_places_and_the_gradient_is_their_slope(
         ("pooled_h: 2 pooled_w: 2 spatial_scale: 0", r"{ spatial_scale } is not given, or not above 0"),
         ("pooled_w: 2 spatial_scale: 1", r"{ pooled_h } is not given, or not above 0"),
         ("pooled_h: 2 pooled_w: 2 pad_ratio: -1", "pad_ratio -1 is not 0 or more"),
-        ("pooled_h: 2 pooled_w: 2 } propagate_down: true #", "not one for each of 2 bottoms, false for"),
+        (
+            "pooled_h: 2 pooled_w: 2 } propagate_down: true #",
+            "a propagate_down for each of 2 bottoms, false for",
+        ),
     ],
 )
 def test_a_wrong_field_is_told_with_its_layer(run: Any, fields: str, message: str) -> None:

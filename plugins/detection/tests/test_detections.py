@@ -175,10 +175,16 @@ def test_rows_that_were_planned_and_not_found_are_not_given_to_who_runs_a_net(
         ("", r"detection_output_param { num_classes } is not given"),
         ("num_classes: 3 keep_top_k: 0", "keep_top_k of 0 keeps nothing; leave it out to keep all"),
         ("num_classes: 3 nms_param { top_k: 0 }", "top_k or keep_top_k of 0 keeps nothing"),
-        ("num_classes: 3 nms_param { eta: 1.5 }", "eta 1.5 is not above 0 and at most 1"),
-        ("num_classes: 3 nms_param { nms_threshold: -1 }", "nms_threshold -1 is not 0 or more"),
-        ("num_classes: 4", r"confidence \(2, 18\) has not 4 numbers for each of 6 priors and 2 images"),
-        ("num_classes: 3 share_location: false", r"location \(2, 24\) has not 12 numbers for each of 6"),
+        ("num_classes: 3 nms_param { eta: 1.5 }", "eta 1.5 above 0 and at most 1"),
+        ("num_classes: 3 nms_param { nms_threshold: -1 }", "nms_threshold -1 must be 0 or more"),
+        (
+            "num_classes: 4",
+            r"confidence \(2, 18\) does not have 4 numbers for each of 6 priors and 2 images",
+        ),
+        (
+            "num_classes: 3 share_location: false",
+            r"location \(2, 24\) does not have 12 numbers for each of 6",
+        ),
         ("num_classes: 3 code_type: CENTRE_SIZE", "CENTRE_SIZE.*CENTER_SIZE"),
         ("num_classes: 3 nms_param { topk: 3 }", "unknown field 'topk'; did you mean 'top_k'"),
     ],
@@ -210,5 +216,6 @@ def test_where_results_were_to_be_saved_is_read_over_and_told(
     )
     (note,) = runtime.read(path).net("test").notes
     assert (
-        "of SSD's fork: save_output_param (line 1; what is found is the layer's top), visualize" in note
+        "of SSD's fork that have no effect here: save_output_param (line 1; the detections are the "
+        "layer's top), visualize" in note
     )

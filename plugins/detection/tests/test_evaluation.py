@@ -171,13 +171,16 @@ def test_rows_that_are_none_are_named(
     found, objects = problem(1)
     layer = EVALUATE.format("num_classes: 4")
     for shapes, told in (
-        ({"found": found[..., :5], "label": objects}, "found .* has not rows of 7 numbers"),
-        ({"found": found, "label": objects[..., :5]}, "label .* has not 8 numbers for each object"),
+        ({"found": found[..., :5], "label": objects}, "found .* does not have rows of 7 numbers"),
+        (
+            {"found": found, "label": objects[..., :5]},
+            "label .* does not have 8 numbers for each object",
+        ),
     ):
         with pytest.raises(demitasse.DemitasseError, match=told):
             runtime.net(written(layer, **shapes))
     objects[2, 0, 0] = (0, 9, 0, 0, 0, 1, 1, 0)
-    with pytest.raises(demitasse.DataError, match=r"layer 'e' .*: row 12 .* of image 2 and class 9"):
+    with pytest.raises(demitasse.DataError, match=r"layer 'e' .*: row 12 .* image 2 and class 9"):
         run(layer, found=found, label=objects)
 
 
@@ -227,7 +230,7 @@ def test_what_intels_maps_say_is_scored(
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ("score_type: OBJ", "score_type is OBJ; here an object times its class, MULTIPLY"),
+        ("score_type: OBJ", "score_type OBJ is not supported .valid: MULTIPLY"),
         ("biases: 3 biases: 3", "has 3 pairs of biases for 2 num_object"),
         ("threshold: 0", "threshold 0 is not above 0 and at most 1"),
     ],

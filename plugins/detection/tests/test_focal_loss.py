@@ -116,11 +116,14 @@ def test_without_gamma_it_is_the_softmax_loss(run: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ("focal_loss_param { gamma: -1 }", "gamma -1 is not 0 or more, or alpha 0.25 is not above 0"),
-        ("focal_loss_param { alpha: 0 }", "or alpha 0 is not above 0"),
-        ("focal_loss_param { type: LINEAR }", "is ORIGIN here; LINEAR is of two classes"),
+        ("focal_loss_param { gamma: -1 }", "gamma -1 must be 0 or more, and alpha 0.25 above 0"),
+        ("focal_loss_param { alpha: 0 }", "and alpha 0 above 0"),
+        ("focal_loss_param { type: LINEAR }", "must be ORIGIN; LINEAR is for two classes"),
         ("focal_loss_param { axis: 2 }", r"axis 2 is not one of the 2 axes of x"),
-        ("propagate_down: [true, false, false]", "not one for each of 2 bottoms, false for labels"),
+        (
+            "propagate_down: [true, false, false]",
+            "a propagate_down for each of 2 bottoms, false for labels",
+        ),
     ],
 )
 def test_a_wrong_field_is_told_with_its_layer(run: Any, fields: str, message: str) -> None:

@@ -174,22 +174,22 @@ def test_what_is_learned_is_of_the_hardest_regions(runtime: demitasse.Runtime, t
 @pytest.mark.parametrize(
     ("layer", "shapes", "message"),
     [
-        (ANNOTATOR.format(""), {}, r"roi_per_img } is not given, or 0; 1 or more"),
+        (ANNOTATOR.format(""), {}, r"roi_per_img } must be 1 or more"),
         (ANNOTATOR.format("roi_per_img: 1"), {"rois": (3, 4)}, "are not rows of 5 numbers"),
         (
             ANNOTATOR.format("roi_per_img: 1"),
             {"losses": (2, 1)},
-            r"losses \(2, 1\) has not one number for each of 3",
+            r"losses \(2, 1\) does not have one number for each of 3",
         ),
         (ANNOTATOR.format("roi_per_img: 1"), {"weights": (2, 8)}, "are not a row for each of regions"),
         (OF_CLASSES.format("softmax_param { axis: 4 }"), {}, "axis 4 is not one of the 2 axes of"),
-        (OF_CLASSES.format("propagate_down: true"), {}, "propagate_down that is not one for each of 2"),
+        (OF_CLASSES.format("propagate_down: true"), {}, "needs a propagate_down for each of 2"),
         (
             OF_CLASSES.format("loss_param { normalization: PRE_FIXED pre_fixed_normalizer: nan }"),
             {},
             "pre_fixed_normalizer nan is not a finite number",
         ),
-        (OF_PLACES, {"told": (3,), "target": (3,), "inside": (3,)}, "is not of samples, channels, rows"),
+        (OF_PLACES, {"told": (3,), "target": (3,), "inside": (3,)}, "is not samples x channels x rows"),
     ],
 )
 def test_a_wrong_layer_is_told_with_its_line(
@@ -210,7 +210,7 @@ def test_a_wrong_layer_is_told_with_its_line(
 def test_what_is_no_region_or_class_is_an_error(run: Any) -> None:
     rois, column = np.zeros((3, 5)), np.zeros((3, 1))
     rois[1, 0] = 0.5
-    where = r"net.prototxt:5: layer 'a' \(BoxAnnotatorOHEM\): region 1 is of image 0.5"
+    where = r"net.prototxt:5: layer 'a' \(BoxAnnotatorOHEM\): region 1 has image 0.5"
     with pytest.raises(demitasse.DataError, match=where):
         run(
             ANNOTATOR.format("roi_per_img: 1"),

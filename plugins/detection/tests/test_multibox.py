@@ -228,14 +228,20 @@ def test_a_layers_fields_are_those_of_the_loss(run: Any, fields: str, about: dic
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ("", "num_classes } is 0, the background is class 0"),
-        ("num_classes: 3 background_label_id: 3", "num_classes } is 3, the background is class 3"),
-        ("num_classes: 4", r"confidence \(2, 18\) has not 4 numbers for each of 6 priors and 2 images"),
-        ("num_classes: 3 share_location: false", r"multibox_loss_param { share_location } is true here"),
-        ("num_classes: 3 bp_inside: true", r"{ bp_inside } is false here"),
-        ("num_classes: 3 mining_type: HARD_EXAMPLE", "mining_type is MAX_NEGATIVE or NONE"),
+        ("", "num_classes } is 0, but the background is class 0"),
+        ("num_classes: 3 background_label_id: 3", "num_classes } is 3, but the background is class 3"),
+        (
+            "num_classes: 4",
+            r"confidence \(2, 18\) does not have 4 numbers for each of 6 priors and 2 images",
+        ),
+        (
+            "num_classes: 3 share_location: false",
+            r"multibox_loss_param { share_location } is supported only as true",
+        ),
+        ("num_classes: 3 bp_inside: true", r"{ bp_inside } is supported only as false"),
+        ("num_classes: 3 mining_type: HARD_EXAMPLE", "mining_type must be MAX_NEGATIVE or NONE"),
         ("num_classes: 3 do_neg_mining: false", "do_neg_mining and mining_type contradict each other"),
-        ("num_classes: 3 } propagate_down: true loss_param {", "not one for each of 4 bottoms"),
+        ("num_classes: 3 } propagate_down: true loss_param {", "a propagate_down for each of 4 bottoms"),
     ],
 )
 def test_a_wrong_field_is_told_with_its_layer(run: Any, fields: str, message: str) -> None:
@@ -246,14 +252,14 @@ def test_a_wrong_field_is_told_with_its_layer(run: Any, fields: str, message: st
 
 @pytest.mark.parametrize(
     ("at", "value", "told"),
-    [(0, 2, "of image 2 and class 1"), (1, 3, "image 0 and class 3"), (1, 0, "0 and class 0")],
+    [(0, 2, "image 2 and class 1"), (1, 3, "image 0 and class 3"), (1, 0, "0 and class 0")],
 )
 def test_an_object_of_no_image_or_class_is_an_error(run: Any, at: int, value: float, told: str) -> None:
     inputs = problem(0, 2, 6, 3, 2)
     inputs[3][0, 0, :, :2] = (0, 1)
     inputs[3][0, 0, 1, at] = value
     message = (
-        rf"net.prototxt:5: layer 'l' \(MultiBoxLoss\): row 1 of the objects is .*{told} .valid: images"
+        rf"net.prototxt:5: layer 'l' \(MultiBoxLoss\): row 1 of the objects has .*{told} .valid: images"
     )
     with pytest.raises(demitasse.DataError, match=message):
         run(LOSS.format("multibox_loss_param { num_classes: 3 }"), **blobs(*inputs))

@@ -118,22 +118,25 @@ def test_the_boxes_are_those_of_the_paper(
     ("fields", "message"),
     [
         ("", r"prior_box_param { min_size } is not given"),
-        ("min_size: 4 max_size: 3", "min_size 4 and max_size 3 do not rise from 0"),
+        ("min_size: 4 max_size: 3", "min_size 4 and max_size 3 must rise from 0"),
         ("min_size: 4 max_size: 5 max_size: 6", "has 2 max_size for 1 min_size"),
         ("min_size: 4 aspect_ratio: -2", "aspect_ratio -2 is not a positive number"),
         ("min_size: 4 variance: 1 variance: 2", r"variance \[1.0, 2.0\] is not one positive number or"),
         (
             "min_size: 4 img_size: 8 img_h: 8",
-            "give img_size, or img_h and img_w; img_size, img_h stands",
+            "give img_size, or img_h and img_w; given: img_size, img_h",
         ),
-        ("min_size: 4 step_h: 8", "give step, or step_h and step_w; step_h stands there"),
+        ("min_size: 4 step_h: 8", "give step, or step_h and step_w; given: step_h"),
         ("min_size: 4 step: 0", "step 0 is not above 0"),
         ("min_size: 0.5", "min_size 0.5 is not 1 or more"),
         ("fixed_size: 32 fixed_size: 16 density: 2", "has 1 density for 2 fixed_size"),
         ("fixed_size: 32 density: 0.5", "density 0.5 is not 1 or more"),
         ("min_size: 4 max_size: inf", "max_size inf is not 1 or more"),
         ("fixed_size: 32 density: 2 fixed_ratio: -1", "fixed_ratio -1 is not a positive number"),
-        ("fixed_size: 9 density: 2 fixed_ratio: 1 aspect_ratio: 2", "fixed_ratio and aspect_ratio excl"),
+        (
+            "fixed_size: 9 density: 2 fixed_ratio: 1 aspect_ratio: 2",
+            "fixed_ratio and aspect_ratio cannot",
+        ),
         ("min_size: 4 offsett: 0", "unknown field 'offsett'; did you mean 'offset'"),
     ],
 )
@@ -186,9 +189,9 @@ def test_boxes_of_clusters_have_the_sides_that_are_given(
             "has 2 width and 1 height; give as many of both",
         ),
         (CLUSTERED.format("min_size: 4"), "has 0 width and 0 height"),
-        (CLUSTERED.format("width: 3 height: 5 min_size: 4"), r"{ min_size } is of PriorBox"),
-        (CLUSTERED.format("width: 3 height: 0"), "width and height are numbers above 0"),
-        (LAYER.format("width: 3 height: 5"), "are of the type PriorBoxClustered"),
+        (CLUSTERED.format("width: 3 height: 5 min_size: 4"), r"{ min_size } belongs to PriorBox"),
+        (CLUSTERED.format("width: 3 height: 0"), "width and height must be numbers above 0"),
+        (LAYER.format("width: 3 height: 5"), "belong to the type PriorBoxClustered"),
     ],
 )
 def test_sides_are_given_in_pairs_to_the_type_that_has_them(run: Any, layer: str, message: str) -> None:

@@ -146,7 +146,7 @@ def test_a_net_gives_opencvs_regions(written: Any, tmp_path: Path) -> None:
     [
         ("scale: 0", r"proposal_param \{ scale: 0 \} is not a positive number"),
         ("ratio: -1", r"ratio: -1 \} is not a positive number"),
-        ("feat_stride: 0", "feat_stride } is 0; 1 or more"),
+        ("feat_stride: 0", "feat_stride } is 0; it must be 1 or more"),
         ("nms_thresh: -1", "nms_thresh: -1 } is not 0 or more"),
         ("", r"scores \(1, 8, 6, 7\) are not images x 18 x rows x columns: .* 9 boxes"),
         ("ratio: 1 scale: [1, 2, 3, 4] feet_stride: 1", "'feet_stride'; did you mean 'feat_stride'"),
@@ -165,7 +165,7 @@ def test_a_mistake_is_told_with_its_place(more: str, message: str, written: Any)
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
-        ({"told": (1, 12, 6, 7)}, r"told \(1, 12, 6, 7\) has not 4 numbers for each box"),
+        ({"told": (1, 12, 6, 7)}, r"told \(1, 12, 6, 7\) does not have 4 numbers for each box"),
         ({"im_info": (1, 2)}, r"images \(1, 2\) are not rows of height, width"),
         ({"im_info": (3, 3)}, r"images \(3, 3\) are not rows"),
     ],

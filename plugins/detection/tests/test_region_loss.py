@@ -149,11 +149,14 @@ def test_a_layers_fields_are_those_of_the_loss(run: Any, fields: str, about: dic
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (f"num_class: 0 {OF_BIASES}", "num_class is 0; 1 or more, and there is none for the background"),
+        (f"num_class: 0 {OF_BIASES}", "num_class is 0; it must be 1 or more, without the background"),
         ("num_class: 2", r"biases \[\] are not positive numbers"),
         ("num_class: 2 biases: 1 biases: 2", "has 1 pairs of biases for 3 num"),
-        (f"num_class: 2 {OF_BIASES} softmax_tree: 'tree.txt'", "softmax_tree 'tree.txt': classes of"),
-        (f"num_class: 2 {OF_BIASES} coords: 5", "coords is 5 and softmax 1; a box has 4"),
+        (
+            f"num_class: 2 {OF_BIASES} softmax_tree: 'tree.txt'",
+            "softmax_tree 'tree.txt': hierarchies of classes",
+        ),
+        (f"num_class: 2 {OF_BIASES} coords: 5", "coords 5 must be 4, and softmax 1 1: a box has 4"),
         (f"num_class: 2 {OF_BIASES} object_scale: -1", "object_scale -1 is not 0 or more"),
         (f"num_class: 3 {OF_BIASES}", r"maps \(2, 21, 3, 4\) are not images x 24 x rows x columns: 5"),
     ],
@@ -174,8 +177,8 @@ def test_labels_that_are_no_rows_are_told(run: Any) -> None:
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        ((2, 0.5, 0.5, 0.1, 0.1), "object 0 of image 1 is of class 2, with centre and sides 0.5 0.5"),
-        ((0, 0.5, 0.5, 0.1, -0.1), "object 0 of image 1 is of class 0"),
+        ((2, 0.5, 0.5, 0.1, 0.1), "object 0 of image 1 has class 2, centre and sides 0.5 0.5"),
+        ((0, 0.5, 0.5, 0.1, -0.1), "object 0 of image 1 has class 0"),
     ],
 )
 def test_an_object_that_is_none_is_an_error(run: Any, row: tuple[float, ...], told: str) -> None:

@@ -83,7 +83,7 @@ def test_the_means_are_the_papers_and_the_gradient_is_their_slope(
         ),
         (
             "group_size: 3 output_dim: 3 spatial_scale: 1",
-            "output_dim 3 in 3 x 3 cells are not the channels",
+            "output_dim 3 in 3 x 3 cells does not make the channels",
         ),
     ],
 )

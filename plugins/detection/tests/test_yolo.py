@@ -154,24 +154,27 @@ def test_as_many_rows_are_planned_as_there_are_boxes(runtime: Any, written: Any)
         (older("num_classes: 2"), r"biases \[\] are not positive numbers, two \(width, height\) for"),
         (older("num_classes: 2 biases: [1, -2]"), r"biases \[1.0, -2.0\] are not positive numbers"),
         (older("num_classes: 2 biases: [1, 2]"), "has 1 pairs of biases for 5 num_box"),
-        (older("num_classes: 2 num_box: 1 biases: [1, 2] coords: 5"), "coords is 5; a box has 4"),
-        (older("num_classes: 0 num_box: 2 biases: [1, 2, 3, 4]"), "num_classes is 0; 1 or more"),
+        (older("num_classes: 2 num_box: 1 biases: [1, 2] coords: 5"), "coords is 5, but a box has 4"),
+        (
+            older("num_classes: 0 num_box: 2 biases: [1, 2, 3, 4]"),
+            "num_classes is 0; it must be 1 or more",
+        ),
         (
             older("num_classes: 3 num_box: 2 biases: [1, 2, 3, 4]"),
             r"map \(1, 14, 3, 4\) is not 1 images x 16 x rows x columns: 8 numbers \(3 classes\) for",
         ),
         (
             older("num_classes: 2 num_box: 2 nms_threshold: -1 biases: [1, 2, 3, 4]"),
-            "nms_threshold -1 is not 0 or more",
+            "nms_threshold -1 must be 0 or more",
         ),
         (newer("biases: [1, 2] mask: 0"), "has 1 mask for 2 bottoms of 3 num_box each"),
         (
             newer("biases: [1, 2] num_box: 1 mask: [0, 1] anchors_scale: [8, 8]"),
-            "mask 1 is none of 1 pairs of biases, from 0 on",
+            "mask 1 is not one of 1 pairs of biases, counted from 0",
         ),
         (
             newer("biases: [1, 2] num_box: 1 mask: [0, 0] anchors_scale: 8"),
-            r"anchors_scale \[8\] is not one for each of 2 bottoms",
+            r"anchors_scale \[8\]: give one for each of 2 bottoms",
         ),
         (newer("biases: [1, 2] mask: 0", 1), r"has 1 bottoms \(m0\), not 2"),
         (newer("anchor_scale: 8"), "unknown field 'anchor_scale'; did you mean 'anchors_scale'"),

@@ -232,15 +232,21 @@ def test_a_layers_fields_are_those_of_the_loss(run: Any, fields: str, about: dic
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
-        (whole("iou_loss: GIOU"), "iou_loss GIOU: the overlap of boxes is no loss here; valid: MSE"),
+        (
+            whole("iou_loss: GIOU"),
+            "iou_loss GIOU: the overlap of boxes is not supported as a loss .valid: MSE",
+        ),
         (whole("iou_loss: IOU"), "iou_loss IOU: the overlap"),
-        (whole("use_focal_loss: true"), "use_focal_loss true is not served; leave it out, or false"),
-        (whole(num_class=0), "num_class is 0; 1 or more, and there is none for the background"),
-        (whole(num=2), r"mask \[3, 4, 5\] is not 2 \(num\) numbers of pairs of biases, each"),
-        (whole("mask: 3", num=4), r"mask \[3, 4, 5, 3\] is not 4 \(num\) numbers"),
-        (whole("mask: 6", num=4), "mask 6 is none of 6 pairs of biases, from 0 on"),
+        (whole("use_focal_loss: true"), "use_focal_loss true is not supported; leave it out"),
+        (whole(num_class=0), "num_class is 0; it must be 1 or more, without the background"),
+        (whole(num=2), r"mask \[3, 4, 5\] must be 2 \(num\) different numbers of pairs of biases"),
+        (whole("mask: 3", num=4), r"mask \[3, 4, 5, 3\] must be 4 \(num\) different numbers"),
+        (whole("mask: 6", num=4), "mask 6 is not one of 6 pairs of biases, counted from 0"),
         (LOSS.format("num_class: 2"), r"biases \[\] are not positive numbers"),
-        (whole(anchors_scale=0), "anchors_scale is 0; 1 or more, pixels of the image for each"),
+        (
+            whole(anchors_scale=0),
+            "anchors_scale is 0; it must be 1 or more, pixels of the image for each",
+        ),
         (whole("coord_scale: -1"), "coord_scale -1 is not 0 or more"),
         (whole("iou_thresh: -0.5"), "iou_thresh -0.5 is not 0 or more"),
         (whole("label_smooth_eps: 1.5"), "label_smooth_eps 1.5 is not from 0 to 1"),
@@ -257,10 +263,10 @@ def test_a_wrong_field_is_told_with_its_layer(run: Any, layer: str, message: str
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        ((2, 0.5, 0.5, 0.1, 0.1), "object 0 of image 1 is of class 2, with centre and sides 0.5 0.5"),
-        ((0.5, 0.5, 0.5, 0.1, 0.1), "object 0 of image 1 is of class 0.5"),
-        ((0, 0.5, 0.5, 0.1, -0.1), "object 0 of image 1 is of class 0"),
-        ((0, 208, 104, 50, 80), "object 0 of image 1 is of class 0, with centre and sides 208 104"),
+        ((2, 0.5, 0.5, 0.1, 0.1), "object 0 of image 1 has class 2, centre and sides 0.5 0.5"),
+        ((0.5, 0.5, 0.5, 0.1, 0.1), "object 0 of image 1 has class 0.5"),
+        ((0, 0.5, 0.5, 0.1, -0.1), "object 0 of image 1 has class 0"),
+        ((0, 208, 104, 50, 80), "object 0 of image 1 has class 0, centre and sides 208 104"),
     ],
 )
 def test_an_object_that_is_none_is_its_samples_error(
@@ -279,6 +285,6 @@ def test_so_is_one_of_annotated_data(run: Any) -> None:
     maps, _ = problem(3, 2, 3, 2, 4, 3, 4)
     label = np.full((2, 1, 3, 8), -1.0)
     label[1, 0, 0] = (0, 3, 0, 0.1, 0.1, 0.4, 0.4, 0)
-    with pytest.raises(demitasse.SampleError, match="is of image 1 and class 3") as caught:
+    with pytest.raises(demitasse.SampleError, match="has image 1 and class 3") as caught:
         run(whole(), map=maps, label=label)
     assert caught.value.sample == 1

@@ -128,7 +128,9 @@ def test_what_does_not_is_left_out_and_told(
     assert record.levelno == logging.WARNING
     message = record.getMessage()
     assert f"in {precision}: our kernel 'tiles " in message
-    assert re.search(r"makes numbers that are 0\.(1|099) of the largest off those of cuDNN ", message)
+    assert re.search(
+        r"makes numbers that differ by 0\.(1|099) of the largest from those of cuDNN ", message
+    )
     assert "8x8x3x3" in message and "gpu:0" in message
 
 
@@ -156,7 +158,7 @@ def test_what_leaves_a_part_as_it_was_is_left_out(
     assert step() < NEAR[precision]
     assert step.way.startswith("cuDNN ")
     (record,) = caplog.records
-    assert "are not finite, or not made at all, unlike those of cuDNN " in record.getMessage()
+    assert "are not finite, or missing, unlike those of cuDNN " in record.getMessage()
 
 
 @pytest.mark.parametrize("lost", [0, 3], ids=["right", "of which three points are lost"])

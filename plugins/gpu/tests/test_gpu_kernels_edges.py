@@ -272,7 +272,7 @@ def test_a_label_that_is_no_class_makes_the_loss_no_number_and_is_named(device: 
         inputs = [real(3, 5), np.array([1, wrong, 2], np.float32)]
         request = request_of(name, inputs, attributes, "float32")
         (candidate,) = candidates(request)
-        with pytest.raises(DataError, match=rf"label {wrong:g} of sample 1 of the batch is no class"):
+        with pytest.raises(DataError, match=rf"label {wrong:g} of sample 1 of the batch is not a class"):
             run(device, candidate, request, inputs)
         given, room = bound(device, candidate, inputs)
         loss = empty(device, (), "float32")

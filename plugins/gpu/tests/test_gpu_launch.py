@@ -218,7 +218,7 @@ def test_works_that_no_graph_can_have_are_launched_one_by_one(
     assert np.asarray(total).tolist() == [8] * 5
     assert "graph" not in driver.told
     assert [record.getMessage() for record in caplog.records] == [
-        f"no graph of 2 launches, which go one by one: {error}"
+        f"2 launches go one by one, as they could not become a graph: {error}"
     ]
 
 

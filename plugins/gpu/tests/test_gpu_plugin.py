@@ -79,7 +79,7 @@ def test_a_machine_without_a_description_trains_on_its_processors() -> None:
         ({"own_convolutions": "no"}, "own_convolutions = 'no'"),
         ({"driver": "cupy"}, "driver = 'cupy'"),
         ({"workspace": "much"}, "options.gpu: workspace = .*much"),
-        ({"workspace": 2**20}, "workspace = 1048576 .valid: a text like '512 MiB'"),
+        ({"workspace": 2**20}, "workspace = 1048576 .valid: a string like '512 MiB'"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], words: str) -> None:
@@ -298,7 +298,7 @@ def test_doctor_names_libraries_that_are_missing_and_what_that_costs(
     monkeypatch.setattr(diagnosis, "why_not", lambda name: f"lib{name}.so: not found")
     found = {each.subject: each for each in diagnosis.findings(WORKING, "13", "", "14.2.0", [90])}
     assert found["cuDNN"].level == found["cuBLASLt"].level == "note"
-    assert "several times as slow" in found["cuDNN"].message
+    assert "several times slower" in found["cuDNN"].message
     assert "pip install" in found["cuDNN"].remedy
     assert found["gpu:0"].message == "NVIDIA H200, 141 GiB"
 

@@ -317,7 +317,7 @@ def test_a_label_that_is_no_class_is_named_with_its_sample(solver: Path, graphs:
         trainer.step(2)
         (worker,) = trainer._workers
         before = np.array(worker.flat.parameters)
-        told = r"label 12 of sample 7 of the batch is no class .*; the sample is arrays: number 39\b"
+        told = r"label 12 of sample 7 of the batch is not a class .*; the sample is arrays: number 39\b"
         with pytest.raises(demitasse.DataError, match=told):
             trainer.step()
         assert np.array_equal(np.array(worker.flat.parameters), before)

@@ -152,7 +152,7 @@ def test_memory_is_zeroed_aligned_bounded_and_counted() -> None:
     assert not view.any()
     view[...] = 1
     assert memory.view(64, (9,), "float32").sum() == 9
-    with pytest.raises(ValueError, match="40 bytes at 64 do not lie in a block of 100"):
+    with pytest.raises(ValueError, match="40 bytes at 64 do not fit in a block of 100"):
         memory.view(64, (10,), "float32")
     memory.close()
     assert (allocator.space, allocator.allocations, allocator.bytes) == ("host", 1, 100)

@@ -48,7 +48,7 @@ def test_views_share_the_block_and_end_with_it() -> None:
     block = allocate_space("numa", {}).allocate(4096)
     block.view(128, (4, 5), "float32")[...] = 2
     assert block.view(128, (20,), "float32").sum() == 40
-    with pytest.raises(ValueError, match="do not lie in a block"):
+    with pytest.raises(ValueError, match="do not fit in a block"):
         block.view(4092, (2,), "float32")
     block.close()
     block.close()

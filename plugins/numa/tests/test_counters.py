@@ -66,5 +66,5 @@ def test_the_diagnosis_says_what_keeps_threads_and_memory_away(
     texts = [(f.level, f.subject, f.message) for f in findings(machine=topology(root))]
     assert texts[0][2].startswith("2 with processors")
     if pages.available():
-        assert any(level == "note" and "takes node 0's" in text for level, _, text in texts)
+        assert any(level == "note" and "uses node 0's" in text for level, _, text in texts)
         assert any(subject == "OMP_PROC_BIND" for _, subject, _ in texts)

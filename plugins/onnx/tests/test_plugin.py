@@ -38,14 +38,14 @@ def test_composing_needs_no_onnx() -> None:
 def test_what_is_no_model_is_said_to_be_none(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(data)
-    with pytest.raises(ModelError, match=r"net\.onnx: is no ONNX model"):
+    with pytest.raises(ModelError, match=r"net\.onnx: is not an ONNX model"):
         model_reader(path=path, layer_types={})
 
 
 def test_what_stands_in_a_models_place_is_told(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
-    with pytest.raises(ModelError, match=r"net\.onnx: is no ONNX model.*it is a pointer that Git LFS"):
+    with pytest.raises(ModelError, match=r"net\.onnx: is not an ONNX model.*it is a Git LFS pointer"):
         model_reader(path, {})
 
 
@@ -67,4 +67,4 @@ def test_a_net_is_converted_by_the_program_that_the_manifest_names(tmp_path: Pat
         done = runtime.program(program, net, tmp_path / "net.onnx")
         assert runtime.net(tmp_path / "net.onnx").graph.outputs["y"].shape == (1, 2)
     assert done["kind"] == "net"
-    assert done["notes"] == ["no weights were given: it has those that its fillers draw"]
+    assert done["notes"] == ["no weights were given: the model has those that the net's fillers draw"]

@@ -42,6 +42,6 @@ def test_another_archive_or_a_broken_one_is_not_said_to_be(tmp_path):
     for path in (zipped(tmp_path / "other.zip", "data.txt"), broken):
         with (
             demitasse.compose() as runtime,
-            pytest.raises(demitasse.ModelError, match="no composed plugin reads such content"),
+            pytest.raises(demitasse.ModelError, match="no composed plugin can read this file"),
         ):
             runtime.read(path)

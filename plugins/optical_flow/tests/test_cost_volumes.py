@@ -162,10 +162,14 @@ def test_gradients_are_the_slopes(seed: int, f: Fields, one: bool) -> None:
         (
             "Correlation",
             "kernel_size: 1 max_displacement: 1 stride_2: 0",
-            r"{ stride_2 } is 0; 1 or more",
+            r"{ stride_2 } is 0; it must be 1 or more",
         ),
         ("Correlation", "kernel_size: 1 max_displacement: 9", "no place of .* up to 9 .* a pad of 0"),
-        ("Correlation", "kernel_size: 1 max_displacement: 1 single_direction: 1", "is Correlation1D's"),
+        (
+            "Correlation",
+            "kernel_size: 1 max_displacement: 1 single_direction: 1",
+            "belongs to Correlation1D",
+        ),
         (
             "Correlation1D",
             "kernel_size: 1 max_displacement: 1 single_direction: 2",
@@ -183,7 +187,7 @@ def test_a_wrong_field_is_told_with_its_layer(run: Any, kind: str, fields: str, 
 
 def test_images_of_two_shapes_are_told(run: Any) -> None:
     a, b = images(0)
-    with pytest.raises(demitasse.ModelError, match="do not have one shape"):
+    with pytest.raises(demitasse.ModelError, match="do not have the same shape"):
         run(LAYER.format("Correlation", "kernel_size: 1 max_displacement: 1"), a=a, b=b[:, :2])
 
 
@@ -196,4 +200,4 @@ def test_what_the_fork_reads_over_is_told(runtime: demitasse.Runtime, written: A
     np.testing.assert_array_equal(made, plain)
     assert (made < 0).any()
     (note,) = runtime.read(written(layer, a=a, b=b)).net("test").notes
-    assert "of FlowNet's fork: do_abs (line 3; nor is it in the fork)" in note
+    assert "of FlowNet's fork that have no effect here: do_abs (line 3; nor is it in the fork)" in note

@@ -176,13 +176,13 @@ def test_to_its_own_size_an_image_stays_as_it_is(run: Any) -> None:
         ("L1Loss", "l1_loss_param { epsilon: -1 }", r"{ epsilon: -1 } is not 0 or more"),
         ("L1Loss", "l1_loss_param { plateau: -1 }", r"{ plateau: -1 } is not 0 or more"),
         ("LpqLoss", "", "has 0 pq_episode_starts_at_iter, 0 p and 0 q"),
-        ("LpqLoss", "lpq_loss_param { p: 1 p: 2 q: 1 }", "2 p and 1 q; as many of each"),
+        ("LpqLoss", "lpq_loss_param { p: 1 p: 2 q: 1 }", "2 p and 1 q; give as many of each"),
         (
             "LpqLoss",
             "lpq_loss_param { p: 1 p: 2 q: 1 q: 1 pq_episode_starts_at_iter: [0, 0] }",
-            "do not rise from 0 on",
+            "must rise from 0",
         ),
-        ("LpqLoss", "lpq_loss_param { p: 1 q: 0 }", "p and q are powers above 0"),
+        ("LpqLoss", "lpq_loss_param { p: 1 q: 0 }", "p and q must be powers above 0"),
         ("LpqLoss", "lpq_loss_param { p: 1 q: 1 q_epsilon: -2 }", r"{ q_epsilon: -2 } is not 0 or more"),
         (
             "LpqLoss",

@@ -176,7 +176,7 @@ def test_a_crop_as_large_as_the_image_ends_as_the_forks_does(run: Any) -> None:
     ("layer", "message"),
     [
         (RESAMPLE.format("height: 4"), r"resample_param { width height } are not both given"),
-        (RESAMPLE.format("height: 4 width: 4 type: AREA"), "type: AREA } is not served"),
+        (RESAMPLE.format("height: 4 width: 4 type: AREA"), "type: AREA } is not supported"),
         (RESAMPLE.format("height: 4 width: 4 type: LINEER"), "did you mean 'LINEAR'"),
         (ACCUM.format("bottom: 'x'", "have_reference: true"), "takes the last of two bottoms or more"),
         (ACCUM.format("bottom: 'x'", "size_divisible_by: 0"), r"{ size_divisible_by } is 0"),
@@ -191,9 +191,9 @@ def test_a_crop_as_large_as_the_image_ends_as_the_forks_does(run: Any) -> None:
         (
             "layer { name: 'm' type: 'Mean' bottom: 'x' top: 'm' "
             "mean_param { operation: ADD value: [1, 2] } }",
-            "2 means are not for the 3 channels",
+            "2 means do not fit the 3 channels",
         ),
-        (AUGMENT.format("crop_height: 9 crop_width: 3"), "a crop of 9 is not from 1 to the 6"),
+        (AUGMENT.format("crop_height: 9 crop_width: 3"), "a crop of 9 must be from 1 to the 6"),
         (
             AUGMENT.format("crop_height: 4 crop_width: 3 augment_during_test: true mirror { prob: 1 }"),
             r"augmentation_param { mirror } changes images at random",
@@ -209,5 +209,5 @@ def test_a_wrong_field_is_told_with_its_layer(run: Any, layer: str, message: str
 
 def test_a_mean_that_training_would_take_is_refused_there(run: Any) -> None:
     layer = AUGMENT.format("recompute_mean: 9 mean_per_pixel: false")
-    with pytest.raises(demitasse.ModelError, match="is not served in training: give mean"):
+    with pytest.raises(demitasse.ModelError, match="is not supported in training: give mean"):
         run(layer, "train", x=np.zeros((1, 3, 6, 6)))

@@ -146,6 +146,8 @@ def test_at_a_whole_place_warp_has_the_mean_of_both_slopes_and_flow_warp_that_be
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_flow_without_two_channels_is_told(run: Any, channels: int) -> None:
     x = np.zeros((1, 3, 4, 5))
-    with pytest.raises(demitasse.ModelError, match="has not two channels, across and down") as caught:
+    with pytest.raises(
+        demitasse.ModelError, match="does not have two channels, across and down"
+    ) as caught:
         run(LAYER.format("FlowWarp", ""), x=x, flow=np.zeros((1, channels, 4, 5)))
     assert "net.prototxt:3" in str(caught.value)

@@ -81,7 +81,7 @@ def test_a_slow_process_holds_others_up_only_as_the_model_says(
             r"failed at iteration 7: DataError: samples.bin: sample 17 is cut off",
             marks=pytest.mark.slow,
         ),
-        (SSP, "stops", r"is silent for [\d.]+ s: stopped, or its host is down; last heard of "),
+        (SSP, "stops", r"has been silent for [\d.]+ s: stopped, or its host is down; last heard of "),
     ],
     ids=["killed, ssp", "killed, asp", "raising, asp", "stopped, ssp"],
 )
@@ -103,7 +103,7 @@ def test_a_worker_that_is_lost_is_dropped_and_reported_and_the_run_goes_on(
         assert re.match(f"ApartServer: {lost}", note)
     if fate == "stops":  # it went on in the end
         assert "rank 2 of 3" in told[2]["error"]
-        assert "this process, is silent for" in told[2]["error"]
+        assert "this process, has been silent for" in told[2]["error"]
     record = snapshot(Path(f"{prefix}_iter_60.demitasse"))
     assert all(np.isfinite(a).all() for arrays in record.parameters.values() for a in arrays)
 

@@ -58,7 +58,7 @@ def test_what_was_trained_before_is_kept(
     if model != "bsp" and trainer.iteration == 0:
         assert (str(caught.value), [*tmp_path.iterdir()]) == ("sample 17 is cut off", [])
         return
-    assert re.match(r"sample 17 is cut off; iteration \d is kept in ", str(caught.value))
+    assert re.match(r"sample 17 is cut off; iteration \d is saved in ", str(caught.value))
     (kept,) = tmp_path.iterdir()
     assert str(caught.value).endswith(f"kept in {kept}")
     other = train(3, solver=solver, resume=kept, sync={"model": model})
@@ -97,11 +97,11 @@ def test_more_workers_than_samples_is_said_before_the_first_step(train: Train) -
         ({"modle": "bsp"}, "unknown option 'modle'; did you mean 'model'"),
         ({"model": "sps"}, "unknown model 'sps'"),
         ({"staleness": 2}, 'staleness is the bound of model = "ssp"'),
-        ({"model": "ssp", "staleness": -1}, "staleness = -1 .valid: a whole number from 0"),
+        ({"model": "ssp", "staleness": -1}, "staleness = -1 .valid: a whole number, 0 or more"),
         ({"delay": 2.0}, "delay = 2.0 .valid: a list"),
-        ({"servers": 2}, "servers is how many processes hold a shard; the workers here are threads"),
-        ({"delay": [0, 0, 1]}, "delay has 3 numbers, and the level 2 workers"),
-        ({"bucket_bytes": 0}, "bucket_bytes = 0 .valid: a whole number from 1"),
+        ({"servers": 2}, "servers is the number of processes that hold a shard, but the workers here"),
+        ({"delay": [0, 0, 1]}, "delay has 3 numbers, but the level has 2 workers"),
+        ({"bucket_bytes": 0}, "bucket_bytes = 0 .valid: a whole number, 1 or more"),
     ],
 )
 def test_a_wrong_option_is_named(train: Train, sync: dict[str, Any], message: str) -> None:

@@ -125,7 +125,7 @@ def test_damaged_numbers_are_noticed(post: Post, loop: Loop) -> None:
 def test_bytes_that_are_no_header_are_said_to_be_none(post: Post, loop: Loop) -> None:
     post.send(0, 3, 1, np.ones(2))
     loop.waiting[HEADER][0][:] = 0xC1
-    with pytest.raises(WorkerError, match="rank 0 sent what is no header"):
+    with pytest.raises(WorkerError, match="rank 0 sent something that is not a header"):
         post.receive(0, 3, 1, np.zeros(2))
 
 

@@ -148,4 +148,4 @@ def test_trials_that_cannot_be_kept_count_all_the_same(
 ) -> None:
     (tmp_path / "plain").write_text("")
     trials.remember(tmp_path / "plain" / "trials.json", "net", [trials.Trial(1, 2, 0.5)])
-    assert "trials cannot be kept in" in caplog.text
+    assert "trials cannot be saved in" in caplog.text

@@ -118,12 +118,12 @@ class Two(Processes):
     [
         (
             {"model": "bsp"},
-            "needs processes that MPI joins, not those of Two; add the plugin 'allreduce'",
+            "needs processes that MPI connects, not those of Two; add the plugin 'allreduce'",
         ),
         ({"model": "ssp"}, "needs processes that a run can go on without, not those of Two"),
         ({"model": "bsp", "delay": [1]}, "delay across processes is for model"),
-        ({"servers": 3}, "servers = 3, and the run has 2 processes"),
-        ({"model": "asp", "delay": [1, 1, 1]}, "delay has 3 numbers, and the run 2 processes"),
+        ({"servers": 3}, "servers = 3, but the run has 2 processes"),
+        ({"model": "asp", "delay": [1, 1, 1]}, "delay has 3 numbers, but the run has 2 processes"),
     ],
 )
 def test_what_cannot_work_across_processes_is_refused(options: dict[str, Any], message: str) -> None:

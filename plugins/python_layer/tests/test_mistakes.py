@@ -110,11 +110,13 @@ def test_a_blobs_arrays_are_written_to_and_not_replaced() -> None:
         def backward(self, top, propagate_down, bottom):
             bottom[0].diff = 2 * top[0].diff
     """
-    with pytest.raises(ModelError, match=r"diff is written to, not replaced: diff\[...\] = x \(repl"):
+    with pytest.raises(
+        ModelError, match=r"diff cannot be replaced; write to it: diff\[...\] = x \(repl"
+    ):
         backward(made("replacing", failing))
     assert backward(made("adding", failing.replace("diff =", "diff +="))).tolist() == [2, 2, 2]
     failing = "def forward(self, bottom, top):\n    top[0].data = bottom[0].data\n"
-    with pytest.raises(DataError, match=r"data is written to, not replaced"):
+    with pytest.raises(DataError, match=r"data cannot be replaced; write to it"):
         forward(made("replacing_data", failing))
 
 
@@ -166,7 +168,7 @@ def test_a_module_that_import_does_not_find_is_told_with_its_folder(tmp_path: Pa
         (tmp_path / path).touch()
     net = "nets/vgg/train.prototxt"
     assert found("rpn.targets", net).endswith(
-        f"; {tmp_path}/lib/rpn/targets.py is there, found with PYTHONPATH={tmp_path}/lib"
+        f"; {tmp_path}/lib/rpn/targets.py exists: set PYTHONPATH={tmp_path}/lib to import it"
     )
     assert found("layers_of_mine", net).endswith(f"found with PYTHONPATH={tmp_path}/nets")
     Path("pyloss.py").touch()

@@ -50,7 +50,7 @@ def test_a_blob_keeps_its_arrays_while_its_shape_stays() -> None:
     assert blob.data is data
     blob.reshape(4)
     assert blob.data.shape == blob.diff.shape == (4,)
-    with pytest.raises(ValueError, match=r"\(-1,\) is no shape"):
+    with pytest.raises(ValueError, match=r"\(-1,\) is not a shape"):
         blob.reshape(-1)
 
 

@@ -47,7 +47,7 @@ def test_a_view_beyond_the_block_is_refused() -> None:
     allocator = plugin.allocator("host", {})
     assert allocator is not None
     memory = allocator.allocate(64)
-    with pytest.raises(ValueError, match="128 bytes at 0 do not lie in a block of 64"):
+    with pytest.raises(ValueError, match="128 bytes at 0 do not fit in a block of 64"):
         memory.view(0, (16,), "float64")
     with pytest.raises(ValueError, match="do not lie"):
         memory.view(-8, (1,), "float64")
@@ -77,7 +77,7 @@ def test_too_much_memory_is_refused_in_numbers() -> None:
     allocator = plugin.allocator("host", {})
     assert allocator is not None
     with pytest.raises(
-        MemoryError, match=r"asked for 4,611,686,018,427,387,904 bytes, available are [\d,]+; "
+        MemoryError, match=r"asked for 4,611,686,018,427,387,904 bytes, available: [\d,]+; "
     ):
         allocator.allocate(1 << 62)
     assert (allocator.allocations, allocator.bytes) == (0, 0)

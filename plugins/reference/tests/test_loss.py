@@ -85,7 +85,7 @@ def test_a_label_that_is_no_class_is_named(
 ) -> None:
     label = LABEL.copy()
     label[[3, 5]] = wrong
-    message = f"label {shown} of sample 3 .* none of the 4 classes .*from 0 to 3"
+    message = f"label {shown} of sample 3 .* not one of the 4 classes .*from 0 to 3"
     with pytest.raises(DataError, match=message):
         apply(operation, X, label)
     with pytest.raises(DataError, match="or 255, which is ignored"):

@@ -185,7 +185,7 @@ def test_a_paper_that_no_composed_plugin_knows_has_those_who_do() -> None:
 
 
 def test_a_picture_is_svg(solver: Path, tmp_path: Path) -> None:
-    with pytest.raises(CompositionError, match=r"--picture .*a.png: it is SVG; .* ends in .svg"):
+    with pytest.raises(CompositionError, match=r"--picture .*a.png: pictures are SVG; .* ends in .svg"):
         run(simulate, solver, "--picture", tmp_path / "a.png")
     assert not (tmp_path / "a.png").exists()
 
@@ -208,7 +208,9 @@ CELL = {"table": "I", "row": "fc6", "column": "f32", "unit": "ms", "paper": 2, "
     ],
 )
 def test_an_answer_that_is_none_names_its_plugin_and_what_is_wrong(answer: Any, told: str) -> None:
-    with pytest.raises(PluginError, match=r"plugin 'stranger': reproductions gave.*" + told) as caught:
+    with pytest.raises(
+        PluginError, match=r"plugin 'stranger': reproductions returned.*" + told
+    ) as caught:
         papers._checked("stranger", answer)
     assert "\n" not in str(caught.value)
 

@@ -188,5 +188,5 @@ def test_numbers_of_nodes_that_a_batch_does_not_reach_are_told(
 
 
 def test_a_timeline_is_of_one_step(solver: Path, machine: Callable[[str], Path], tmp_path: Path) -> None:
-    with pytest.raises(CompositionError, match="--timeline is of one step"):
+    with pytest.raises(CompositionError, match="--timeline shows one step"):
         run(solver, "--hw", machine(CLUSTER % "1 GB/s"), "--nodes", "1,2", "--timeline", tmp_path / "t")

@@ -163,7 +163,7 @@ def test_siblings_that_nobody_says_work_are_not_passed_over_in_silence(
         done = runtime.simulate(solver, samples=SAMPLES)
     assert done.workers == 1
     assert done.notes == (
-        'one node of 3 takes part: the description says of none of them that it works (workers = "mpi")',
+        'one node of 3 takes part: the description does not say that they are workers (workers = "mpi")',
     )
 
 

@@ -45,7 +45,7 @@ convolution = { f32 = "4 GFLOP/s", bf16 = "7 GFLOP/s" }
 convolution_backward_weights = "2 GFLOP/s"
 pooling_max = "1 GFLOP/s (measured)"
 """
-NO_RATE = "the description has no rate of bf16"
+NO_RATE = "the description has no rate for bf16"
 SAMPLES = {"data": (1, 12, 12), "label": ()}
 
 
@@ -142,7 +142,7 @@ def test_where_no_rate_is_of_the_precision_an_operations_own_is_taken(
 def test_a_rate_that_is_of_no_operation_is_told(solver: Path, machine: Callable[[str], Path]) -> None:
     path = machine(LEVEL + 'convolutoin = "1 GFLOP/s"\n"convolution 3x3" = "4 GFLOP/s"\n')
     (note,) = simulated(solver, path).notes
-    told = "the rate of 'convolutoin' is of no operation that is composed; did you mean 'convolution'?"
+    told = "the rate of 'convolutoin' belongs to no composed operation; did you mean 'convolution'?"
     assert note == f"{path}:6: {told}"
     assert rates(simulated(solver, path))["conv", "forward"] == pytest.approx(4)
 

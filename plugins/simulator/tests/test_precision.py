@@ -46,7 +46,7 @@ def test_a_description_without_a_rate_gives_that_of_float32_and_says_so(
     (note,) = done.notes
     assert note.startswith(f"precision {precision} falls back to f32: ")
     assert (
-        f"the description has no rate of {precision}" in note
+        f"the description has no rate for {precision}" in note
         and f'peak = {{ f32 = "...", {precision} = "..." }}' in note
     )
     assert ("no kernel chosen stores anything in 16 bits" in note) == (precision == "bf16")
@@ -56,7 +56,7 @@ def test_double_precision_at_float32s_peak_is_said_too(
     solver: Path, machine: Callable[[str], Path]
 ) -> None:
     (note,) = simulated(solver, machine(NODE), "f64").notes
-    assert note.startswith("precision f64 is costed as f32: the description has no rate of f64")
+    assert note.startswith("precision f64 is costed as f32: the description has no rate for f64")
 
 
 def offering(**about: Any) -> SimpleNamespace:
@@ -95,7 +95,7 @@ def test_what_kernels_store_in_16_bits_is_not_denied(
     stranger.kernels = hookimpl(convolution)
     given = [stranger, "caffe", "training", "reference", "simulator"]
     (note,) = simulated(solver, machine(NODE), "bf16", given).notes
-    assert note.startswith("precision bf16 falls back to f32 but for what is stored in 16 bits: ")
+    assert note.startswith("precision bf16 falls back to f32 except for what is stored in 16 bits: ")
 
 
 def test_the_command_says_it_in_text_and_in_json(

@@ -189,5 +189,5 @@ def test_what_is_told_in_seconds_is_not_told_again_for_each_bucket(
 
 
 def test_more_servers_than_processes_are_told(predict: Callable[..., Simulation]) -> None:
-    with pytest.raises(DescriptionError, match="servers = 9, and the run has 8 processes"):
+    with pytest.raises(DescriptionError, match="servers = 9, but the run has 8 processes"):
         predict(served(9, "bsp"))

@@ -72,7 +72,7 @@ def test_a_folder_that_cannot_be_written_is_told_and_costs_no_prediction(tmp_pat
     (tmp_path / "plain").write_text("")
     table = Table(tmp_path / "plain" / "samples.json")
     table.add("kind", Sample(1, 2, 3))
-    assert "cannot be kept in" in table.save()
+    assert "cannot be saved in" in table.save()
 
 
 def test_numbers_that_cannot_be_are_not_believed(tmp_path: Path) -> None:

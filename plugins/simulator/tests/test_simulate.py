@@ -249,7 +249,7 @@ def test_the_first_workers_share_is_of_samples_whatever_else_is_fed(
 def test_more_workers_than_samples_are_told(solver: Path, machine: Callable[[str], Path]) -> None:
     few = {"layer.data.data_param.batch_size": "4"}
     done = simulated(solver, machine(CLUSTER % ""), nodes=8, overrides=few)
-    assert "4 of the workers have no sample, and a training refuses such a batch: " in show(done)
+    assert "4 of the workers have no sample, and training rejects such a batch: " in show(done)
 
 
 def test_a_net_whose_inputs_are_given_is_no_batch_without_samples(
@@ -268,7 +268,7 @@ def test_a_net_whose_inputs_are_given_is_no_batch_without_samples(
     done = simulated(solver, machine(CLUSTER % ""), nodes=2)
     assert done.batch == 0 < done.seconds
     told = show(done)
-    assert "no data layer: each worker has its inputs as large as the net says" in told
+    assert "no data layer: each worker's inputs have the size that the net says" in told
     assert "have no sample" not in told
 
 

@@ -239,7 +239,7 @@ def test_an_update_that_reads_whole_sizes_lets_no_sum_go_on_beside_backward(
         assert done.seconds >= sum(stop - start for start, stop in busy) + sent - 1e-12
         assert done.seconds > before.seconds
         assert done.seconds == pytest.approx(sum(done.phases.values()))
-        assert any("no sum goes on beside backward" in line for line in done.sources)
+        assert any("no sum overlaps with backward" in line for line in done.sources)
         assert not any("beside the computation" in line for line in done.sources)
 
 
@@ -255,4 +255,4 @@ def test_measuring_is_counted_for_one_worker_too(
     parameters = done.memory["parameters"]
     assert sum(e.seconds for e in measured) == pytest.approx(2 * parameters / 6e9, rel=0.05)
     assert done.seconds == pytest.approx(sum(done.phases.values()))
-    assert not any("beside backward" in line for line in done.sources)
+    assert not any("overlaps with backward" in line for line in done.sources)

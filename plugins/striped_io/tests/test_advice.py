@@ -87,7 +87,7 @@ def test_it_names_the_set_that_was_waited_for_most(
 
 def test_what_was_asked_for_comes_first(made: Any, opened: Opened) -> None:
     (line,) = remedies(opened(made.path, rate=1000.0))
-    assert "rate=1000 holds each stripe to 1000 B/s" in line
+    assert "rate=1000 limits each stripe to 1000 B/s" in line
     if cores() > 1:
         assert any("threads=1 read" in line for line in remedies(opened(made.path, threads=1)))
     (line,) = remedies(opened(made.path, io="direct", ahead=4))
@@ -98,7 +98,7 @@ def test_a_slow_stripe_is_named_with_its_file(made: Any, opened: Opened) -> None
     source = opened(made.path, memory=1)
     source.store.tally[:, 1], source.store.tally[:, 2] = 1 << 23, 10**6
     source.store.tally[2, 2] = 10**8
-    assert f"stripe 2 ({made.stripe(2)}) gives 80.00 MiB/s" in remedies(source)[0]
+    assert f"stripe 2 ({made.stripe(2)}) delivers 80.00 MiB/s" in remedies(source)[0]
 
 
 def test_a_set_on_disk_may_lie_in_memory_in_runs_and_on_several_disks(
@@ -174,4 +174,4 @@ def test_a_training_that_waits_is_told_what_to_change(
         runtime.trainer(solver).run()
     said = caplog.messages
     assert any(line.startswith("waited for samples") and str(made.path) in line for line in said)
-    assert any("rate=50000 holds each stripe to 48.83 KiB/s" in line for line in said)
+    assert any("rate=50000 limits each stripe to 48.83 KiB/s" in line for line in said)

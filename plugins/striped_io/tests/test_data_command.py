@@ -26,13 +26,13 @@ def run(*arguments: Any, fails: bool = False) -> Result:
 def test_show_says_what_is_there_and_what_is_not(made: Any) -> None:
     output = run("show", made.path).output
     assert "101 samples, raw, from made up" in output and "runs of 3" in output
-    assert "all stripes are there" in output
+    assert "all stripes are complete" in output
     made.stripe(1).unlink()
     with made.stripe(2).open("r+b") as file:
         file.truncate(100)
     output = run("show", made.path).output
     assert f"stripe 1: {made.stripe(1)}: missing" in output and "cut off at 100" in output
-    assert "2 stripes are not whole" in output and "table" not in output
+    assert "2 stripes are incomplete" in output and "table" not in output
     table = made.path / made.index.table
     for spoil, state in ((lambda: table.write_bytes(b"x"), "cut off at 1"), (table.unlink, "missing")):
         spoil()
@@ -73,7 +73,7 @@ def test_convert_and_measure(tmp_path: Path) -> None:
     )
     assert "60 samples" in result.output and "on 4 stripes, verified" in result.output
     assert "read with: order=block" in run("show", target).output
-    with pytest.raises(DataError, match="is there already"):
+    with pytest.raises(DataError, match="already exists"):
         run("convert", tmp_path / "data_batch_1.bin", target)
     about = (
         "measure",
@@ -125,7 +125,7 @@ def test_what_is_no_number_of_bytes_is_told(text: str) -> None:
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "-1"])
 def test_measuring_ends(made: Any, seconds: str) -> None:
-    with pytest.raises(DataError, match=rf"--seconds is {seconds}; valid are 0 and more"):
+    with pytest.raises(DataError, match=rf"--seconds {seconds} .valid: 0 or more"):
         run("measure", made.path, "--seconds", seconds)
     with pytest.raises(click.BadParameter, match="not in the range"):
         run("measure", made.path, "--batch", 10**20)

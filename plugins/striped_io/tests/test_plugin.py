@@ -51,13 +51,13 @@ def test_a_set_is_told_by_its_folder_or_its_index(made: Any) -> None:
 
 
 def test_what_was_asked_for_as_a_set_and_is_none_is_an_error_with_the_nearest_name(made: Any) -> None:
-    with pytest.raises(DataError, match=r"is no striped set.*did you mean .*/set'"):
+    with pytest.raises(DataError, match=r"is not a striped set.*did you mean .*/set'"):
         data_source(spec=DataSpec(str(made.path.with_name("sett")), "striped"))
 
 
 def test_a_set_without_its_index_is_told_as_a_set(made: Any) -> None:
     for spoil, told in (
-        ((made.path / "index.json").write_bytes, "damaged: it is no JSON"),
+        ((made.path / "index.json").write_bytes, "damaged: it is not JSON"),
         (None, "No"),
     ):
         if spoil:
@@ -78,7 +78,7 @@ def test_a_set_without_its_index_is_told_as_a_set(made: Any) -> None:
 )
 def test_a_composition_without_the_plugin_names_it(made: Any, kind: str | None, others: str) -> None:
     """Beside other plugins that could be asked; alone where the kind of samples is its own."""
-    told = rf"no composed plugin reads samples from .*\(asked: datasets\); not asked: {others}"
+    told = rf"no composed plugin reads samples from .*\(asked: datasets\); not composed: {others}"
     with (
         demitasse.compose(plugins=["datasets"]) as runtime,
         pytest.raises(DataError, match=told),

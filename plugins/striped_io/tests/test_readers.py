@@ -81,7 +81,7 @@ def test_a_share_can_be_set_back_and_one_that_joins_late_has_a_reader_of_its_own
     first.cursor = 20
     first.read(out)
     assert out["label"].tolist() == [20, 21, 22, 23, 24]
-    with pytest.raises(ValueError, match="does not begin this worker's share"):
+    with pytest.raises(ValueError, match="is not the first of this worker's share"):
         first.cursor = 7
     late.close()
     first.close()

@@ -41,7 +41,9 @@ def break_off(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             patch.setattr(writing, "KEPT_SAFE", 1)
             patch.setattr(writing, "MOST_IN_CHUNK", 4)
             patch.setattr(writing.os, "pwrite", filling)
-            with pytest.raises(DataError, match="No space left on device; make room; convert again"):
+            with pytest.raises(
+                DataError, match="No space left on device; free some space; convert again"
+            ):
                 work()
 
     return until_full
@@ -60,7 +62,9 @@ def test_a_source_that_has_changed_is_not_gone_on_with(
     given = columns(60)
     break_off(lambda: write(tmp_path / "set", given, **MAKING), 20_000)
     given[field] = given[field][::-1].copy()
-    with pytest.raises(DataError, match="cannot go on: sample 0 of made up is another one than was"):
+    with pytest.raises(
+        DataError, match="cannot continue: sample 0 of made up differs from the one that"
+    ):
         write(tmp_path / "set", given, **MAKING)
     index = write(tmp_path / "set", given, force=True, **MAKING)
     assert (read(opened(tmp_path / "set"), 0, 60)[field] == given[field]).all()
@@ -83,7 +87,7 @@ def test_a_list_in_another_order_or_with_other_labels_is_not_gone_on_with(
 
     break_off(lambda: convert(lines), 1500)
     for other in ([lines[0], *lines[:0:-1]], [*lines[:-1], "39.png 7"]):
-        with pytest.raises(DataError, match=r"list differ: .*list\.txt lists other samples than then"):
+        with pytest.raises(DataError, match=r"list differ: .*list\.txt lists other samples now"):
             convert(other)
     assert 0 < convert(lines)["resumed"] < 40
     assert convert([lines[0], *lines[:0:-1]], force=True)["resumed"] == 0
@@ -97,7 +101,7 @@ def test_a_stripe_that_was_lost_since_is_told(
     (lost,) = (tmp_path / "set").glob("stripe-01-*")
     for spoil in (lambda: os.truncate(lost, 100), lost.unlink):
         spoil()
-        with pytest.raises(DataError, match=r"cannot go on: stripe 1, .*has (100|0) bytes of \d"):
+        with pytest.raises(DataError, match=r"cannot continue: stripe 1, .*has (100|0) of the \d"):
             write(tmp_path / "set", given, **MAKING)
     write(tmp_path / "set", given, force=True, **MAKING)
     assert (read(opened(tmp_path / "set"), 0, 60)["data"] == given["data"]).all()
@@ -113,7 +117,9 @@ def test_where_the_journal_finds_no_room_the_set_is_named(
 
     with monkeypatch.context() as patch:
         patch.setattr(writing.journals.Journal, "add", full)
-        told = rf"set: {JOURNAL}, samples 0 to 60: No space left on device; make room; convert again"
+        told = (
+            rf"set: {JOURNAL}, samples 0 to 60: No space left on device; free some space; convert again"
+        )
         with pytest.raises(DataError, match=told):
             write(tmp_path / "set", columns(60), **MAKING)
 

@@ -81,7 +81,7 @@ def test_where_json_alone_tells_a_label_it_is_a_whole_number(
     assert read(opened(tmp_path / "set"), 0, 4)["label"].tolist() == [4, 3, 0, 0]
     for text in (b'{"label": 3.5}', b'{"label": "quail"}', b'{"label": [1]}'):
         shard(tmp_path / "b.tar", ("0.jpg", jpg), ("0.json", text))
-        with pytest.raises(DataError, match=r"b\.tar: 0\.json is no label"):
+        with pytest.raises(DataError, match=r"b\.tar: 0\.json is not a label"):
             convert_to_striped(runtime, tmp_path / "b.tar", tmp_path / "other")
 
 
@@ -182,7 +182,7 @@ def test_a_class_without_images_is_told_for_it_would_change_the_others_numbers(
     convert_to_striped(runtime, tmp_path / "in", tmp_path / "set", force=True)
     (tmp_path / "in" / "ant").mkdir()
     for program in ("convert_to_striped", "convert_samples"):
-        with pytest.raises(DataError, match="are the classes, and there are no images in ant"):
+        with pytest.raises(DataError, match="are the classes, but there are no images in ant"):
             runtime.program(program, tmp_path / "in", tmp_path / "other")
 
 
@@ -277,7 +277,7 @@ def test_files_that_are_not_there_are_told_before_anything_is_written(
 ) -> None:
     (tmp_path / "a.png").write_bytes(image(".png"))
     (tmp_path / "list.txt").write_text("a.png 1\nb.png 1\na.png 1\nc/d.png 2\ne.png 3\n")
-    told = r"list\.txt:2: b\.png: there is no such file \(and 2 others that it lists\)"
+    told = r"list\.txt:2: b\.png: no such file \(and 2 others that it lists\)"
     with pytest.raises(DataError, match=told):
         convert_to_striped(runtime, tmp_path / "list.txt", tmp_path / "set")
     assert not (tmp_path / "set").exists()

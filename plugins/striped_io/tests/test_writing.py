@@ -213,18 +213,18 @@ def test_a_compressed_shard_that_is_cut_off_or_damaged_is_named(tmp_path: Path, 
 
 def test_a_shard_that_is_none_or_has_no_image_is_named(tmp_path: Path, runtime: Any) -> None:
     (tmp_path / "a.tar").write_bytes(b"x" * 2000)
-    with pytest.raises(DataError, match=r"a\.tar: is no tar file"):
+    with pytest.raises(DataError, match=r"a\.tar: is not a readable tar file"):
         convert_to_striped(runtime, tmp_path / "a.tar", tmp_path / "set")
     with tarfile.open(tmp_path / "b.tar", "w") as archive:
         archive.addfile(tarfile.TarInfo("lonely.cls"), io.BytesIO())
-    with pytest.raises(DataError, match=r"b\.tar: .*'': is no label|b\.tar: .*no label"):
+    with pytest.raises(DataError, match=r"b\.tar: .*'': is not a label|b\.tar: .*not a label"):
         convert_to_striped(runtime, tmp_path / "b.tar", tmp_path / "set")
     for text in (b'{"label": 1e999}', b"[" * 60_000):
         with tarfile.open(tmp_path / "c.tar", "w") as archive:
             about = tarfile.TarInfo("lonely.json")
             about.size = len(text)
             archive.addfile(about, io.BytesIO(text))
-        with pytest.raises(DataError, match=r"c\.tar: lonely\.json is no label"):
+        with pytest.raises(DataError, match=r"c\.tar: lonely\.json is not a label"):
             convert_to_striped(runtime, tmp_path / "c.tar", tmp_path / "set")
 
 
@@ -280,7 +280,7 @@ def test_an_entry_of_a_journal_that_cannot_be_ends_it(tmp_path: Path, entry: dic
 def test_a_journal_that_is_nested_too_deep_is_told(tmp_path: Path) -> None:
     (tmp_path / JOURNAL).write_text("[" * 100_000 + "\n")
     with pytest.raises(
-        DataError, match=r"the journal of a set .* cannot be read \(.*\); force begins anew"
+        DataError, match=r"the journal of a set .* cannot be read \(.*\); force starts over"
     ):
         journals.header_of(tmp_path / JOURNAL)
 
@@ -335,7 +335,7 @@ def test_a_set_is_replaced_only_by_force_and_only_when_the_new_one_is_whole(
 ) -> None:
     before, after = columns(20), columns(33)
     write(tmp_path / "set", before, stripes=2, block=2000)
-    with pytest.raises(DataError, match=r"is there already; force \(--force\) overwrites it"):
+    with pytest.raises(DataError, match=r"already exists; force \(--force\) overwrites it"):
         write(tmp_path / "set", after, stripes=2, block=2000)
     with monkeypatch.context() as patch:
         patch.setattr(writing, "write_index", broken)
@@ -369,10 +369,11 @@ def test_a_full_disk_is_named_and_the_conversion_goes_on_when_there_is_room(
         patch.setattr(writing, "KEPT_SAFE", 1)
         patch.setattr(writing.os, "pwrite", filling)
         with pytest.raises(
-            DataError, match=r"stripe \d, block \d+, sample \d+: .*No space left on device; make room; "
+            DataError,
+            match=r"stripe \d, block \d+, sample \d+: .*No space left on device; free some space; ",
         ):
             write(tmp_path / "set", given, **making)
-    with pytest.raises(DataError, match="its writing was broken off"):
+    with pytest.raises(DataError, match="its writing was interrupted"):
         read_index(tmp_path / "set")
     write(tmp_path / "set", given, **making)
     assert (read(opened(tmp_path / "set"), 0, 60)["data"] == given["data"]).all()
@@ -386,7 +387,7 @@ def test_a_disk_that_is_really_full(tmp_path: Path, columns: Any, write: Any) ->
     if mounted.returncode:
         pytest.skip("this system lets nobody mount a tmpfs")
     try:
-        with pytest.raises(DataError, match=r"stripe \d, .*No space left on device; make room"):
+        with pytest.raises(DataError, match=r"stripe \d, .*No space left on device; free some space"):
             write(tmp_path / "set", columns(600), stripes=2, block=50_000, folders=(disk,))
     finally:
         subprocess.run(["umount", disk], check=True)
@@ -419,9 +420,9 @@ def test_a_killed_writer_is_followed_by_one_that_goes_on(
     assert killed.returncode == -signal.SIGKILL
     with (target / JOURNAL).open("ab") as journal:
         journal.write(b'{"count": 5, "end"')  # what a kill leaves of an entry
-    with pytest.raises(DataError, match="writing was broken off: convert again, and it goes on"):
+    with pytest.raises(DataError, match="writing was interrupted: convert again to continue"):
         runtime.open_source(demitasse.DataSpec(str(target)))
-    with pytest.raises(DataError, match=r"another conversion was broken off here \(stripes differ"):
+    with pytest.raises(DataError, match=r"another conversion was interrupted here \(stripes differ"):
         convert_to_striped(runtime, source, target, stripes=5, block=9000)
     done = convert_to_striped(runtime, source, target, stripes=4, block=9000)
     assert 90 <= done["resumed"] <= 170 and done["samples"] == 300
@@ -437,7 +438,7 @@ def test_a_damaged_journal_is_told_and_force_begins_anew(
     before = write(tmp_path / "set", columns(10), **making)
     (tmp_path / "set" / "stripe-00-abcdef.bin").touch()  # of the one that was broken off
     (tmp_path / "set" / JOURNAL).write_text(header)
-    with pytest.raises(DataError, match=r"the journal .*force begins anew"):
+    with pytest.raises(DataError, match=r"the journal .*force starts over"):
         write(tmp_path / "set", given, **making)
     assert all(path.exists() for path in before.stripes)
     made = write(tmp_path / "set", given, force=True, **making)
@@ -499,9 +500,9 @@ def test_a_set_has_one_writer_at_a_time(
 
 
 def test_what_cannot_be_laid_out_is_refused(tmp_path: Path, columns: Any, write: Any) -> None:
-    with pytest.raises(DataError, match="a sample has 768 bytes, a block only 700"):
+    with pytest.raises(DataError, match="a sample has 768 bytes, but a block only 700"):
         write(tmp_path / "a", columns(3), block=700)
-    with pytest.raises(DataError, match=r"-1 threads, .*; valid are 0, for what is usual, and more"):
+    with pytest.raises(DataError, match=r"-1 threads, .* .valid: 0, for the default, or more"):
         write(tmp_path / "a", columns(3), threads=-1)
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "notes.txt").write_text("mine")

@@ -48,7 +48,7 @@ def test_tensors_lie_in_ddr3_and_not_in_ldm() -> None:
     assert not view.any()
     view[...] = 1
     assert memory.view(128, (20,), "float32").sum() == 20
-    with pytest.raises(ValueError, match="do not lie in a block"):
+    with pytest.raises(ValueError, match="do not fit in a block"):
         memory.view(992, (3,), "float32")
     memory.close()
     with pytest.raises(ValueError, match="closed"):

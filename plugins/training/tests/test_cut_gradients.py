@@ -54,7 +54,7 @@ def test_a_layer_that_would_not_learn_is_told_of(toy: ModuleType, trained: Calla
             toy.layer("loss", "SoftmaxLoss", "scores label", "loss"),
         )
     message = str(caught.value)
-    assert message.startswith("layer 'limit': operation 'clamp' has no gradients, and the loss 'loss'")
+    assert message.startswith("layer 'limit': operation 'clamp' has no gradients, but the loss 'loss'")
     assert "gradient rules" in message and "lr_mult: 0" in message
 
 

@@ -119,8 +119,8 @@ def test_who_cannot_go_on_with_it_is_told(
     path = snapshot(toy, ours, tmp_path)
     trained(toy, Rounds, 1, workers, resume=path)
     assert warnings(caplog) == [
-        f"{path}: what synchronisation by rounding keeps begins anew: this run has {workers} workers in "
-        f"1 processes, the file has {there}"
+        f"{path}: the state that synchronisation by rounding keeps starts afresh: this run has "
+        f"{workers} workers in 1 processes, the file has {there}"
     ]
 
 
@@ -141,8 +141,8 @@ def test_what_no_snapshot_holds_is_told_with_the_plugin(
     with pytest.raises(PluginError) as caught:
         snapshot(toy, strange, tmp_path, steps=1)
     assert str(caught.value) == (
-        f"plugin 'rounding', Strange: saved gave a {kind} (valid: None, numbers, text, bytes, lists of "
-        f"these, and mappings by text or number)"
+        f"plugin 'rounding', Strange: saved returned a {kind} (valid: None, numbers, text, bytes, lists "
+        f"of these, and mappings by text or number)"
     )
     assert not list(tmp_path.iterdir())
 

@@ -81,14 +81,14 @@ def test_parts_are_asked_for_together_where_one_block_cannot_be_so_large() -> No
     [
         (
             lambda nbytes: None,
-            "allocate gave None, without nbytes and view and close; 8 bytes were asked",
+            "allocate returned None, without nbytes and view and close; 8 bytes were asked",
         ),
         (lambda nbytes: HostMemory(zeroed(4)), ", of 4 bytes; 8 bytes were asked for"),
         (lambda: None, "raised TypeError in allocate: "),
         (lambda nbytes: {}["npu"], "raised KeyError in allocate: 'npu'"),
         (
             lambda nbytes: block(nbytes, view=lambda *given: None),
-            "view gave None, without shape and dtype and nbytes (valid: an array)",
+            "view returned None, without shape and dtype and nbytes (valid: an array)",
         ),
         (lambda nbytes: block(nbytes, view=lambda: None), "raised TypeError in view: "),
         (lambda nbytes: block(nbytes, close=lambda: {}["npu"]), "raised KeyError in close: 'npu'"),

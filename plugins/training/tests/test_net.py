@@ -67,7 +67,7 @@ def test_a_net_that_was_closed_computes_nothing_of_old_samples(
     assert np.array_equal(given.forward(data=data)["probability"], expected)
     for use in (reading.forward, reading.test, reading.rewind):
         with pytest.raises(
-            WorkerError, match=r"^this net reads samples, and is closed with its runtime"
+            WorkerError, match=r"^this net reads samples and was closed with its runtime"
         ):
             use()
     assert all(np.isfinite(array).all() for arrays in reading.params.values() for array in arrays)
@@ -107,7 +107,7 @@ def test_with_closes_a_net(toy: ModuleType, runtime: Callable[..., Any], deploye
     with composed.net(toy.classifier(), phase="train") as reading, composed.net(deployed) as given:
         reading.forward()
         expected = given.forward(data=toy.images(4)["data"])["probability"]
-    with pytest.raises(WorkerError, match="is closed"):
+    with pytest.raises(WorkerError, match="was closed"):
         reading.forward()
     assert np.array_equal(given.forward()["probability"], expected), "what it has can be looked at"
     with pytest.raises(ZeroDivisionError), composed.net(deployed) as given:

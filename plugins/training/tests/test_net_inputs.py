@@ -23,7 +23,7 @@ def test_images_of_a_size_that_the_parameters_do_not_fit_are_refused(
     before = net.forward(data=data)["probability"]
     message = (
         r"input 'data' has shape \(4, 1, 8, 8\) here; declared \(N, 1, 6, 6\): layer 'hidden' cannot "
-        r"take it: its parameter 0 has shape \(7, 36\), and would need \(7, 64\)"
+        r"take this input: its parameter 0 has shape \(7, 36\), but would need \(7, 64\)"
     )
     with pytest.raises(ShapeError, match=message):
         net.forward(data=np.zeros((4, 1, 8, 8)))
@@ -50,10 +50,10 @@ class Elsewhere:
     [
         (np.zeros((6, 6)), r"shape \(6, 6\) here; declared \(N, 1, 6, 6\): the ranks must agree"),
         (np.zeros((0, 1, 6, 6)), r"shape \(0, 1, 6, 6\) here; declared \(N, 1, 6, 6\): it is empty"),
-        (np.full((4, 1, 6, 6), "a"), "elements of type <U1; valid are real numbers"),
-        (np.full((4, 1, 6, 6), None), "elements of type object; valid are real numbers"),
-        ([[1.0], [1.0, 2.0]], "is no array: .*inhomogeneous"),
-        (Elsewhere(), "is no array: memory of a device; copy it to the host"),
+        (np.full((4, 1, 6, 6), "a"), "elements of type <U1 .valid: real numbers"),
+        (np.full((4, 1, 6, 6), None), "elements of type object .valid: real numbers"),
+        ([[1.0], [1.0, 2.0]], "is not an array: .*inhomogeneous"),
+        (Elsewhere(), "is not an array: memory of a device; copy it to the host"),
     ],
     ids=["rank", "empty", "texts", "objects", "ragged", "elsewhere"],
 )
@@ -88,8 +88,8 @@ def test_a_blob_that_a_data_source_fills_is_no_input(
 ) -> None:
     net = runtime().net(toy.classifier(20, "test"))
     message = (
-        r"toy\.net: blob 'data' is no input: layer 'samples' \(Samples\) reads it from its data source; "
-        r"a net with an Input layer \(deploy\).*data=\{'test': \{...\}\}"
+        r"toy\.net: blob 'data' is not an input: layer 'samples' \(Samples\) reads it from its data "
+        r"source; use a net with an Input layer \(deploy\).*data=\{'test': \{...\}\}"
     )
     with pytest.raises(ModelError, match=message):
         net.forward(data=np.zeros((20, 1, 6, 6)))
@@ -110,8 +110,8 @@ def test_a_net_of_a_data_source_takes_arrays_as_its_samples(
     ("data", "message"),
     [
         ({"tset": {}}, r"unknown phase of data 'tset'; did you mean 'test'\? \(valid: test, train\)"),
-        ({"test": np.zeros(3)}, "data maps a phase to arrays .*given ndarray for 'test'"),
-        ([1], "data maps a phase to arrays .*given list"),
+        ({"test": np.zeros(3)}, "data must map a phase to arrays .*given ndarray for 'test'"),
+        ([1], "data must map a phase to arrays .*given list"),
         ({"test": {"data": np.zeros(3)}}, "the net has no layer that reads samples.*inputs: data"),
     ],
     ids=["unknown phase", "bare array", "list", "nothing reads"],
@@ -153,7 +153,7 @@ def test_a_data_source_hook_that_returns_none_or_raises_is_said(
 
     with pytest.raises(
         PluginError,
-        match=r"plugin 'toy': hook data_source gave .*NoSource.*fields, size, stream and close",
+        match=r"plugin 'toy': hook data_source returned .*NoSource.*fields, size, stream and close",
     ):
         runtime(source=lambda spec: NoSource()).net(toy.classifier(20, "test"))
     with pytest.raises(PluginError, match="plugin 'toy': hook data_source raised KeyError: 'toy'"):
@@ -163,7 +163,11 @@ def test_a_data_source_hook_that_returns_none_or_raises_is_said(
 @pytest.mark.parametrize(
     ("number", "place", "told"),
     [
-        (np.nan, (2, 0, 3, 1), r"input 'data': sample 2 has nan at \(0, 3, 1\); valid are finite"),
+        (
+            np.nan,
+            (2, 0, 3, 1),
+            r"input 'data': sample 2 has nan at \(0, 3, 1\); all numbers must be finite",
+        ),
         (np.inf, (0, 0, 0, 0), r"sample 0 has inf at \(0, 0, 0\)"),
         (-np.inf, (3, 0, 5, 5), r"sample 3 has -inf at \(0, 5, 5\)"),
     ],

@@ -70,7 +70,10 @@ def test_several_weights_in_memory_are_told_apart(
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ({"first": []}, "weights are a file's path, demitasse.Weights, or a list of these; given dict"),
+        (
+            {"first": []},
+            "weights must be a file's path, demitasse.Weights, or a list of these; given dict",
+        ),
         ([b"w.caffemodel"], "or a list of these; given bytes"),
         (demitasse.Weights({"first": [np.zeros(3)]}), "the weights given: layer 'first'"),
         (demitasse.Weights({"fist": [np.zeros(3)]}), "the weights given"),

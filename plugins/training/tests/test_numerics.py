@@ -42,7 +42,7 @@ def test_a_sample_that_is_infinite_is_traced_to_its_layer(
     message = str(caught.value)
     assert "iteration 2: the loss is nan" in message
     assert "the first layer whose output is not finite is 'first' (convolution" in message
-    assert "its input 'samples.data' already is not" in message
+    assert "its input 'samples.data' is not finite either" in message
     assert f"the last snapshot is {path}" in message
     assert trainer.iteration == 2
     assert differ(copied(trainer.net), before) == 0.0
@@ -151,7 +151,10 @@ def test_of_a_gradient_that_is_finite_again_what_is_left_tells(
         trainer = runtime.trainer(toy.solver(toy.classifier(), snapshot_gradients=True), precision="f64")
         with pytest.raises(NumericsError) as caught:
             trainer.step(9)
-    left = r"the first gradient of the last update that is not finite is of 'first' \(\w+, computed by "
+    left = (
+        r"the first gradient of the last update that is not finite is that of 'first' \(\w+, computed "
+        r"by "
+    )
     assert re.fullmatch(rf"iteration 0: {LOST}{left}reference\){END}", str(caught.value))
 
 

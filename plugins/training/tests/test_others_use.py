@@ -91,7 +91,7 @@ def at_work(toy: ModuleType, train: Make) -> Iterator[tuple[Any, Future[Any], th
 @pytest.mark.parametrize("asked", ["step", "run", "test", "snapshot", "profile"])
 def test_a_second_thread_is_refused_whatever_it_asks(at_work: Any, asked: str) -> None:
     trainer, first, go_on = at_work
-    with pytest.raises(WorkerError, match=r"at work in another thread.*stop= and save="):
+    with pytest.raises(WorkerError, match=r"running in another thread.*stop= and save="):
         getattr(trainer, asked)()
     go_on.set()
     assert first.result(20).iteration == 5
@@ -153,8 +153,11 @@ class Apart(GradientSync):
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda group: None, "plugin 'strange': gradient_sync returned None, which is no GradientSync"),
-        (lambda group: Apart(), r"plugin 'strange': Apart has size 1 where there are 2 siblings.*index"),
+        (
+            lambda group: None,
+            "plugin 'strange': gradient_sync returned None, which is not a GradientSync",
+        ),
+        (lambda group: Apart(), r"plugin 'strange': Apart has size 1, but there are 2 siblings.*index"),
     ],
     ids=["none", "apart"],
 )
@@ -195,6 +198,6 @@ def test_arrays_for_one_phase_alone_are_told_beside_the_missing_file(tmp_path: P
     arrays = {"data": np.zeros((8, 5), np.float32), "label": np.zeros(8, np.int64)}
     path = tmp_path / "solver.prototxt"
     path.write_text(solver)
-    words = r"nowhere.*data has arrays for 'train', none for 'test'"
+    words = r"nowhere.*data has arrays for 'train', but none for 'test'"
     with compose() as runtime, pytest.raises(DataError, match=words):
         runtime.trainer(path, data={"train": arrays})

@@ -134,8 +134,8 @@ def test_a_list_of_another_length_or_order_is_of_another_net(train: Train, tmp_p
     (name,) = weights.state
     arrays = plain(weights)[name][""]
     for wrong, message in (
-        (arrays[1:], r"is of another net: 5 arrays there, 6 parameters here"),
-        (arrays[::-1], r"is of another net: layer 'first': .* there, .* here; layer 'sco"),
+        (arrays[1:], r"belongs to another net: it has 5 arrays, this net 6 parameters"),
+        (arrays[::-1], r"belongs to another net: layer 'first': .* there, .* here; layer 'sco"),
     ):
         weights.state = {name: {"": wrong}}
         path = trainer.runtime.write(tmp_path / "wrong.demitasse", weights)
@@ -176,7 +176,7 @@ def test_numbers_that_are_not_finite_are_told_with_their_layers(
     found = load(trainer, arrays)
     assert sorted(found.not_finite) == ["first", "scores"]
     (line,) = caplog.messages
-    assert line.startswith("file: parameters that are not finite numbers in layer '")
+    assert line.startswith("file: parameters that are not finite in layer '")
     assert "'first'" in line
     assert "'scores'" in line
     assert "not finite: " in str(found)
@@ -210,7 +210,9 @@ def test_a_layer_of_more_parameters_in_the_file_does_not_fit(train: Train) -> No
     trainer = train()
     arrays = {k: [a.copy() for a in v] for k, v in trainer.net.params.items()}
     arrays["second"].append(np.ones(3))
-    with pytest.raises(ShapeError, match=r"file: layer 'second' has 3 parameters there, and 2 here"):
+    with pytest.raises(
+        ShapeError, match=r"file: layer 'second' has 3 parameters in the file, but 2 in the net"
+    ):
         load(trainer, arrays)
     assert load(trainer, arrays, partial=True).unfit == ("second",)
 
@@ -222,7 +224,7 @@ def test_the_first_layer_that_does_not_fit_is_told_in_full_and_the_others_by_nam
         load(trainer, arrays)
     message = str(caught.value)
     assert message.startswith("file: layer 'first', parameter 0: the file's shape is ")
-    assert "others do not fit either: second, scores; rename a layer to start it anew" in message
+    assert "others do not fit either: second, scores; rename a layer to start it afresh" in message
 
 
 def test_nothing_that_fits_is_an_error_even_so(train: Train) -> None:

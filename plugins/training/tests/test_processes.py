@@ -62,7 +62,7 @@ def test_a_process_with_another_solver_is_named_with_what_differs(
 
     for error in together(3, job):
         assert isinstance(error, WorkerError)
-        assert "rank 1 of 3: the solver's passes is 2, on the others 1" in str(error)
+        assert "rank 1 of 3: the solver's passes is 2, but on the others 1" in str(error)
 
 
 def test_a_process_with_another_layer_is_named_with_it(toy: ModuleType, together: Any) -> None:
@@ -90,27 +90,31 @@ WORDS = " ".join(f"layer{number}" for number in range(40))
 @pytest.mark.parametrize(
     ("usual", "other", "told"),
     [
-        ("19", "20", "20, on the others 19;"),
-        (LONG, LONG.replace("20", "200"), "num_output: 200 ..., on the others num_output: 20 ...;"),
+        ("19", "20", "20, but on the others 19;"),
+        (LONG, LONG.replace("20", "200"), "num_output: 200 ..., but on the others num_output: 20 ...;"),
         (
             LONG,
             LONG.replace("pad: 1 ", ""),
-            "num_output: 20 ..., on the others num_output: 20 pad: 1 ...;",
+            "num_output: 20 ..., but on the others num_output: 20 pad: 1 ...;",
         ),
         (
             LONG,
             f"{LONG} axis: 2",
-            "... type: 'zero' } axis: 2, on the others ... type: 'zero' };",
+            "... type: 'zero' } axis: 2, but on the others ... type: 'zero' };",
         ),
         (
             DESCRIBED,
             DESCRIBED.replace("20", "30"),
-            '... bandwidth = "30 GB/s (paper)"}] ..., on the others ... bandwidth = "20 GB/s ',
+            '... bandwidth = "30 GB/s (paper)"}] ..., but on the others ... bandwidth = "20 GB/s ',
         ),
-        (WORDS, WORDS.replace("er30", "er99"), "... layer99 ..., on the others ... layer30 ...;"),
-        (WORDS, WORDS.removesuffix(" layer39"), "... layer38, on the others ... layer38 layer39;"),
-        (f"path: {'a' * 99}", f"path: {'a' * 98}b", f"... {'a' * 30}b, on the others ... {'a' * 31};"),
-        (WORDS, "no", "no, on the others layer0 layer1 layer2 "),
+        (WORDS, WORDS.replace("er30", "er99"), "... layer99 ..., but on the others ... layer30 ...;"),
+        (WORDS, WORDS.removesuffix(" layer39"), "... layer38, but on the others ... layer38 layer39;"),
+        (
+            f"path: {'a' * 99}",
+            f"path: {'a' * 98}b",
+            f"... {'a' * 30}b, but on the others ... {'a' * 31};",
+        ),
+        (WORDS, "no", "no, but on the others layer0 layer1 layer2 "),
     ],
 )
 def test_of_long_facts_what_differs_is_told(together: Any, usual: str, other: str, told: str) -> None:
@@ -215,8 +219,8 @@ def test_processes_that_train_apart_are_told_of_once(
     assert len(told) == (kind is HalfSum)
     for message in told:
         assert re.fullmatch(
-            r"processes 0 and 1 train apart: after an iteration they have another parameter \d of layer "
-            r"'\w+' \(synchronised by \w+; see demitasse check \w+\)",
+            r"processes 0 and 1 train apart: after an iteration parameter \d of layer "
+            r"'\w+' differs \(synchronised by \w+; see demitasse check \w+\)",
             message,
         )
 

@@ -67,9 +67,11 @@ def test_what_no_run_goes_on_from_is_told(train: Train, tmp_path: Path) -> None:
     kept = trainer.weights()
     with pytest.raises(SnapshotError, match="the weights given has weights but no iteration"):
         train(resume=replace(kept, iteration=None))
-    with pytest.raises(ModelError, match=r"resume is a snapshot's path, or .*Weights.*; given bytes"):
+    with pytest.raises(
+        ModelError, match=r"resume must be a snapshot's path, or .*Weights.*; given bytes"
+    ):
         train(resume=b"toy_iter_1.demitasse")
-    with pytest.raises(SnapshotError, match=r"trainer\.weights\(\) is one in memory; given BytesIO"):
+    with pytest.raises(SnapshotError, match=r"trainer\.weights\(\) gives one in memory; given BytesIO"):
         trainer.snapshot(io.BytesIO())
     trainer.net.params["scores"][1][0] = np.nan
     with pytest.raises(NumericsError, match="of layer 'scores' is no longer finite"):
@@ -146,7 +148,7 @@ def test_a_snapshot_of_another_net_names_the_layers_that_differ(
     with pytest.raises(SnapshotError) as caught:
         train(other, resume=snapshot)
     message = str(caught.value)
-    assert f"{snapshot} is of another net" in message
+    assert f"{snapshot} belongs to another net" in message
     assert "layer 'answers': absent there, [(3, 144), (3,)] here" in message
     assert "layer 'scores': [(3, 144), (3,)] there, absent here" in message
     assert "'first'" not in message, "that one is the same"
@@ -160,10 +162,13 @@ def test_a_snapshot_of_other_shapes_names_both(toy: ModuleType, train: Train, sn
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"solver": {"seed": 4}}, "random seed 3, the solver says 4.*set random_seed to 3"),
-        ({"solver": {"passes": 2}}, "with passes 1; this run has 2: give iter_size 1 to go on"),
-        ({"precision": "f32"}, "with precision f64; this run has f32: give precision f64 to go on"),
-        ({"batch": 8}, "with batch 10; this run has 8: give a batch of 10 to go on"),
+        ({"solver": {"seed": 4}}, "random seed 3, but the solver says 4.*set random_seed to 3"),
+        ({"solver": {"passes": 2}}, "with passes 1, but this run has 2: give iter_size 1 to continue"),
+        (
+            {"precision": "f32"},
+            "with precision f64, but this run has f32: give precision f64 to continue",
+        ),
+        ({"batch": 8}, "with batch 10, but this run has 8: give a batch of 10 to continue"),
     ],
     ids=["seed", "passes", "precision", "batch"],
 )
@@ -189,13 +194,13 @@ def test_weights_without_an_iteration_are_not_resumed(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"iteration": -1}, r"was made at iteration -1; valid are 0 to 2,147,483,647"),
-        ({"iteration": 1 << 40}, r"was made at iteration 1099511627776; valid are 0 to"),
+        ({"iteration": -1}, r"was made at iteration -1 .valid: 0 to 2,147,483,647"),
+        ({"iteration": 1 << 40}, r"was made at iteration 1099511627776 .valid: 0 to"),
         ({"record": {"seed": "x"}}, r"its record has the random seed 'x', not a whole number"),
         ({"record": {"seed": "x" * 5000}}, r"its record has the random seed 'x{99}\.\.\. \(5,002 ch"),
         ({"record": {"seed": 0.5}}, r"its record has the random seed 0.5, not a whole number"),
-        ({"record": {"kernels": 1.5}}, r"its record has kernels that are no names by request"),
-        ({"record": {"kernels": {"a": 3}}}, r"its record has kernels that are no names by request"),
+        ({"record": {"kernels": 1.5}}, r"its record of kernels is not a table of names by request"),
+        ({"record": {"kernels": {"a": 3}}}, r"its record of kernels is not a table of names by request"),
     ],
     ids=str,
 )
@@ -221,9 +226,7 @@ def test_complex_numbers_are_not_taken_for_real_ones(
     layer = next(iter(arrays))
     arrays[layer][0] = arrays[layer][0].astype(np.complex64)
     path = trainer.runtime.write(tmp_path / "odd.demitasse", weights)
-    message = (
-        f"odd.demitasse: layer '{layer}' has complex64 in parameter 0, where real numbers are needed"
-    )
+    message = f"odd.demitasse: layer '{layer}' has complex64 in parameter 0, but real numbers are needed"
     with pytest.raises(SnapshotError, match=message):
         train(resume=path)
     if part == "parameters":
@@ -279,7 +282,7 @@ def test_weights_of_another_shape_name_the_layer_and_both_shapes(
     message = str(caught.value)
     assert str(snapshot) in message
     assert "layer 'scores', parameter 0" in message
-    assert "the file's shape is (3, 144), the net's (5, 144)" in message
+    assert "the file's shape is (3, 144), the net's is (5, 144)" in message
 
 
 def test_weights_of_no_layer_here_name_some_of_both(

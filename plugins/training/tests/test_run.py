@@ -166,11 +166,13 @@ def test_a_rate_that_is_no_number_is_refused_with_its_iteration(toy: ModuleType,
     def solver(rate: Any) -> Any:
         return dataclasses.replace(toy.solver(toy.classifier()), rate=rate)
 
-    with pytest.raises(ModelError, match="the solver's rate of iteration 0 is None; valid is a number"):
+    with pytest.raises(
+        ModelError, match="the solver's learning rate at iteration 0 is None, which is not a number"
+    ):
         runtime().trainer(solver(lambda iteration: None))
     good = [np.float32(0.5), np.array(0.5)]
     later = runtime().trainer(solver(lambda iteration: "a" if iteration == 2 else good[iteration % 2]))
-    with pytest.raises(ModelError, match="the solver's rate of iteration 2 is 'a'"):
+    with pytest.raises(ModelError, match="the solver's learning rate at iteration 2 is 'a'"):
         later.step(3)
     assert later.iteration == 2
 
@@ -279,7 +281,7 @@ def test_what_would_be_ignored_is_refused(toy: ModuleType, runtime: Callable[...
     made, solver = runtime(), toy.solver(toy.classifier())
     with pytest.raises(ModelError, match=r"unknown phase of data 'trian'; did you mean 'train'\?"):
         made.trainer(solver, data={"trian": toy.images(20)})
-    with pytest.raises(ModelError, match="data is given for phase 'test'; there is no test net"):
+    with pytest.raises(ModelError, match="data is given for phase 'test', but there is no test net"):
         made.trainer(solver, data={"test": toy.images(20)})
     with pytest.raises(CompositionError, match=r"unknown retain True \(valid: None, 'all'\)"):
         made.trainer(solver, retain=True)
@@ -288,10 +290,10 @@ def test_what_would_be_ignored_is_refused(toy: ModuleType, runtime: Callable[...
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"overrides": "base_lr=1"}, "overrides maps keys to values, .*; given 'base_lr=1'"),
-        ({"overrides": {1: 2}}, "overrides maps keys to values, .*; given {1: 2}"),
-        ({"data": np.zeros((2, 4))}, "data maps a phase to arrays .*given ndarray"),
-        ({"data": 3}, "data maps a phase to arrays .*given int"),
+        ({"overrides": "base_lr=1"}, "overrides must map keys to values, .*; given 'base_lr=1'"),
+        ({"overrides": {1: 2}}, "overrides must map keys to values, .*; given {1: 2}"),
+        ({"data": np.zeros((2, 4))}, "data must map a phase to arrays .*given ndarray"),
+        ({"data": 3}, "data must map a phase to arrays .*given int"),
         ({"scaling": None}, r"unknown scaling 'None' \(valid: strong, weak\)"),
         ({"precision": ["f32"]}, r"unknown precision .*\(valid: bf16, f32, "),
     ],
@@ -306,7 +308,7 @@ def test_arguments_of_another_type_are_told(
 def test_what_cannot_be_asked_is_refused_before_anything_is_trained(running: Any) -> None:
     """As the command's text of the same name, which is none of Python's functions."""
     trainer, events = running(test_interval=4)
-    with pytest.raises(ModelError, match=r"until is a function, .*; given 'accuracy>=0.99'"):
+    with pytest.raises(ModelError, match=r"until must be a function .*; given 'accuracy>=0.99'"):
         trainer.run(until="accuracy>=0.99")
     assert events == [] and trainer.iteration == 0
 
@@ -348,7 +350,9 @@ def test_snapshots_that_their_format_has_no_room_for_are_found_before_the_first_
     nbytes *= 1 + gradients
     holding(nbytes)[0].check_snapshots()
     trainer, events = holding(nbytes - 1)
-    told = rf"a \.small snapshot .* {nbytes:,} bytes; such a file holds {nbytes - 1:,}; set snapshot_"
+    told = (
+        rf"a \.small snapshot .* {nbytes:,} bytes, but such a file holds {nbytes - 1:,}; set snapshot_"
+    )
     for ask in (trainer.check_snapshots, trainer.run):
         with pytest.raises(SnapshotError, match=told):
             ask()
@@ -372,7 +376,7 @@ def failing(error: Exception) -> Callable[[Any], None]:
 @pytest.mark.parametrize(
     ("observe", "message"),
     [
-        (lambda: 3, "plugin 'broken': observe returned 3, which is no listener"),
+        (lambda: 3, "plugin 'broken': observe returned 3, which is not a listener"),
         (lambda: 1 // 0, "plugin 'broken': hook observe raised ZeroDivisionError"),
         (
             lambda: failing(KeyError("loss")),
@@ -464,7 +468,7 @@ def test_the_error_of_a_users_listener_passes_with_the_event_noted(running: Any)
     trainer.listeners.append(failing(KeyError("mine")))
     with pytest.raises(KeyError) as caught:
         trainer.step()
-    assert caught.value.__notes__ == ["raised by a listener, told of event 'iteration' at 1"]
+    assert caught.value.__notes__ == ["raised by a listener on event 'iteration' at iteration 1"]
 
 
 def test_a_listener_may_raise_an_error_of_the_family(toy: ModuleType, runtime: Any) -> None:

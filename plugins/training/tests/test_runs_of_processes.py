@@ -125,7 +125,7 @@ def test_what_all_have_trained_before_one_cannot_read_its_samples_is_kept(
     job = run_to(toy, tmp_path / "toy", passes=passes)
     found = together(2, job, threads=threads, source=source)
     kept = tmp_path / "toy_iter_2.demitasse"
-    words = f"samples.bin: sample 17 is cut off; iteration 2 is kept in {kept}"
+    words = f"samples.bin: sample 17 is cut off; iteration 2 is saved in {kept}"
     assert found[victim][0] is error and str(error) == words
     other = found[1 - victim][0]
     assert isinstance(other, WorkerError) and str(other).startswith(f"rank {victim}: {words}")
@@ -168,7 +168,7 @@ def test_a_test_that_one_process_cannot_do_ends_all_with_what_was_trained(
     (first, done), (second, _) = together(2, job, source=source)
     kept = tmp_path / "toy_iter_3.demitasse"
     assert done == 3 and [*tmp_path.iterdir()] == [kept]
-    assert str(second) == f"test.bin is torn; iteration 3 is kept in {kept}"
+    assert str(second) == f"test.bin is torn; iteration 3 is saved in {kept}"
     assert isinstance(first, WorkerError) and str(first).startswith("rank 1: test.bin is torn")
 
 
@@ -180,7 +180,7 @@ def test_all_hear_that_what_was_trained_could_not_be_kept(
     job = run_to(toy, tmp_path / "toy")
     found = together(2, job, source=lambda rank: failing(rank - 1, 3, error))
     for told, _ in found:
-        assert re.search(r"a hiccup; iteration 2 could not be kept: .*toy_iter_2", str(told))
+        assert re.search(r"a hiccup; iteration 2 could not be saved: .*toy_iter_2", str(told))
 
 
 def test_the_last_snapshot_is_no_second_one_where_the_interval_ends_there(

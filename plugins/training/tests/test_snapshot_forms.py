@@ -88,7 +88,7 @@ def test_a_form_that_nobody_writes_is_an_error_before_the_first_step(folder: Pat
     with demitasse.compose(plugins=PLUGINS) as runtime:
         trainer = runtime.trainer(folder / "solver.prototxt", data=DATA)
         trainer.solver = replace(trainer.solver, snapshot_suffixes=(".odd",))
-        with pytest.raises(CompositionError, match=r"writes \.odd snapshots"):
+        with pytest.raises(CompositionError, match=r"asks for \.odd snapshots"):
             trainer.run()
 
 
@@ -146,5 +146,5 @@ def test_of_a_snapshot_that_is_whole_in_one_form_only_the_error_says_so(folder: 
             runtime.trainer(solver, data=DATA).run()
         told = str(caught.value)
         assert told.startswith(f"{folder}/kept_iter_4.caffemodel")
-        assert told.endswith("; of this iteration kept_iter_4.demitasse is there")
+        assert told.endswith("; kept_iter_4.demitasse of this iteration exists")
         assert runtime.read(folder / "kept_iter_4.demitasse").weights().iteration == 4

@@ -49,7 +49,7 @@ def test_another_process_s_training_is_told_with_its_number(
         assert another.stdout.readline() == "writing\n"
         with pytest.raises(SnapshotError) as caught:
             run("a")
-        told = f"snapshots with prefix {str(tmp_path / 'a')!r} are being written by another training"
+        told = f"snapshots with prefix {str(tmp_path / 'a')!r} are being written by another run"
         assert str(caught.value).startswith(f"{told} (process {another.pid} on ")
         assert not list(tmp_path.glob("a_iter_*"))
         assert run("b").iteration == 2
@@ -88,12 +88,12 @@ def test_one_on_another_host_may_have_died_and_is_waited_for(
         if dies:
             assert run("a").iteration == 2
         else:
-            with pytest.raises(SnapshotError, match="are being written by another training"):
+            with pytest.raises(SnapshotError, match="are being written by another run"):
                 run("a")
             assert 120 <= now[0] < 122
         another.kill()
     (told,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert f"another training's (process {another.pid} on " in told
+    assert f"another run (process {another.pid} on " in told
 
 
 def test_trainings_of_one_process_are_its_own(

@@ -39,17 +39,21 @@ def fail(*given: Any) -> Any:
     [
         ("bind", fail, "raised KeyError in bind: 'tile'"),
         ("owned", fail, "raised KeyError in owned: 'tile'"),
-        ("owned", lambda self, span: None, "owned gave None (valid: a part of Span(start=0, stop="),
-        ("owned", lambda self, span: Span(0, span.stop + 1), "owned gave Span(start=0, stop="),
+        ("owned", lambda self, span: None, "owned returned None (valid: a part of Span(start=0, stop="),
+        ("owned", lambda self, span: Span(0, span.stop + 1), "owned returned Span(start=0, stop="),
         ("reduce", fail, "raised KeyError in reduce: 'tile'"),
         ("reduce", lambda self, bucket: None, "raised TypeError in reduce: "),
-        ("reduce", lambda *given: 3, "reduce gave 3 (valid: None, or a function without arguments)"),
+        ("reduce", lambda *given: 3, "reduce returned 3 (valid: None, or a function without arguments)"),
         ("reduce", lambda *given: fail, "raised KeyError at work for reduce: 'tile'"),
         ("distribute", lambda *given: fail, "raised KeyError at work for distribute: 'tile'"),
-        ("begin", lambda self: 3, "begin gave 3 (valid: None, or a function without arguments)"),
+        ("begin", lambda self: 3, "begin returned 3 (valid: None, or a function without arguments)"),
         ("before_forward", lambda *given: fail, "raised KeyError at work for before_forward: 'tile'"),
         ("end", lambda self: fail, "raised KeyError at work for end: 'tile'"),
-        ("schedule", lambda *given: None, "schedule gave None (valid: a function without arguments)"),
+        (
+            "schedule",
+            lambda *given: None,
+            "schedule returned None (valid: a function without arguments)",
+        ),
         ("update_memory", fail, "raised KeyError in update_memory: 'tile'"),
     ],
 )
@@ -71,10 +75,10 @@ def test_the_plugin_and_the_method_are_named(
     ("given", "told"),
     [
         ({"bucket_bytes": "1 MB"}, "Strange has bucket_bytes '1 MB' (valid: a whole number)"),
-        ({"notes": "near"}, "Strange has notes 'near' (valid: a list of texts)"),
-        ({"notes": 5}, "Strange has notes 5 (valid: a list of texts)"),
-        ({"notes": None}, "Strange has notes None (valid: a list of texts)"),
-        ({"notes": ["near", 5]}, "Strange has notes ['near', 5] (valid: a list of texts)"),
+        ({"notes": "near"}, "Strange has notes 'near' (valid: a list of strings)"),
+        ({"notes": 5}, "Strange has notes 5 (valid: a list of strings)"),
+        ({"notes": None}, "Strange has notes None (valid: a list of strings)"),
+        ({"notes": ["near", 5]}, "Strange has notes ['near', 5] (valid: a list of strings)"),
     ],
 )
 def test_attributes_of_a_wrong_type_are_told(toy: ModuleType, given: dict[str, Any], told: str) -> None:
@@ -94,9 +98,12 @@ def test_attributes_of_a_wrong_type_are_told(toy: ModuleType, given: dict[str, A
         ({"bind": lambda self, memory: None, "helper": 3}, "apart (valid: some of reduce, distribute, "),
         (
             {"reduse": fail},
-            "apart; it has 'reduse' (reduce?) (valid: some of reduce, distribute, begin,",
+            "apart; it defines 'reduse' (reduce?) (valid: some of reduce, distribute, begin,",
         ),
-        ({"_reduce": fail, "Distribute": fail}, "apart; it has 'Distribute' (distribute?) (valid: some"),
+        (
+            {"_reduce": fail, "Distribute": fail},
+            "apart; it defines 'Distribute' (distribute?) (valid: some",
+        ),
     ],
 )
 def test_siblings_for_whom_nothing_is_done_are_no_siblings(
@@ -109,7 +116,7 @@ def test_siblings_for_whom_nothing_is_done_are_no_siblings(
     machine = toy.machine(2, sync=("stranger",))
     with compose(machine, plugins) as runtime, pytest.raises(PluginError) as caught:
         runtime.trainer(toy.solver(toy.classifier()), precision="f64")
-    words = "Strange has size 2 and nothing to do, so that siblings would train "
+    words = "Strange has size 2 but nothing to do, so siblings would train "
     assert str(caught.value).startswith(f"plugin 'stranger': {words}{told}")
 
 
@@ -167,9 +174,7 @@ def test_threads_that_train_apart_are_told_of_once(
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == (left > 0)
     for message in told:
-        assert message.startswith(
-            "workers 0 and 1 train apart: after an iteration they have another parameter "
-        )
+        assert message.startswith("workers 0 and 1 train apart: after an iteration parameter ")
         assert message.endswith(" (synchronised by stranger; see demitasse check stranger)")
 
 
@@ -230,7 +235,7 @@ def test_what_cannot_be_trained_is_told_before_a_test(toy: ModuleType, tmp_path:
     solver = toy.solver(*nets, test_interval=5, snapshot_prefix=str(tmp_path / "toy"))
     with compose(toy.machine(2, sync=("stranger",)), plugins) as runtime:
         trainer = runtime.trainer(solver, precision="f64")
-        with pytest.raises(PluginError, match=r"end gave 3"):
+        with pytest.raises(PluginError, match=r"end returned 3"):
             trainer.run()
     assert [event.kind for event in events] == ["start", "end"]
     assert not list(tmp_path.iterdir())

@@ -17,9 +17,7 @@ def test_a_layer_type_of_a_plugin_that_is_not_composed_is_said(
 ) -> None:
     installed = Manifest("soft", roles={"layer_types": {"types": ("SoftCap", "Other")}})
     monkeypatch.setattr("demitasse_training.known_types.discover", lambda: (installed,))
-    hint = (
-        r"plugin 'soft' is installed and has it, but is not composed: add it to the plugins \(\+soft\)"
-    )
+    hint = r"the installed plugin 'soft' has it, but is not composed: add it to the plugins \(\+soft\)"
     net = toy.net(toy.layer("cap", "SoftCap", "", "cap"), phase="test")
     with pytest.raises(
         ModelError, match=rf"toy\.net: layer 'cap'.*unknown layer type 'SoftCap'.*{hint}"
@@ -38,13 +36,11 @@ def test_why_an_installed_plugin_cannot_be_used_is_said_where_its_type_is_missin
     torn = Manifest("tanned", problem="plugin.toml: unknown key 'automatik'")
     monkeypatch.setattr("demitasse_training.known_types.discover", lambda: (unfit, torn))
     net = toy.net(toy.layer("cap", "SoftCap", "", "cap"), phase="test")
-    told = (
-        r"'SoftCap'; plugin 'soft' is installed and has it, but cannot be used: it is for dem.* '>=9'$"
-    )
+    told = r"'SoftCap'; the installed plugin 'soft' has it, but cannot be used: it is for dem.* '>=9'$"
     with pytest.raises(ModelError, match=told):
         runtime().net(net)
     net = toy.net(toy.layer("cap", "Tanned", "", "cap"), phase="test")
-    told = r"that cannot be used, whatever they have: tanned \(plugin.toml: unknown key 'automatik'\)$"
+    told = r"that may have it, but cannot be used: tanned \(plugin.toml: unknown key 'automatik'\)$"
     with pytest.raises(ModelError, match=rf"'Tanned'.*; installed plugins {told}"):
         runtime().net(net)
 
@@ -57,7 +53,7 @@ def test_whose_a_type_is_is_said_in_place_of_a_name_that_is_near(
         runtime().net(net)
     net = dataclasses.replace(net, foreign={"Reshap": "another's fork"})
     with pytest.raises(
-        ModelError, match=r"unknown layer type 'Reshap', which is of another's fork, none of"
+        ModelError, match=r"unknown layer type 'Reshap': it belongs to another's fork and is not one of"
     ):
         runtime().net(net)
 

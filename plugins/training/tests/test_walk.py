@@ -109,7 +109,7 @@ def test_plans_are_kept_by_shape_and_inputs_are_carried(runtime: Make, toy: Modu
 
 
 def test_layers_behind_may_be_left_out(net: Any) -> None:
-    with pytest.raises(ShapeError, match="layer 'hidden' cannot take it"):
+    with pytest.raises(ShapeError, match="layer 'hidden' cannot take this input"):
         net.reshape({"data": (4, 7)}, 3)
     assert net.walk.data("data").shape == (4, 5), "it is as it was"
     net.reshape({"data": (2, 5)}, 3)
@@ -140,7 +140,7 @@ def test_backward_is_of_retained_nets(runtime: Make, forked: Any) -> None:
         runtime().net(forked, backward="objective")
     with pytest.raises(CompositionError, match=r"unknown backward 'yes' \(valid: None, 'objective'"):
         runtime().net(forked, backward="yes", retain="all")
-    with pytest.raises(ModelError, match="walked layer by layer only"):
+    with pytest.raises(ModelError, match="to run a net layer by layer, plan it"):
         _ = runtime().net(forked).walk
 
 

@@ -85,7 +85,7 @@ def test_what_was_trained_before_samples_that_cannot_be_read_is_kept(
     kept = tmp_path / "toy_iter_2.demitasse"
     with pytest.raises(DataError) as caught:
         train(None, workers, solver=solver, source=source).run()
-    assert str(caught.value) == f"samples.bin: sample 17 is cut off; iteration 2 is kept in {kept}"
+    assert str(caught.value) == f"samples.bin: sample 17 is cut off; iteration 2 is saved in {kept}"
     other = train(None, workers, solver=solver, resume=kept)
     other.run()
     plain = train(None, workers, solver=solver)
@@ -99,7 +99,7 @@ def test_samples_that_cannot_be_read_hide_no_snapshot_that_cannot_be_written(
     solver = {"snapshot_prefix": str(tmp_path / "toy"), "max_iterations": 4}
     trainer = train(None, solver=solver, source=failing(0, 3, DataError("a hiccup")))
     (tmp_path / "toy_iter_2.demitasse").mkdir()
-    with pytest.raises(DataError, match=r"^a hiccup; iteration 2 could not be kept: .*toy_iter_2"):
+    with pytest.raises(DataError, match=r"^a hiccup; iteration 2 could not be saved: .*toy_iter_2"):
         trainer.run()
 
 
@@ -201,7 +201,7 @@ def test_inputs_that_only_the_first_of_several_workers_would_be_given_are_refuse
     alone = train(net)
     alone.net.blobs["data"].data[...] = 1.0
     assert alone.step().loss != 0.0
-    with pytest.raises(ModelError, match=r"the first worker's alone.*\(data=\), or one work"):
+    with pytest.raises(ModelError, match=r"of the first worker only.*\(data=\), or one work"):
         train(net, 2).step()
 
 
@@ -219,7 +219,7 @@ def test_what_was_trained_before_a_listener_failed_is_kept(
     kept = tmp_path / "toy_iter_3.demitasse"
     with pytest.raises(OSError) as caught:
         trainer.run()
-    assert str(caught.value).endswith(f"No space left on device; iteration 3 is kept in {kept}: 'log'")
+    assert str(caught.value).endswith(f"No space left on device; iteration 3 is saved in {kept}: 'log'")
     other, plain = train(None, solver=solver, resume=kept), train(None, solver=solver)
     other.run()
     plain.step(4)
@@ -230,7 +230,7 @@ def test_samples_of_a_stranger_s_that_fail_end_a_run_in_the_same_way(
     train: Train, failing: Any, tmp_path: Path
 ) -> None:
     solver = {"snapshot_prefix": str(tmp_path / "toy"), "max_iterations": 4}
-    with pytest.raises(PluginError, match=r"a bug .*; iteration 2 is kept in .*toy_iter_2"):
+    with pytest.raises(PluginError, match=r"a bug .*; iteration 2 is saved in .*toy_iter_2"):
         train(None, solver=solver, source=failing(0, 3, ZeroDivisionError("a bug"))).run()
 
 

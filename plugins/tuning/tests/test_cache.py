@@ -134,7 +134,7 @@ def test_a_file_that_cannot_be_used_is_said_in_one_line_and_written_anew(pick, d
     assert pick() == REMEMBERED
     (line,) = caplog.messages
     assert str(cache_file()) in line
-    assert line.endswith("; ignored and written anew")
+    assert line.endswith("; ignored, and written again")
     assert "\n" not in line
 
 
@@ -145,7 +145,7 @@ def test_choices_of_another_version_are_stale(pick, caplog):
     assert pick(version="1.1") == REMEMBERED
     assert pick(count=2, version="1.1") == TRIED
     (line,) = caplog.messages
-    assert "its choices are of fast 1.0, this is 1.1; ignored and written anew" in line
+    assert "its choices are for fast 1.0, but this is 1.1; ignored, and written again" in line
 
 
 def test_choices_among_other_kernels_are_stale(pick, caplog):
@@ -155,7 +155,7 @@ def test_choices_among_other_kernels_are_stale(pick, caplog):
     assert pick(kernels=more) == "remembered: 7 ms, next 8"
     assert pick(kernels=more[::-1]) == "remembered: 7 ms, next 8"
     (line,) = caplog.messages
-    assert "fast offers other kernels than those that were tried" in line
+    assert "fast offers other kernels now than those that were tried" in line
 
 
 def test_choices_of_other_plugins_stay(pick, bench, relu):
@@ -396,8 +396,8 @@ def test_doctor_says_where_the_choices_are_and_how_to_clear_them(pick):
     pick(count=2)
     (finding,) = diagnose()
     assert finding.level == "ok"
-    assert finding.message == f"2 choices of kernels are kept in {cache_file()}"
-    assert finding.remedy == f"to have kernels tried anew: rm {cache_file()}"
+    assert finding.message == f"2 choices of kernels are saved in {cache_file()}"
+    assert finding.remedy == f"to try the kernels again: rm {cache_file()}"
 
 
 def test_doctor_tells_a_damaged_file(pick):

@@ -47,8 +47,8 @@ def extend(
     words = dict(base)
     for word in additions:
         if word.name in words:
-            taken = f"the vocabulary already has (family {words[word.name].family!r})"
-            raise PluginError(f"plugin {plugin!r}: operation {word.name!r} {taken}; name it otherwise")
+            taken = f"is already in the vocabulary (family {words[word.name].family!r})"
+            raise PluginError(f"plugin {plugin!r}: operation {word.name!r} {taken}; choose another name")
         words[word.name] = word
     return MappingProxyType(words)
 

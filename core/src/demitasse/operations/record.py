@@ -129,15 +129,15 @@ def define_function(
 def _gradient(operation: str, text: str) -> Gradient:
     rule = re.fullmatch(r"([\w ]+) = (\w+)\(([\w, ]*)\)", text)
     if rule is None:
-        valid = "valid: as 'x w = some_backward(dy, x)'"
-        raise PluginError(f"operation {operation!r}: gradient {text!r} is no rule ({valid})")
+        valid = "valid: like 'x w = some_backward(dy, x)'"
+        raise PluginError(f"operation {operation!r}: gradient {text!r} is not a rule ({valid})")
     return Gradient(tuple(rule[1].split()), rule[2], tuple(re.findall(r"\w+", rule[3])))
 
 
 def _pair(operation: str, text: str) -> tuple[str, str]:
     pair = re.fullmatch(r"(\w+) = (\w+)", text)
     if pair is None:
-        raise PluginError(f"operation {operation!r}: alias {text!r} is no pair (valid: as 'y = x')")
+        raise PluginError(f"operation {operation!r}: alias {text!r} is not a pair (valid: like 'y = x')")
     return pair[1], pair[2]
 
 

@@ -98,7 +98,7 @@ def shared_zeros(shape: int | Sequence[int], dtype: DTypeLike = np.float32, comm
     if kind.hasobject or kind.names or kind.kind in "MSUV":
         raise DataError(f"shared memory holds numbers, not elements of type {kind}")
     if not all(isinstance(size, int) and size >= 0 for size in sizes):
-        raise DataError(f"a shape is of whole numbers from 0 on, not {shape}")
+        raise DataError(f"a shape must be whole numbers, 0 or more, not {shape}")
     state.agree(f"{'x'.join(map(str, sizes))} {kind}", "arrays")
     if state.node is None:
         return np.zeros(sizes, kind)
@@ -126,7 +126,7 @@ def _checked(array: Array, algorithm: str) -> None:
     if array.dtype.hasobject or array.dtype.names or array.dtype.kind in "MSUV":
         raise DataError(f"allreduce cannot add elements of type {array.dtype}")
     if not array.flags.writeable:
-        raise DataError("allreduce sums in place, and the array is read-only")
+        raise DataError("allreduce sums in place, but the array is read-only")
     if algorithm not in WITHOUT:
         installed(algorithm, "allreduce", WITHOUT)
 

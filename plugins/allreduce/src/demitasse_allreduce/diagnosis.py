@@ -56,9 +56,9 @@ def _mpi() -> Generator[Finding, None, str]:
             yield Finding("ok", "MPI launch", f"started by {found.launcher}, one of {size}")
             if name := library.network(mpi):
                 message = (
-                    f"{name} between hosts: Slurm's PMI cuts the addresses of MPICH's first network"
+                    f"{name} between hosts: Slurm's PMI truncates the addresses of MPICH's first network"
                 )
-                remedy = "on InfiniBand start with mpiexec, which has the first one used"
+                remedy = "on InfiniBand start with mpiexec, which uses the first one"
                 yield Finding("note", "MPI network", message, remedy)
         return kin  # a process of its own would not be one of these
     asked = subprocess.run(
@@ -68,7 +68,9 @@ def _mpi() -> Generator[Finding, None, str]:
     if answer == "True":
         yield Finding("ok", "MPI threads", "threads may communicate while others compute")
     elif answer == "False":
-        message = "calls of one thread only: runs of several processes need MPI_THREAD_MULTIPLE"
+        message = (
+            "MPI allows calls from one thread only: runs of several processes need MPI_THREAD_MULTIPLE"
+        )
         yield Finding("problem", "MPI threads", message, "install an MPI built with it: mpich's wheel")
     else:
         why = (asked.stderr.strip().splitlines() or [f"status {asked.returncode}"])[-1]
@@ -84,7 +86,9 @@ def _launcher(kin: str) -> Iterator[Finding]:
     mpiexec = shutil.which("mpiexec") or (str(beside) if beside.exists() else None)
     found = mpiexec or shutil.which("srun")
     if mpiexec and kin and (made := library.maker(mpiexec)) not in ("", kin):
-        message = f"{mpiexec} is of {made}, mpi4py's library of {kin}: its processes do not meet"
+        message = (
+            f"{mpiexec} belongs to {made}, but mpi4py's library to {kin}: its processes do not meet"
+        )
         remedy = (
             f"start with an mpiexec of {kin}, or have mpi4py load {made}'s library (docs/cluster.md)"
         )
@@ -93,12 +97,12 @@ def _launcher(kin: str) -> Iterator[Finding]:
         yield Finding("ok", "MPI launcher", found)
     else:
         remedy = "pip install mpich brings an mpiexec; clusters have one of their own"
-        yield Finding("note", "MPI launcher", "neither mpiexec nor srun is found", remedy)
+        yield Finding("note", "MPI launcher", "neither mpiexec nor srun was found", remedy)
 
 
 def _shared_memory() -> Iterator[Finding]:
     if not SHARED.is_dir():
-        message = f"{SHARED} is not there: processes of a host cannot share memory"
+        message = f"{SHARED} does not exist: processes of a host cannot share memory"
         yield Finding("note", "shared memory", message, "mount a tmpfs there")
         return
     facts = os.statvfs(SHARED)

@@ -98,7 +98,7 @@ class Collective:
         memory = array if isinstance(array, Memory) else Memory(array, add)
         if schedule.ranks != comm.Get_size():
             raise PlanError(
-                f"a schedule for {schedule.ranks} ranks, a communicator of {comm.Get_size()}"
+                f"a schedule for {schedule.ranks} ranks, but a communicator of {comm.Get_size()}"
             )
         contiguous = isinstance(array, Memory) or array.flags.c_contiguous
         if memory.shape != (schedule.size,) or not contiguous:

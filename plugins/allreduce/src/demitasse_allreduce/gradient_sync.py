@@ -78,7 +78,7 @@ def _check_inner(stage: str, inner: list[str], where: str) -> None:
     if inner:
         raise CompositionError(
             f"{where}: in stage {stage!r} other ranks have new parameters only when the next "
-            f"iteration begins, too late for level {inner[0]!r} inside it, which synchronises too; take "
+            f"iteration begins, too late for level {inner[0]!r} inside it, which synchronises too; use "
             f"one of the stages {', '.join(name for name in STAGES if name not in ROOTED)}"
         )
 
@@ -139,7 +139,7 @@ def _line(processes: Processes, where: str) -> Any:
 
     if not isinstance(processes, MpiProcesses):
         raise CompositionError(
-            f"{where}: plugin 'allreduce' synchronises processes that MPI joins, not those of "
+            f"{where}: plugin 'allreduce' synchronises processes that MPI connects, not those of "
             f"{type(processes).__name__}"
         )
     processes.meet()
@@ -149,14 +149,15 @@ def _line(processes: Processes, where: str) -> Any:
 def _check_team(group: Group, where: str) -> None:
     if group.team is not None and group.remote:
         raise CompositionError(
-            f"{where}: plugin 'allreduce' synchronises processes, and levels {', '.join(group.levels)} "
-            f"have threads among them; give the level of processes its sync, and that of threads one "
-            f'of its own, like sync = {{ plugin = "reference" }}'
+            f"{where}: plugin 'allreduce' synchronises processes, but levels {', '.join(group.levels)} "
+            f"include threads; give the level of processes its own sync, and that of threads another "
+            f'one, like sync = {{ plugin = "reference" }}'
         )
     if group.team is not None and group.team.size > 1:
         raise CompositionError(
-            f"{where}: plugin 'allreduce' synchronises processes, its {group.team.size} siblings there "
-            f"are threads of one; name a plugin that synchronises threads, like 'reference', or say "
+            f"{where}: plugin 'allreduce' synchronises processes, but the {group.team.size} siblings "
+            f"here "
+            f"are threads of one; name a plugin that synchronises threads, like 'reference', or set "
             f'workers = "mpi"'
         )
     machine = group.machine
@@ -167,8 +168,8 @@ def _check_team(group: Group, where: str) -> None:
     ]
     if len(several) > 1:
         raise CompositionError(
-            f"{where}: levels {' and '.join(several)} both synchronise processes; leave one sync, that "
-            f"of the innermost of them, which then is for all"
+            f"{where}: levels {' and '.join(several)} both synchronise processes; keep only the sync of "
+            f"the innermost, which then covers all of them"
         )
 
 

@@ -51,7 +51,7 @@ class Ending:
         while not request.Test():
             waited = time.monotonic() - start
             if waited > self.limit:
-                log.warning("other processes have not ended after %.0f s; left without them", waited)
+                log.warning("other processes have not ended after %.0f s; exiting without them", waited)
                 return
             if waited > PATIENCE and not told:
                 log.warning("rank %d waits for other processes to end", MPI.COMM_WORLD.rank)
@@ -118,7 +118,9 @@ def start() -> Any:
             raise AloneError(words)
         if name := network(MPI):
             os.environ[NETWORK] = name
-            log.info("%s=%s: Slurm's PMI cuts the addresses of MPICH's other network", NETWORK, name)
+            log.info(
+                "%s=%s: Slurm's PMI truncates the addresses of MPICH's other network", NETWORK, name
+            )
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
         ending.ours = True
         atexit.register(ending)
@@ -135,8 +137,8 @@ def check_threads(mpi: Any) -> None:
         if not ending.ours:
             remedy = "let the application start MPI with MPI_THREAD_MULTIPLE, as mpi4py does by itself"
         raise CompositionError(
-            f"MPI gives the thread level {given!r}, where threads communicate while others compute: "
-            f"'multiple' is needed; {remedy} ({version(mpi)})"
+            f"MPI provides the thread level {given!r}, but 'multiple' is needed, as threads communicate "
+            f"while others compute; {remedy} ({version(mpi)})"
         )
 
 
@@ -187,13 +189,12 @@ def another(found: Launch, mpi: Any, what: str) -> str:
     told = f"{found.launcher} started {processes}, but MPI ({version(mpi)}) {what}"
     if mute(found):
         return (
-            f"{told}: srun told MPI nothing, which is its --mpi=none, the default of many sites; "
-            f"{start}; where each process is to train alone, with env SLURM_MPI_TYPE=none before the "
-            f"program (docs/cluster.md)"
+            f"{told}: srun told MPI nothing (--mpi=none, the default at many sites); {start}; to let "
+            f"each process train alone, put env SLURM_MPI_TYPE=none before the program (docs/cluster.md)"
         )
     return (
-        f"{told}: the launcher is another MPI's; {start}, or have mpi4py load the launcher's library "
-        f"(docs/cluster.md)"
+        f"{told}: the launcher belongs to another MPI; {start}, or have mpi4py load the launcher's "
+        f"library (docs/cluster.md)"
     )
 
 

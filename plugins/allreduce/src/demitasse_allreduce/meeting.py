@@ -51,7 +51,8 @@ def check_versions(facts: list[dict[str, Any]]) -> None:
         if fact["version"] != facts[0]["version"]:
             raise WorkerError(
                 f"rank {rank} of {len(facts)} on host {fact['host']} has demitasse-allreduce "
-                f"{fact['version']}, rank 0 {facts[0]['version']}; install the same on all hosts"
+                f"{fact['version']}, but rank 0 has {facts[0]['version']}; install one version on all "
+                f"hosts"
             )
 
 

@@ -153,7 +153,7 @@ class MpiProcesses(Processes):
         for rank in np.flatnonzero((sizes < 0) | (sizes > LARGEST)):  # another exchange's numbers
             raise PluginError(
                 f"processes are at different exchanges: rank {self.rank} gathers what each has, rank "
-                f"{rank} does not; a plugin calls gather or total in some of the processes alone"
+                f"{rank} does not; a plugin calls gather or total in some of the processes only"
             )
         starts = np.concatenate([[0], np.cumsum(sizes)])
         bodies = np.empty(int(starts[-1]), np.uint8)
@@ -234,7 +234,7 @@ class MpiProcesses(Processes):
                 if self._watch is None and time.monotonic() - start > self._stall:
                     raise WorkerError(
                         f"rank {self.rank} of {self.size} has waited for {self._stall:.3g} s for the "
-                        f"others to come; not all have started, or one has ended"
+                        f"others to arrive; not all have started, or one has ended"
                     )
         except self._MPI.Exception as error:
             self._kept.append(request)
@@ -408,7 +408,7 @@ def end_open() -> None:
 def _packed(value: Any) -> bytes:
     def refuse(item: Any) -> Any:
         raise PluginError(
-            f"gather: {type(item).__name__} {str(item)[:60]!r} is no plain data (valid: numbers, text, "
+            f"gather: {type(item).__name__} {str(item)[:60]!r} is not plain data (valid: numbers, text, "
             f"bytes, lists and mappings of them; an array's .tolist() or .tobytes())"
         )
 

@@ -36,7 +36,7 @@ PAPER = {"alpha": 1e-6, "bandwidth": 12e9, "oversubscription": 4.0}
     required=True,
     type=click.IntRange(1, 1 << 20),
     metavar="N",
-    help="How many take part.",
+    help="The number of ranks.",
 )
 @click.option(
     "--size",
@@ -44,13 +44,13 @@ PAPER = {"alpha": 1e-6, "bandwidth": 12e9, "oversubscription": 4.0}
     show_default=True,
     type=click.IntRange(0, 1 << 48),
     metavar="ELEMENTS",
-    help="Elements of 4 bytes.",
+    help="The number of elements, of 4 bytes each.",
 )
 @click.option(
     "--supernodes",
     type=click.IntRange(min=1),
     metavar="Q",
-    help="Ranks are in so many supernodes of swCaffe's network; without it and --hw, in one.",
+    help="Divide the ranks among N supernodes of swCaffe's network; default, without --hw: one.",
 )
 @click.option(
     "--goal",
@@ -65,7 +65,7 @@ PAPER = {"alpha": 1e-6, "bandwidth": 12e9, "oversubscription": 4.0}
     show_default=True,
     type=click.IntRange(min=0),
     metavar="RANK",
-    help="Whose is what goes out from one, or comes together at one.",
+    help="The rank that a broadcast begins at, or a reduction ends at.",
 )
 @click.option(
     "--map",
@@ -75,10 +75,19 @@ PAPER = {"alpha": 1e-6, "bandwidth": 12e9, "oversubscription": 4.0}
     metavar="M",
     help="The rank map: natural, round-robin, auto (the cheapest) or, with --hw, an order of its tiers.",
 )
-@click.option("--chunks", type=click.IntRange(min=1), metavar="N", help="Pieces of a pipeline.")
-@click.option("--chain", type=click.IntRange(min=1), metavar="N", help="Ranks of a lower communicator.")
-@click.option("--hw", metavar="MACHINE", help="A machine whose network it is costed on.")
-@click.option("--plugins", metavar="A,B", help="Whose algorithms; default: all that give some.")
+@click.option(
+    "--chunks", type=click.IntRange(min=1), metavar="N", help="The number of pieces in a pipeline."
+)
+@click.option(
+    "--chain",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The number of ranks in a lower communicator.",
+)
+@click.option("--hw", metavar="MACHINE", help="Predict its cost on this machine's network.")
+@click.option(
+    "--plugins", metavar="A,B", help="The plugins to take algorithms from; default: all that have any."
+)
 @click.option("--check", "proves", is_flag=True, help="Prove it: each contribution once, no deadlock.")
 @click.option(
     "--draw",
@@ -177,8 +186,8 @@ def _network(hw: str | None, supernodes: int | None, ranks: int) -> Topology:
     used = -(-ranks // each)
     if used < groups:
         raise CompositionError(
-            f"--supernodes {groups}: {ranks} ranks, {each} in each, are in {used} "
-            f"{'of them alone' if groups <= ranks else 'at most'}; give {used}"
+            f"--supernodes {groups}: {ranks} ranks, {each} in each, fill "
+            f"{'only' if groups <= ranks else 'at most'} {used}; give {used}"
         )
     size = f"{'up to ' * (ranks % each > 0)}{each}"
     numbers = "latency 1 us, bandwidth 12 GB/s, 4:1 between them (paper)"
@@ -222,7 +231,7 @@ def _way(
         if given[option] and not _takes(known[name], option):
             others = [each for each, made in known.items() if _takes(made, option)]
             raise CompositionError(
-                f"{option} means nothing to {name} (valid with it: auto, {', '.join(others)})"
+                f"{option} does not apply to {name} (valid with it: auto, {', '.join(others)})"
             )
     return (
         Way(

@@ -35,8 +35,8 @@ class Star:
         for rank, other in enumerate(found):
             if other is not None and other[:1] != kind:
                 raise WorkerError(
-                    f"rank {rank} of {len(found)} exchanges {other[:1]!r} where rank {me} exchanges "
-                    f"{kind!r}: the processes have gone different ways"
+                    f"rank {rank} of {len(found)} exchanges {other[:1]!r}, but rank {me} exchanges "
+                    f"{kind!r}: the processes have diverged"
                 )
         return [None if other is None else other[1:] for other in found]
 

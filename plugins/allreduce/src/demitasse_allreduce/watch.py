@@ -261,14 +261,16 @@ class Watch:
     def _judge(self) -> None:
         for rank, peer in list(self._peers.items()):
             if peer.silent > self.peer_timeout and not peer.parted:
-                words = f"is silent for {peer.silent:.3g} s: stopped, or its host is down"
+                words = f"has been silent for {peer.silent:.3g} s: stopped, or its host is down"
                 self._found(rank, peer, words)
         if self.closing or self._news or not self.complete:
             return
         limit = self.stall_timeout
         for rank, peer in self._peers.items():
             if min(self._waited, peer.idle) > limit and not peer.waiting and rank not in self._parted:
-                self._found(rank, peer, f"has stalled: alive, but for {limit:.3g} s it has not got on")
+                self._found(
+                    rank, peer, f"has stalled: it is alive, but has made no progress for {limit:.3g} s"
+                )
                 return
         others = self._parted - {self.rank, *self.lost}
         if others and self._calm > self.peer_timeout:
@@ -282,7 +284,7 @@ class Watch:
             each = {r: _at(p.iteration, p.layer) for r, p in self._peers.items()}
             each[self.rank] = self._place()
             told = "; ".join(f"rank {rank} {each[rank]}" for rank in sorted(each)[:4])
-            words = f"waits, and so does everybody else, for {limit:.3g} s now: {told}"
+            words = f"has waited, like all others, for {limit:.3g} s: {told}"
             self._spread(News(0, time.time(), self.rank, words))
 
     def _found(self, rank: int, peer: Peer, words: str) -> None:

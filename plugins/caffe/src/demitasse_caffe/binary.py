@@ -75,7 +75,7 @@ def parse_binary(path: Path, name: str, schema: Schema) -> tuple[Any, Outline]:
         raise ModelError(f"{path}: cannot be read as {name}: it is damaged or cut off") from error
     _check_text(message, path)
     if missing := message.FindInitializationErrors():
-        raise ModelError(f"{path}: lacks {', '.join(missing)}, which Caffe does not read a file without")
+        raise ModelError(f"{path}: lacks {', '.join(missing)}, which Caffe requires")
     found = unknown_fields(message)
     found["LayerParameter", _CLIP] += likenesses
     outline = Outline("")

@@ -92,7 +92,9 @@ class ShapeGraph:
         assert self._layer is not None
         transform = self._layer.parameters.transform_param
         if not transform.crop_size:
-            raise ValueError(f"layer {self._layer.name!r}: its samples are not here to be looked at")
+            raise ValueError(
+                f"layer {self._layer.name!r}: its samples are not here, so their shape is unknown"
+            )
         means = len(transform.mean_value)
         channels = 1 if transform.force_gray else means if means > 1 else 3
         self.assumed.append(self._layer.name)

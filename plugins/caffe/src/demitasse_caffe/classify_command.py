@@ -22,22 +22,28 @@ IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tif
     "classify",
     epilog="Example: demitasse classify deploy.prototxt net.caffemodel words.txt cat.jpg",
     help="Print the most likely classes of image files. NET is a deploy net, WEIGHTS its caffemodel "
-    "(an .onnx file is both); a mean (.binaryproto, .npy) and the classes' names (.txt, one a line) may "
-    "stand among the files, as for Caffe's classification.",
+    "(an .onnx file is both); a mean (.binaryproto, .npy) and the class names (.txt, one per line) may "
+    "be among the files, as for Caffe's classification.",
 )
 @click.argument(
     "given", metavar="NET WEIGHTS [MEAN] [LABELS] IMAGES|FOLDERS...", nargs=-1, required=True
 )
-@click.option("--mean", metavar="X,Y,Z", help="Each channel's, in the net's order.")
-@click.option("--scale", type=float, default=1.0, show_default=True, help="A factor after the mean.")
+@click.option("--mean", metavar="X,Y,Z", help="The mean of each channel, in the net's order.")
+@click.option(
+    "--scale",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="A factor applied after the mean is subtracted.",
+)
 @click.option(
     "--resize",
     type=click.IntRange(1),
     metavar="N",
-    help="Resize to N x N and take the middle, as in training's tests; else to the net's size.",
+    help="Resize to N x N and take the middle, as tests do; default: resize to the net's size.",
 )
 @click.option("--rgb", is_flag=True, help="The net takes red first, not blue.")
-@click.option("--blob", metavar="NAME", help="The output, where the net has several.")
+@click.option("--blob", metavar="NAME", help="The output, if the net has several.")
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="How many classes.")
 @click.option(
     "--hw", default="auto", show_default=True, metavar="MACHINE", help="The machine's description."
@@ -46,9 +52,11 @@ IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tif
 @click.option(
     "--precision",
     type=click.Choice(["f32", "tf32", "bf16", "f64"]),
-    help="Of activations and weights; default: f32.",
+    help="The precision of activations and weights; default: f32.",
 )
-@click.option("--json", "json_path", metavar="FILE", help="Write classes as JSON; - is standard output.")
+@click.option(
+    "--json", "json_path", metavar="FILE", help="Write the classes as JSON; - is standard output."
+)
 def command(
     given: tuple[str, ...],
     mean: str | None,
@@ -96,7 +104,7 @@ def command(
                     continue
                 if labels and len(labels) != scores.size:
                     raise DataError(
-                        f"{labels_file}: names {len(labels):,} classes, and output "
+                        f"{labels_file}: names {len(labels):,} classes, but output "
                         f"{classifier.blob!r} has {scores.size:,}"
                     )
                 best = np.argsort(-scores, kind="stable")[:top].tolist()
@@ -132,7 +140,7 @@ def _sorted_out(given: tuple[str, ...]) -> tuple[str, str, str | None, str | Non
     for word in given:
         if Path(word).suffix.lower() in OTHER_MEANS:
             raise click.UsageError(
-                f"{word}: a mean is a .binaryproto or .npy file; numpy.save writes an array as such"
+                f"{word}: a mean is a .binaryproto or .npy file; numpy.save writes an array as .npy"
             )
         if Path(word).suffix.lower() == BOTH:
             found["net"].append(word)
@@ -168,7 +176,7 @@ def _numbers(text: str) -> np.ndarray:
         if not np.isfinite(numbers).all():
             raise ValueError
     except ValueError as error:
-        raise click.UsageError(f"--mean {text}: give numbers, as 104,117,123") from error
+        raise click.UsageError(f"--mean {text}: give numbers, like 104,117,123") from error
     return numbers
 
 

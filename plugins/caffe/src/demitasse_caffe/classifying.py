@@ -51,8 +51,8 @@ class Classifier:
         inputs = {name: tuple(tensor.shape) for name, tensor in self.net.graph.inputs.items()}
         if not inputs:
             raise ModelError(
-                f"{where}: the net reads its samples itself; give one that takes them (a deploy net, "
-                f"with an Input layer)"
+                f"{where}: the net reads its own samples; give one that takes them as input (a deploy "
+                f"net, with an Input layer)"
             )
         self.input, shape = next(iter(inputs.items()))
         if len(inputs) > 1 or len(shape) != 4 or shape[1] not in (1, 3):
@@ -70,13 +70,15 @@ class Classifier:
         self.blob = blob or outputs[0]
         self.resized = (resize, resize) if resize else self.size
         if self.resized[0] < self.size[0] or self.resized[1] < self.size[1]:
-            raise ShapeError(f"{where}: the net takes {self.size} pixels, more than {self.resized}")
+            raise ShapeError(
+                f"{where}: the net takes {self.size} pixels, but images are resized to {self.resized}"
+            )
         needed, there = math.prod((*self.resized, self.channels, _AT_ONCE)), available_bytes()
         if there is not None and needed > there:
             told = " x ".join(map(str, self.resized))
             raise ShapeError(
-                f"images of {told} pixels take {needed / 2**30:,.1f} GiB each, available are "
-                f"{there / 2**30:.1f} GiB: resize to less"
+                f"images of {told} pixels take {needed / 2**30:,.1f} GiB each, but only "
+                f"{there / 2**30:.1f} GiB are available: resize to less"
             )
         self.rgb, self.scale = rgb, np.float32(scale)
         self.mean = None if mean is None else self._mean(np.asarray(mean, np.float32))
@@ -89,7 +91,7 @@ class Classifier:
             mean = mean.reshape(1)
         if mean.ndim not in (1, 3) or mean.shape[0] not in (1, self.channels):
             last = mean.ndim == 3 and mean.shape[2] in (1, self.channels)
-            hint = "; its channels stand last: have them first, by transpose(2, 0, 1)" if last else ""
+            hint = "; its channels come last: move them first, by transpose(2, 0, 1)" if last else ""
             raise ShapeError(f"a mean of shape {mean.shape} does not fit {self.channels} channels{hint}")
         if mean.ndim == 3 and mean.shape[1:] == self.resized and self.resized != self.size:
             return mean.transpose(1, 2, 0)
@@ -102,7 +104,7 @@ class Classifier:
         given = np.stack([self._input(Path(image)) for image in images])
         found: np.ndarray = self.net.forward(**{self.input: given})[self.blob]
         if not found.ndim or found.shape[0] != len(images):
-            raise ShapeError(f"output {self.blob!r} has the shape {found.shape}, not a row for an image")
+            raise ShapeError(f"output {self.blob!r} has the shape {found.shape}, not one row per image")
         return found.reshape(len(images), -1)
 
     def _input(self, path: Path) -> np.ndarray:

@@ -43,15 +43,15 @@ def convert_model(runtime: Runtime, source: str | Path, target: str | Path) -> d
     source, target = Path(source), Path(target)
     if target.suffix not in (*TEXT, *BINARY):
         raise ModelError(
-            f"{target}: no form of a net or solver has this suffix (text: {', '.join(TEXT)}; binary: "
+            f"{target}: this is not a suffix of nets or solvers (text: {', '.join(TEXT)}; binary: "
             f"{', '.join(BINARY)})"
         )
     if source.name.endswith(WEIGHTS) and source.suffix != ".caffemodel":
         raise ModelError(f"{source}: holds weights; the net is in a .prototxt")
     if source.name.endswith(_others(runtime)):
         raise ModelError(
-            f"{source}: is no file of Caffe's, and of no other is a net or solver written to "
-            f"{target.suffix}; weights of any are, to a .caffemodel"
+            f"{source}: is not one of Caffe's files, and only Caffe's nets and solvers are written to "
+            f"{target.suffix}; weights of any format are written to a .caffemodel"
         )
     messages = schema(runtime.layer_types)
     read = _read_binary if _is_binary(source) else _read_text
@@ -99,7 +99,7 @@ def _read_binary(path: Path, messages: Schema) -> _Source:
     if kind == "NetParameter" and has_weights(path):
         found.notes.append("the weights are left in the old file")
         if not any(layer.type for layer in message.layer) and not message.layers:
-            raise ModelError(f"{path}: holds weights alone; its layers have no types")
+            raise ModelError(f"{path}: holds weights only; its layers have no types")
     return found
 
 

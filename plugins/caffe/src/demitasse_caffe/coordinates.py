@@ -142,7 +142,7 @@ def _ancestors(blob: Node, made: Callable[[Node], Made | None]) -> dict[Node, Ma
 
 def _compose(outer: Map, inner: Map) -> Map:
     if outer.axis is not None and inner.axis is not None and outer.axis != inner.axis:
-        raise ValueError(f"layers work on axes from {outer.axis} and from {inner.axis} on")
+        raise ValueError(f"layers work on different axes: from {outer.axis} and from {inner.axis} on")
     axis = outer.axis if outer.axis is not None else inner.axis
     return Map(axis, outer.a * inner.a, outer.a * inner.b + outer.b)
 

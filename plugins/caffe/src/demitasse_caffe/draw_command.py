@@ -43,7 +43,7 @@ def command(net: Path, target: str | None, rankdir: str, phase: str) -> None:
     if target != "-" and path.suffix.lower() != ".svg":
         named = path.with_suffix(".svg") if path.name else path / net.with_suffix(".svg").name
         raise click.UsageError(
-            f"{path}: nets are drawn as SVG; say {named}, which browsers show, and "
+            f"{path}: nets are drawn as SVG; name {named}, which browsers show; "
             f"Inkscape or rsvg-convert make other formats of it"
         )
     with compose() as runtime:
@@ -59,7 +59,7 @@ def command(net: Path, target: str | None, rankdir: str, phase: str) -> None:
     for note in file.notes:
         click.echo(f"demitasse: {note}", err=True)
     for told in filter(None, (file.misfit, *(change.told for change in file.changes[:1]))):
-        click.echo(f"demitasse: drawn as if it were not there: {told}", err=True)
+        click.echo(f"demitasse: ignored in the drawing: {told}", err=True)
     if target == "-":
         click.echo(text, nl=False)
         return
@@ -76,7 +76,7 @@ def _net(runtime: Any, path: Path) -> NetFile:
 
     if not isinstance(runtime.read(path), Reader):
         raise ModelError(
-            f"{path}: is none of Caffe's files, whose nets alone are drawn "
+            f"{path}: is not one of Caffe's files, and only their nets are drawn "
             f"({', '.join((*TEXT, *BINARY, '.caffemodel'))})"
         )
     messages = schema(runtime.layer_types)

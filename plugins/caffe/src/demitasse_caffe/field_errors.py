@@ -19,18 +19,18 @@ _SCHEMA = "as Caffe's caffe.proto lists them"
 def strangers_field(path: Path, entry: Entry, descriptor: Any, schema: Schema) -> str:
     """The sentence for a field of a layer of a type that nobody knows, which would be lost."""
     fork = fork_field(descriptor.name, entry.name)
-    what = fork.told(entry.name) if fork else f"{entry.name} is no field of Caffe's {descriptor.name}"
+    what = fork.told(entry.name) if fork else f"{entry.name} is not a field of Caffe's {descriptor.name}"
     block = entry.block
     while block.name != "layer" and block.parent is not None:
         block = block.parent
     name, kind = block.words.get("name", ""), block.words.get("type", "")
-    whose = f", which is of {TYPES[kind]} and no composed plugin knows" if kind in TYPES else ""
+    whose = f", a type of {TYPES[kind]} that no composed plugin knows" if kind in TYPES else ""
     if not whose:
         close = nearest(kind, schema.types)
         whose = ", which no composed plugin knows" + (f" (did you mean {close!r}?)" if close else "")
     return (
-        f"{path}:{entry.line}:{entry.column}: {what}: layer {name!r} is of type {kind!r}{whose}. A "
-        f"plugin whose layer_types have it declares its fields"
+        f"{path}:{entry.line}:{entry.column}: {what}: layer {name!r} is of type {kind!r}{whose}. The "
+        f"plugin that defines the type also declares its fields"
     )
 
 
@@ -54,7 +54,10 @@ def unknown_field(path: Path, entry: Entry, descriptor: Any) -> str:
 def given_twice(path: Path, entry: Entry, first: Entry, descriptor: Any) -> str:
     """The sentence for a second value of a field that has one."""
     place = f"{path}:{entry.line}:{entry.column}: {layer_around(entry, own=True)}{descriptor.name}"
-    told = f"{place}: {entry.name} has one value, and is given again; it was given in line {first.line}"
+    told = (
+        f"{place}: {entry.name} takes one value, but is given again; it was first given in line "
+        f"{first.line}"
+    )
     axes = [f"{entry.name.removesuffix('_size')}_{axis}" for axis in "hw"]
     if all(axis in descriptor.fields_by_name for axis in axes):
         told += f" (each axis has its own in {axes[0]} and {axes[1]})"
@@ -101,8 +104,8 @@ def wrong_value(path: Path, entry: Entry, descriptor: Any, schema: Schema) -> st
                 and folded not in {name.replace("_", "").casefold() for name in valid}
             ):
                 return (
-                    f"{where}: the type {newer} is newer than this form of layers: it is written "
-                    f"layer {{ type: '{newer}' }}, as then all layers of the net are"
+                    f"{where}: the type {newer} is newer than this form of layers: write "
+                    f"layer {{ type: '{newer}' }}, and all other layers of the net in that form too"
                 )
         else:
             where += f": {layer_around(entry)}".removesuffix(": ")
@@ -110,7 +113,7 @@ def wrong_value(path: Path, entry: Entry, descriptor: Any, schema: Schema) -> st
             "V1 layer type" if of_layer else f"value of {entry.name}", bare, valid, where, _SCHEMA
         )
         if of_layer and (owner := old_type_owner(folded)):
-            message = f"{where}: unknown V1 layer type {bare!r}, which is of {owner}"
+            message = f"{where}: unknown V1 layer type {bare!r}, which belongs to {owner}"
         if value != bare and entry.name == "type":
             message += "; a layer with a quoted type is written 'layer {', not 'layers {'"
         elif of_layer:

@@ -194,14 +194,14 @@ def _fillers_of(message: Any) -> Iterator[Any]:
 
 def _from_file(message: Any) -> Listed:
     if not message.file:
-        raise ValueError("filler file has no file")
+        raise ValueError("filler file needs a file")
     text = file_text(Path(message.file)).split()
     try:
         values = tuple(map(float, text))
     except ValueError as error:
         raise ValueError(f"{message.file}: {shortened(error)}") from error
     if not all(map(math.isfinite, values)):
-        raise ValueError(f"{message.file}: it has numbers that are not finite")
+        raise ValueError(f"{message.file}: contains numbers that are not finite")
     return Listed(values, message.file)
 
 

@@ -19,7 +19,7 @@ FLOWNET = Fork(
         Fields(
             "DataParameter",
             "rand_permute",
-            "samples change places; shuffle: true does that here",
+            "samples are shuffled; shuffle: true does that here",
             idle="false",
         ),
         Fields("DataParameter", "range_end", "it leaves out samples", idle="-1"),

@@ -40,7 +40,7 @@ class ForkField:
 
     def told(self, name: str, kind: str = "a field") -> str:
         """The sentence that the field (or word) is not one of Caffe's, and what it does."""
-        here = f"has no counterpart here: {self.effect}" if self.effect else "is without effect here"
+        here = f"has no counterpart here: {self.effect}" if self.effect else "has no effect here"
         return f"{name} is {kind} of {self.owner}, not of Caffe, and {here}"
 
 
@@ -78,7 +78,7 @@ def notes(path: Path, passed_over: Iterable[tuple[ForkField, str, int]]) -> Iter
         instead[name] = found.instead
     for owner, fields in owners.items():
         told = ", ".join(f"{name} ({_lines(lines, instead[name])})" for name, lines in fields.items())
-        yield f"{path}: without effect here, of {owner}: {told}"
+        yield f"{path}: fields of {owner} that have no effect here: {told}"
 
 
 def _lines(lines: list[int], instead: str) -> str:

@@ -78,7 +78,12 @@ FORKS = (
                 idle="false",
             ),
             Fields("SolverParameter", "test_offset", "tests come later by so many iterations", idle="0"),
-            Fields("TransformationParameter", "bgr2rgb", "the channels change places", idle="false"),
+            Fields(
+                "TransformationParameter",
+                "bgr2rgb",
+                "the order of the channels is reversed",
+                idle="false",
+            ),
             Fields("TransformationParameter", "pad", _RESIZED, idle="0"),
             Fields("BatchNormParameter", "relu", _RELU, idle="false"),
             Fields(
@@ -178,7 +183,7 @@ FORKS = (
                 idle="1",
             ),
             Fields("ImageDataParameter", "short_side", _RESIZED, idle="0"),
-            Fields("LossParameter", "label_smoothing", "labels count in part for all classes", idle="0"),
+            Fields("LossParameter", "label_smoothing", "labels are smoothed over all classes", idle="0"),
         ),
         types="DetectNetTransformation TRT",
     ),
@@ -189,7 +194,7 @@ FORKS = (
             Fields(
                 "DetectionOutputParameter",
                 "save_output_param",
-                instead="what is found is the layer's top",
+                instead="the detections are the layer's top",
             ),
             Fields(
                 "DetectionEvaluateParameter",
@@ -203,7 +208,7 @@ FORKS = (
                 "it shows a camera's or a file's frames one after the other",
             ),
         ),
-        policies={"plateau": "where the rate falls once the loss does no more"},
+        policies={"plateau": "where the rate falls once the loss stops falling"},
     ),
     Fork(
         "DeepDetect's fork",
@@ -219,7 +224,7 @@ FORKS = (
             Fields(
                 "NonMaximumSuppressionParameter",
                 "soft_nms",
-                "boxes that overlap lose confidence, and stay",
+                "overlapping boxes lose confidence instead of being removed",
                 idle="false",
             ),
             Fields(

@@ -49,9 +49,9 @@ class Hdf5File:
 
         found = self._member(parent, name)
         if not isinstance(found, h5py.Dataset):
-            raise ModelError(f"{self.path}: {what} is not there")
+            raise ModelError(f"{self.path}: {what} is missing")
         if found.dtype.kind not in "fiu" or found.dtype.itemsize not in (1, 2, 4, 8):
-            raise ModelError(f"{self.path}: {what} holds {found.dtype}, which are no numbers")
+            raise ModelError(f"{self.path}: {what} holds {found.dtype}, which is not a type of numbers")
         self._check_held(found, what)
         return np.asarray(found[()]).astype(found.dtype.newbyteorder("="))
 
@@ -63,7 +63,7 @@ class Hdf5File:
         if not isinstance(found, h5py.Dataset):
             return ""
         if found.dtype.kind != "S" or found.size != 1 or found.dtype.itemsize > _LONGEST_TEXT:
-            raise ModelError(f"{self.path}: {name} holds {found.dtype}, which is no text")
+            raise ModelError(f"{self.path}: {name} holds {found.dtype}, which is not text")
         self._check_held(found, name)
         value = np.asarray(found[()]).reshape(()).item()
         return bytes(value).decode("utf-8", "surrogateescape")
@@ -78,7 +78,7 @@ class Hdf5File:
     def _check_held(self, found: Any, what: str) -> None:
         """Raise ModelError for a data set whose bytes are elsewhere, or nowhere."""
         if found.external or found.is_virtual:
-            raise ModelError(f"{self.path}: {what} lies in another file, which is not opened")
+            raise ModelError(f"{self.path}: {what} is stored in another file, which is not opened")
         held = found.id.get_storage_size()
         if found.chunks is not None:
             # Chunks may be compressed: what counts is that each is there.
@@ -87,8 +87,8 @@ class Hdf5File:
             held = found.id.get_num_chunks() * chunk if found.nbytes <= 1100 * size else 0
         if held < found.nbytes:
             raise ModelError(
-                f"{self.path}: {what} claims the shape {found.shape}, {found.nbytes:,} bytes, of which "
-                f"the file does not hold all"
+                f"{self.path}: {what} claims the shape {found.shape}, {found.nbytes:,} bytes, but the "
+                f"file does not hold all of them"
             )
 
 

@@ -94,7 +94,7 @@ def _arrays(file: Hdf5File, group: Any, what: str) -> list[np.ndarray]:
     if not numbers:
         return []
     if numbers[-1] > _MOST_PARAMETERS:
-        raise ModelError(f"{file.path}: {what} {numbers[-1]} is one of too many")
+        raise ModelError(f"{file.path}: {what} {numbers[-1]}: there are at most {_MOST_PARAMETERS}")
     missing = np.empty(0, np.float32)
     return [
         _real(file.array(group, str(number), f"{what} {number}")) if number in numbers else missing

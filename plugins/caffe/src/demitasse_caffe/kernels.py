@@ -32,7 +32,9 @@ def write_arrays(path: Path, arrays: dict[str, Any]) -> None:
         raise DataError(f"{path}: writing HDF5 needs h5py ({error}); pip install h5py") from error
     try:
         if is_there(path) and not (is_file(path) and (path.stat().st_size == 0 or is_hdf5(path))):
-            raise DataError(f"{path}: is there and is no HDF5 file, whose place alone HDF5Output takes")
+            raise DataError(
+                f"{path}: exists and is not an HDF5 file; HDF5Output overwrites HDF5 files only"
+            )
         with replacing(path) as temporary, h5py.File(temporary, "w") as file:
             for key, array in arrays.items():
                 file.create_dataset(key, data=array)

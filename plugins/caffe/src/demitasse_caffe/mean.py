@@ -30,7 +30,7 @@ def write_blob(path: Path, array: np.ndarray) -> None:
     """Write an array of up to four axes as a BlobProto, with the old four extents, as mean files have
     them. The file appears whole or not at all. Raises ModelError."""
     if not 1 <= array.ndim <= 4:
-        raise ModelError(f"{path}: an array of shape {array.shape} has no four extents")
+        raise ModelError(f"{path}: an array of shape {array.shape} does not have four axes")
     blob = wire_classes()["BlobProto"]()
     extents = (*(1,) * (4 - array.ndim), *array.shape)
     blob.num, blob.channels, blob.height, blob.width = extents
@@ -42,7 +42,7 @@ def read_mean_image(path: Path) -> np.ndarray:
     """A mean image of a binaryproto file. Raises ModelError for any other file."""
     mean = read_blob(path)
     if problem := _unreal(mean):
-        raise ModelError(f"{path}: is no mean: it has {problem}")
+        raise ModelError(f"{path}: is not a mean: it has {problem}")
     return mean
 
 
@@ -59,15 +59,17 @@ def read_mean(path: Path) -> np.ndarray:
         hint = nearest_path(path) if isinstance(error, FileNotFoundError) else ""
         told = looks_like_at(path) if not hint and is_file(path) else ""
         hint = f"; it {told}" if told and "NumPy" not in told else hint
-        raise DataError(f"{path}: is no NumPy file of numbers ({reason}){hint}") from error
+        raise DataError(f"{path}: is not a NumPy file of numbers ({reason}){hint}") from error
     if stored.dtype.kind not in "biuf":
-        raise DataError(f"{path}: is no NumPy file of real numbers: they are {shortened(stored.dtype)}")
+        raise DataError(
+            f"{path}: is not a NumPy file of real numbers: they are {shortened(stored.dtype)}"
+        )
     if extra:
-        raise DataError(f"{path}: has {extra:,} bytes more than numbers of shape {stored.shape}")
+        raise DataError(f"{path}: has {extra:,} bytes more than numbers of shape {stored.shape} take")
     with np.errstate(over="ignore"):
         mean: np.ndarray = np.array(stored, np.float32)
     if problem := _unreal(mean):
-        raise DataError(f"{path}: is no mean: it has {problem}")
+        raise DataError(f"{path}: is not a mean: it has {problem}")
     return mean
 
 

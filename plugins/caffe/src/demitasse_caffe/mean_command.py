@@ -32,7 +32,9 @@ class Progress:
 )
 @click.argument("source", metavar="SAMPLES")
 @click.argument("target", metavar="[OUT.binaryproto]", required=False)
-@click.option("--backend", "-backend", default=None, help="The samples' format, where it is not seen.")
+@click.option(
+    "--backend", "-backend", default=None, help="The samples' format, if it cannot be detected."
+)
 def command(source: str, target: str | None, backend: str | None) -> None:
     """Compute, and say what was written."""
     with compose() as runtime:

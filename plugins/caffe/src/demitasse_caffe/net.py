@@ -83,8 +83,8 @@ def _balance_note(layers: Sequence[Any], path: Path) -> str:
     if not {"ImageLabelmapData", "SigmoidCrossEntropyLoss"} <= {layer.type for layer in layers}:
         return ""
     return (
-        f"{path}: SigmoidCrossEntropyLoss counts all pixels alike, as in BVLC Caffe; forks that have "
-        f"ImageLabelmapData and that loss (HED's, RCF's) weigh edges against the rest, as "
+        f"{path}: SigmoidCrossEntropyLoss weights all pixels alike, as in BVLC Caffe; forks that have "
+        f"ImageLabelmapData and that loss (HED's, RCF's) weight edges against the rest, as "
         f"SigmoidCrossEntropyBalanceLoss does"
     )
 

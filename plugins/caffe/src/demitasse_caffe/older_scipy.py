@@ -104,9 +104,9 @@ def toimage(
     neither gray nor has 3 or 4 channels, and for a palette."""
     data = np.asarray(arr)
     if pal is not None:
-        raise ValueError("a palette is not taken here: give an array of colours")
+        raise ValueError("a palette is not supported: give an array of colours")
     if np.iscomplexobj(data):
-        raise ValueError("an image of complex numbers")
+        raise ValueError("an image of complex numbers is not supported")
     if data.ndim == 2:
         if mode in ("F", "I"):
             pixels = data.astype(np.float32 if mode == "F" else np.int32)
@@ -120,12 +120,12 @@ def toimage(
             axis = data.shape.index(3 if 3 in data.shape else 4)
         pixels = np.moveaxis(bytescale(data, cmin, cmax, high, low), axis, -1)
         if pixels.shape[-1] not in _CHANNELS:
-            raise ValueError(f"{pixels.shape[-1]} channels, where an image has 3 or 4")
+            raise ValueError(f"{pixels.shape[-1]} channels, but an image has 3 or 4")
         mode = mode or _CHANNELS[pixels.shape[-1]]
         if len(mode) != pixels.shape[-1]:
             raise ValueError(f"mode {mode!r} of {pixels.shape[-1]} channels")
     else:
-        raise ValueError(f"an array of shape {data.shape} is no image: (height, width[, 3 or 4])")
+        raise ValueError(f"an array of shape {data.shape} is not an image: (height, width[, 3 or 4])")
     return _pillow().frombytes(mode, pixels.shape[1::-1], np.ascontiguousarray(pixels).tobytes())
 
 

@@ -39,5 +39,5 @@ def decoded_bytes(data: bytes, name: str, what: str, flags: str) -> np.ndarray:
         raise DataError(f"{name}: cannot be decoded as an image: {error.err or error}") from error
     if pixels is None:
         told = looks_like(data[:512])
-        raise DataError(f"{name}: is no image of a format that OpenCV reads, or is damaged; it {told}")
+        raise DataError(f"{name}: is damaged, or not an image in a format that OpenCV reads; it {told}")
     return np.asarray(pixels)

@@ -82,7 +82,7 @@ def _set_in_layers(net: Any, path: str, value: Any, where: str) -> None:
     """Set a field in all layers of a name; names may hold dots, the longest that fits is meant."""
     names = {layer.name for layer in net.layer if path.startswith(f"{layer.name}.")}
     if path in (layer.name for layer in net.layer):
-        raise ModelError(f"{where}: names a layer and none of its fields: layer.{path}.FIELD is set")
+        raise ModelError(f"{where}: names a layer but none of its fields: set layer.{path}.FIELD")
     if not names:
         raise ModelError(
             unknown(

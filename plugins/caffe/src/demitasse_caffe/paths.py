@@ -48,8 +48,8 @@ def find_file(name: str, beside: str | Path, what: str) -> Path:
         folder = _folder(Path(beside))
         places = Path(name), folder / name, folder / Path(name).name
         guess = next((told for each in places if (told := _guess(each, Path(beside)))), "")
-        gone = "" if _working_directory() else "; the working directory is no longer there"
-        raise ModelError(f"{what} {name!r} is not there; {attempts(tried)}{guess}{gone}")
+        gone = "" if _working_directory() else "; the working directory no longer exists"
+        raise ModelError(f"{what} {name!r} was not found; {attempts(tried)}{guess}{gone}")
     return Path(found)
 
 
@@ -87,7 +87,7 @@ def moved(name: str, beside: str | Path, what: str) -> list[str]:
     found = find(name, beside)[0] if absolute else None
     if found is None or Path(found) == Path(name):
         return []
-    return [f"{what} {name!r} is not there; taken is {found}"]
+    return [f"{what} {name!r} was not found; using {found}"]
 
 
 def attempts(tried: list[str]) -> str:

@@ -55,7 +55,7 @@ def _with_known_type(message: Any, place: Location, schema: Schema, phase: str) 
     except (ValueError, SyntaxError, LookupError, ArithmeticError) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else error
         raise ModelError(
-            f"{place}: layer {message.name!r} (Python): {'.'.join(named)} cannot do with param_str "
+            f"{place}: layer {message.name!r} (Python): {'.'.join(named)} cannot use param_str "
             f"{shortened(message.python_param.param_str, quoted=True)}: {shortened(why)}"
         ) from error
     return made
@@ -74,7 +74,7 @@ def _given(text: str) -> Given:
         lines = (line.partition(":") for line in text.splitlines() if line.strip())
         found = {name.strip().strip("'\""): _literal(value.strip()) for name, _, value in lines}
     if not isinstance(found, dict):
-        raise ValueError("it is no dictionary")
+        raise ValueError("it is not a dictionary")
     return found
 
 
@@ -82,7 +82,7 @@ def _literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
     except (MemoryError, RecursionError) as error:  # Python's parser raises either
-        raise ValueError("it is nested too deep") from error
+        raise ValueError("it is nested too deeply") from error
 
 
 def _proposal(layer: Any, given: Given, phase: str) -> None:

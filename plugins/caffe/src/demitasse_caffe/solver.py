@@ -144,7 +144,7 @@ class SolverFile:
         present = [name for name in _TRAINED if message.HasField(name)]
         if len(present) != 1:
             raise ModelError(
-                f"{self._path}: one of {', '.join(_TRAINED)} says what is trained; "
+                f"{self._path}: exactly one of {', '.join(_TRAINED)} must name the net to train; "
                 f"given: {', '.join(present) or 'none'}"
             )
         if present[0].startswith("train"):
@@ -183,10 +183,12 @@ class SolverFile:
             )
         for iterations in message.test_iter:
             if iterations < 0:
-                raise ModelError(f"{self._where('test_iter')}: {iterations} is not a number of times")
+                raise ModelError(
+                    f"{self._where('test_iter')}: {iterations} is not a number of iterations"
+                )
         if any(message.test_iter) and message.test_interval < 1:
             raise ModelError(
-                f"{self._where('test_interval')}: must be positive where test_iter is given; "
+                f"{self._where('test_interval')}: must be positive if test_iter is given; "
                 f"it is {message.test_interval}"
             )
         nets: list[NetFile] = []
@@ -254,8 +256,8 @@ class SolverFile:
                 raise ModelError(f"{self._where(name)}: needs {needed}, which is not given")
         if message.warmup_iter and message.rampup_interval:
             raise ModelError(
-                f"{self._where('rampup_interval')}: the rate rises by the square, with warmup_iter in a "
-                f"line; give one"
+                f"{self._where('rampup_interval')}: makes the rate rise quadratically, warmup_iter "
+                f"linearly; give only one"
             )
 
     def _clip(self, message: Any) -> float:
@@ -266,8 +268,8 @@ class SolverFile:
             return 0.0
         if not 0 < limit < math.inf:
             raise ModelError(
-                f"{self._where('clip_gradients')}: {number(limit):g} is no norm to scale gradients down "
-                f"to; give a positive number, or leave the field out"
+                f"{self._where('clip_gradients')}: {number(limit):g} is not a norm that gradients can "
+                f"be scaled down to; give a positive number, or leave the field out"
             )
         return number(limit) / int(message.iter_size)
 
@@ -325,7 +327,7 @@ class SolverFile:
         if "momentum" in fields and message.momentum > 1:
             raise ModelError(
                 f"{self._where('momentum')}: solver type {kind!r} needs a number from 0 to 1; it is "
-                f"{number(message.momentum):g}, by which updates would grow at each iteration"
+                f"{number(message.momentum):g}, which would make updates grow at each iteration"
             )
         for name in _BELOW_ONE.get(kind, ()):
             if not 0 <= (value := getattr(message, name)) < 1:
@@ -338,9 +340,11 @@ class SolverFile:
         if "lars_trust" in fields and not 0 < (value := message.lars_trust) < math.inf:
             raise ModelError(f"{self._where('lars_trust')}: {number(value):g} is not a number > 0")
         if kind != "LARS" and message.HasField("lars_trust"):
-            raise ModelError(f"{self._where('lars_trust')}: is of type 'LARS'; the type is {kind!r}")
+            raise ModelError(
+                f"{self._where('lars_trust')}: applies to type 'LARS' only; the type is {kind!r}"
+            )
         if kind == "LARS" and message.regularization_type != "L2":
-            raise ModelError(f"{self._where('regularization_type')}: type 'LARS' has L2 only")
+            raise ModelError(f"{self._where('regularization_type')}: type 'LARS' supports L2 only")
 
     def _rate(self, message: Any, train: NetDefinition) -> Rate:
         """The policy's record, from the solver's fields of the same names. With base_batch_size, k times
@@ -351,7 +355,9 @@ class SolverFile:
             where = self._where("lr_policy")
             if owner := fork_fields.POLICIES.get(message.lr_policy):
                 valid = ", ".join(POLICIES)
-                raise ModelError(f"{where}: {message.lr_policy!r} is of {owner} (valid: {valid})")
+                raise ModelError(
+                    f"{where}: {message.lr_policy!r} is a policy of {owner} (valid: {valid})"
+                )
             raise ModelError(unknown("policy", message.lr_policy, POLICIES, where))
         policy = POLICIES[message.lr_policy]
         values = {f.name: self._rate_field(message, f.name) for f in dataclasses.fields(policy)}
@@ -359,8 +365,8 @@ class SolverFile:
         if message.HasField("base_batch_size"):
             if "base_lr" not in values:
                 raise ModelError(
-                    f"{self._where('base_batch_size')}: multiplies base_lr, which has no say in "
-                    f"lr_policy {message.lr_policy!r}"
+                    f"{self._where('base_batch_size')}: multiplies base_lr, which lr_policy "
+                    f"{message.lr_policy!r} does not use"
                 )
             if not message.HasField("warmup_start_lr"):
                 first = values["base_lr"]
@@ -389,13 +395,13 @@ class SolverFile:
         if not rates or len(rates) != len(last):
             raise ModelError(
                 f"{self._where('lr_policy')}: lr_policy 'multifixed' needs a stagelr and a stageiter "
-                f"for each stage; given are {len(rates)} and {len(last)}"
+                f"for each stage; given: {len(rates)} and {len(last)}"
             )
         for rate in rates:
             if not 0 <= rate < math.inf:
                 raise ModelError(f"{self._where('stagelr')}: {rate:g} is not a number >= 0")
         if any(later <= before for before, later in itertools.pairwise(last)):
-            raise ModelError(f"{self._where('stageiter')}: {', '.join(map(str, last))} do not rise")
+            raise ModelError(f"{self._where('stageiter')}: {', '.join(map(str, last))} must rise")
         return tuple(rates if name == "stagelr" else last)
 
     def _batch(self, message: Any, train: NetDefinition) -> int:

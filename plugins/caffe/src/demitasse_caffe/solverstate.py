@@ -72,7 +72,7 @@ def read_solverstate(path: Path) -> Weights:
     if found is None and is_file(beside):
         found = str(beside)  # the pair was moved
     if found is None:
-        raise ModelError(f"{path}: its weights {state.learned!r} are not there; {attempts(tried)}")
+        raise ModelError(f"{path}: its weights {state.learned!r} were not found; {attempts(tried)}")
     file = Path(found)
     if is_hdf5(file):
         weights, ordered = read_with_order(file)
@@ -93,8 +93,8 @@ def write_solverstate(path: Path, weights: Weights) -> None:
     state that is none of Caffe's solvers'. Without any state, the history is zero."""
     if weights.iteration is None:
         raise ModelError(
-            f"{path}: the weights know no iteration, so they are no state to go on from; write them to "
-            f"a .caffemodel"
+            f"{path}: the weights have no iteration, so training cannot continue from them; write them "
+            f"to a .caffemodel"
         )
     if unknown := set(weights.state) - set(SLOTS):
         raise ModelError(
@@ -143,7 +143,7 @@ def _read_hdf5(path: Path) -> _State:
             raise ModelError(f"{path}: is not a solver state: it has no iter and no group 'history'")
         count = len(group)
         if count > _MOST:
-            raise ModelError(f"{path}: a history of {count} arrays is one of too many")
+            raise ModelError(f"{path}: a history of {count} arrays, but at most {_MOST} are read")
         history = [file.array(group, str(index), f"history {index}") for index in range(count)]
         numbers = [
             file.array(file.root, name, name).reshape(-1) if name in file.root else np.zeros(1, np.int32)
@@ -174,7 +174,7 @@ def _write_weights(path: Path, weights: Weights, hdf5: bool) -> None:
     present = read_hdf5_weights(path) if is_hdf5(path) else read_caffemodel(path)
     if not _same(present.parameters, weights.parameters):
         raise ModelError(
-            f"{path}: is there with other weights than the state's; write the weights there first, or "
+            f"{path}: exists with other weights than the state's; write the weights there first, or "
             f"give the state another name"
         )
 
@@ -198,8 +198,8 @@ def _divide(weights: Weights, history: list[np.ndarray], ordered: bool, path: Pa
     owners = _counted(weights.parameters, history)
     if len(history) not in (len(owners), 2 * len(owners)):
         raise ModelError(
-            f"{path}: a history of {len(history)} blobs, {file} has {len(owners)} parameters (a solver "
-            f"keeps one or two a parameter)"
+            f"{path}: a history of {len(history)} blobs, but {file} has {len(owners)} parameters (a "
+            f"solver keeps one or two per parameter)"
         )
     parts = [history[: len(owners)], history[len(owners) :]]
     named = parts[: len(history) // len(owners)]
@@ -220,7 +220,7 @@ def _divide(weights: Weights, history: list[np.ndarray], ordered: bool, path: Pa
             if array.size != np.prod(shape, dtype=object):
                 raise ModelError(
                     f"{path}: history of layer {layer!r}, parameter {number} has shape {array.shape}, "
-                    f"the parameter {shape}"
+                    f"but the parameter has {shape}"
                 )
             layers[layer][number] = array.reshape(shape)
         weights.state[slot] = layers
@@ -317,7 +317,7 @@ def _aligned(
             if number >= len(parameters) or array.size not in (0, parameters[number].size):
                 raise ModelError(
                     f"{path}: solver state of layer {layer!r} has the shapes "
-                    f"{[a.shape for a in arrays]}, its parameters {[a.shape for a in parameters]}"
+                    f"{[a.shape for a in arrays]}, but its parameters {[a.shape for a in parameters]}"
                 )
             if array.size:
                 found[layer, number] = array.reshape(parameters[number].shape)

@@ -28,8 +28,8 @@ def unknown_escape(path: Path, text: str, error: Warning) -> str:
     place = text.find(what) if what else -1
     line = f":{text.count(chr(10), 0, place) + 1}" if place >= 0 else ""
     return (
-        f"{path}{line}: a quoted text has an unknown escape: '{what}'; a backslash itself is written "
-        f"twice, and a path with /"
+        f"{path}{line}: a quoted string has an unknown escape: '{what}'; write a backslash twice, "
+        f"and / in a path"
     )
 
 
@@ -49,16 +49,17 @@ def syntax_error(path: Path, text: str, outline: Outline, error: Any) -> str:
     reason = re.sub(r"^\d+:\d+ : ", "", str(error)).replace("caffe.", "")
     reason = re.sub(r"^'[^\n]*': (?=[A-Z])", "", reason, flags=re.DOTALL)
     if word := re.match(r'Message type "(\w+)" has no field named "(.*)"', reason):
-        reason = f"{word[2]!r} is no field of {word[1]}"
+        reason = f"{word[2]!r} is not a field of {word[1]}"
     if line is None:  # as for a value of a field that is left out
         return _value_of_none(path, outline, reason)
     written = "".join(text.split("\n")[line - 1 : line])
     rest = written[(column or 1) - 1 :]
     if rest.startswith(("//", "/*")):
-        return f"{path}:{line}:{column}: {rest[:2]!r} begins no comment in this language; '#' does"
+        return f"{path}:{line}:{column}: {rest[:2]!r} does not begin a comment here; '#' does"
     if re.match(r"<{7}|={7}|>{7}", written):
         return (
-            f"{path}:{line}: {written[:7]!r} marks two versions of a file, of which one is to be chosen"
+            f"{path}:{line}: {written[:7]!r} marks two versions of the file (a merge conflict); choose "
+            f"one"
         )
     here = (line, column or 0)
     before = [e for e in outline.entries if (e.line, e.column) <= here]
@@ -70,13 +71,15 @@ def syntax_error(path: Path, text: str, outline: Outline, error: Any) -> str:
         list_of = f"{named[1]} " if named else ""
         return f"{path}:{line}:{column}: {layer}{list_of}takes one value, not a list"
     if rest.startswith("{") and written[: (column or 1) - 1].endswith("{"):
-        reason = f"{reason.rstrip('.')}; '{{{{' is a template's, for whose tool to fill in"
+        reason = f"{reason.rstrip('.')}; '{{{{' is a placeholder of a template; have its tool fill it in"
     elif hole := _HOLE.match(rest):
-        reason = f"{reason.rstrip('.')}; {hole[0]!r} is a template's, for whose tool to fill in"
+        reason = (
+            f"{reason.rstrip('.')}; {hole[0]!r} is a placeholder of a template; have its tool fill it in"
+        )
     elif reason.startswith("Expected string") and re.match(r"[\w./\\~-]", rest):
-        reason = f"a text is written in quotes: {_bare(rest)}"
+        reason = f"write a string in quotes: {_bare(rest)}"
     elif re.match(r":[\\/]", rest) and (drive := re.search(r":\s*([A-Za-z])$", written[: column - 1])):
-        reason = f"a text is written in quotes: {_bare(drive[1] + rest)}"
+        reason = f"write a string in quotes: {_bare(drive[1] + rest)}"
     field = f"{before[-1].name}: " if own and before[-1].name else ""
     return f"{path}:{line}:{column}: {layer}{field}{reason}"
 
@@ -94,6 +97,7 @@ def _value_of_none(path: Path, outline: Outline, reason: str) -> str:
         value = entry.value or ""
         if value.startswith(token) and not re.match(r"[\w\"'+.-]", value):
             return (
-                f"{path}:{entry.line}:{entry.column}: {entry.name}: {value!r} is neither number nor text"
+                f"{path}:{entry.line}:{entry.column}: {entry.name}: {value!r} is neither a number nor a "
+                f"string"
             )
     return f"{path}: {reason}"

@@ -62,7 +62,7 @@ def parse(
     if mark := _CONFLICT.search(text):
         where = f"{path}:{text.count(chr(10), 0, mark.start()) + 1}"
         raise ModelError(
-            f"{where}: {mark[0]!r} marks two versions of the file, of which one is to be chosen"
+            f"{where}: {mark[0]!r} marks two versions of the file (a merge conflict); choose one"
         )
     fields = _Fields(path, text, outline, name, schema, strict)
     fields.check()

@@ -175,8 +175,8 @@ def listener(wanted: Any) -> Callable[[Event], None] | None:
     places = [wanted] if isinstance(wanted, str) else wanted
     if not isinstance(places, list) or not all(isinstance(place, str) for place in places):
         raise CompositionError(
-            f"option caffe.log is {wanted!r}; it is a file, a folder, {STANDARD_ERROR} for standard "
-            f"error, or a list of them"
+            f"option caffe.log = {wanted!r} (valid: a file, a folder, {STANDARD_ERROR} for standard "
+            f"error, or a list of them)"
         )
     return Listener(Lines(places)) if places else None
 

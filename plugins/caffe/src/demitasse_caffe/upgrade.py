@@ -163,7 +163,7 @@ def _settle_holes(layer: Any, place: object) -> None:
         told = ", ".join(f"{name}: {getattr(convolution, name)}" for name in given)
         if "hole" in given and len(given) > 1:
             raise ModelError(
-                f"{place}: layer {layer.name!r}: {told}: hole is of both axes; give dilation"
+                f"{place}: layer {layer.name!r}: {told}: hole applies to both axes; give dilation"
             )
         axes = ["hole"] if "hole" in given else ["hole_h", "hole_w"]
         holes, dilation = [getattr(convolution, name) for name in axes], list(convolution.dilation)
@@ -292,8 +292,8 @@ def _move_videos(layer: Any, place: Location) -> None:
             setattr(layer.video_data_param, field.name, value)
         else:
             raise ModelError(
-                f"{place}: layer {layer.name!r}: image_data_param {{ {field.name} }} is for images; a "
-                f"VideoData layer has none"
+                f"{place}: layer {layer.name!r}: image_data_param {{ {field.name} }} is for images "
+                f"only; a VideoData layer does not have it"
             )
     layer.ClearField("image_data_param")
 

@@ -141,7 +141,7 @@ def check_fits(path: Path, arrays: Iterable[np.ndarray]) -> None:
 
 def _too_large(path: Path, needed: int) -> ModelError:
     return ModelError(
-        f"{path}: {needed:,} bytes do not fit a file of protobuf, which has at most {LARGEST_FILE:,}; "
+        f"{path}: {needed:,} bytes do not fit in a protobuf file, which holds at most {LARGEST_FILE:,}; "
         f"write {path.name}.h5 (in a solver, snapshot_format: HDF5)"
     )
 
@@ -192,7 +192,10 @@ def check_believable(shape: Shape, where: str) -> None:
     if len(shape) > MOST_AXES:
         raise ModelError(f"{where}: its shape has {len(shape):,} axes; at most {MOST_AXES}")
     if 0 in shape and math.prod(max(extent, 1) for extent in shape) > LARGEST_BLOB:
-        raise ModelError(f"{where}: its shape is {shortened(shape)}, which is empty and endless")
+        raise ModelError(
+            f"{where}: its shape is {shortened(shape)}, which is empty, but larger than any blob in its "
+            f"other extents"
+        )
 
 
 def numbers_of(blob: Any, part: str, where: str) -> tuple[bytes, str]:

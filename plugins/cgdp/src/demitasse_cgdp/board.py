@@ -42,8 +42,8 @@ def check_all(final: int, scheduled: int) -> None:
     if final != scheduled:
         raise PlanError(
             f"plugin 'cgdp': {scheduled - final} of {scheduled} buckets of gradients are not final when "
-            f"backward has ended: the sync of a level outside puts them off to its own end, and would "
-            f"exchange them before the accelerators here have; have it exchange each at once"
+            f"backward has ended: the sync of an outer level delays them to its own end, and would "
+            f"exchange them before the accelerators here have; let it exchange each bucket at once"
         )
 
 

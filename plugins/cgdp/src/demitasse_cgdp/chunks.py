@@ -17,7 +17,7 @@ def chunks(layers: Sequence[T], size: int) -> list[tuple[T, ...]]:
     Of l layers, the chunks of ``size`` k are l // k, or one less where k divides l: then it is the last
     k layers that stand alone. So a k from l on is as good as 1. Raises ValueError for a size below 1."""
     if size < 1:
-        raise ValueError(f"chunks of {size} layers (valid: a whole number from 1)")
+        raise ValueError(f"chunks of {size} layers (valid: a whole number, 1 or more)")
     count, rest = divmod(len(layers), size)
     whole = count if rest else max(0, count - 1)
     together = [tuple(layers[i * size : (i + 1) * size]) for i in range(whole)]
@@ -35,7 +35,7 @@ class ChunkSearch:
     def __init__(self, step: int = 10, reach: int = 5, interval: int = 10) -> None:
         for name, value in (("step", step), ("range", reach), ("interval", interval)):
             if value < 1:
-                raise ValueError(f"{name} = {value} (valid: a whole number from 1)")
+                raise ValueError(f"{name} = {value} (valid: a whole number, 1 or more)")
         self.step, self.reach, self.interval = step, reach, interval
         self.chunk, self.best_chunk, self.lapse_min = 1, 1, math.inf
         self.iterations, self.done = 0, False

@@ -15,9 +15,9 @@ def sync_of(group: Group) -> GradientSync:
     options = Options.read(group.options, where)
     if group.remote or group.team is None:
         raise CompositionError(
-            f"{where}: plugin 'cgdp' joins the accelerators of one process, and levels "
-            f"{', '.join(group.levels)} have siblings in other processes; give the level of processes a "
-            f'sync of its own, like {{ plugin = "allreduce" }}'
+            f"{where}: plugin 'cgdp' synchronises the accelerators of one process, but levels "
+            f"{', '.join(group.levels)} have siblings in other processes; give the level of processes "
+            f'its own sync, like {{ plugin = "allreduce" }}'
         )
     if group.engine is None and _streams(group):
         # Nobody trains without the streams that he asks for: this is a simulation.
@@ -26,8 +26,8 @@ def sync_of(group: Group) -> GradientSync:
         return Predicted(group, options, f"{where}: sync")
     if group.engine is None:
         raise CompositionError(
-            f"{where}: plugin 'cgdp' moves gradients in streams, and workers of this level compute in "
-            f'none; say workers = "streams" there, and compose a plugin that has streams (host_streams, '
+            f"{where}: plugin 'cgdp' moves gradients in streams, but workers of this level have "
+            f'none; set workers = "streams" there, and compose a plugin that has streams (host_streams, '
             f"gpu)"
         )
     if options.scheme == "typical":

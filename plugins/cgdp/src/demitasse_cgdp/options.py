@@ -43,21 +43,21 @@ class Options:
         chunk = given.get("chunk", "auto")
         if chunk != "auto" and not _whole(chunk):
             raise DescriptionError(
-                f'{place}: chunk = {chunk!r} (valid: "auto", or a whole number from 1)'
+                f'{place}: chunk = {chunk!r} (valid: "auto", or a whole number, 1 or more)'
             )
         idle = [name for name in NAMES[1:] if name in given] if scheme == "typical" else []
         if idle:
             raise DescriptionError(
-                f'{place}: {idle[0]} is for scheme = "cgdp", and the scheme is {scheme!r}'
+                f'{place}: {idle[0]} is for scheme = "cgdp", but the scheme is {scheme!r}'
             )
         if chunk != "auto" and (tuned := [name for name in SEARCH if name in given]):
             raise DescriptionError(
-                f'{place}: {tuned[0]} is for the search of chunk = "auto", and chunk is {chunk}'
+                f'{place}: {tuned[0]} is for the search of chunk = "auto", but chunk is {chunk}'
             )
         for name in (*SEARCH, "threads"):
             if name in given and not _whole(given[name]):
                 raise DescriptionError(
-                    f"{place}: {name} = {given[name]!r} (valid: a whole number from 1)"
+                    f"{place}: {name} = {given[name]!r} (valid: a whole number, 1 or more)"
                 )
         return cls(
             scheme,

@@ -63,7 +63,7 @@ def effective(trainer: Any, scaling: str, resume: str | None) -> str:
     rate, rule = trainer.solver.rate(trainer.iteration), ""
     if scaling == "weak" and trainer.workers > 1:
         scaled = rate * trainer.workers
-        rule = f" as the solver says (by the linear rule {scaled:.4g} for {trainer.workers} batches)"
+        rule = f" as the solver says (by the linear rule: {scaled:.4g} for {trainer.workers} batches)"
     batch = f"batch {trainer.batch} on " if trainer.batch else ""  # samples may be a user's layer's
     return (
         f"{batch}{workers} ({scaling} scaling)  "

@@ -89,7 +89,7 @@ class CommandLine(click.Group):
             message = unknown("command", name, self.claims) + demitasse.uninstalled("commands", name)
             if name in CAFFES_TOOLS:
                 message = (
-                    f"unknown command {name!r}: what Caffe's does, does {CAFFES_TOOLS[name]!r} here"
+                    f"unknown command {name!r}: what it does in Caffe, {CAFFES_TOOLS[name]!r} does here"
                 )
             broken = [manifest.name for manifest in self.manifests if manifest.problem]
             if broken:
@@ -114,7 +114,7 @@ class CommandLine(click.Group):
 def load(manifest: Manifest, name: str) -> click.Command:
     """Import a plugin and ask it for one of its commands. Raises PluginError."""
     declares = f"plugin {manifest.name!r} ({manifest.distribution} {manifest.version}) declares the "
-    declares += f"command {name!r} but does not give it"
+    declares += f"command {name!r} but does not provide it"
     try:
         given = importlib.import_module(manifest.module).commands()
     except (Exception, SystemExit) as error:
@@ -123,7 +123,9 @@ def load(manifest: Manifest, name: str) -> click.Command:
             f"reinstall or uninstall {manifest.distribution}"
         ) from error
     if not isinstance(given, Mapping) or name not in given:
-        raise PluginError(f"{declares}: its hook commands gave {given!r:.99} (valid: a table by name)")
+        raise PluginError(
+            f"{declares}: its hook commands returned {given!r:.99} (valid: a table by name)"
+        )
     command = given[name]
     if not isinstance(command, click.Command):
         raise PluginError(

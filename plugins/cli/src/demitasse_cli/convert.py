@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 @click.command(
     "convert",
     epilog="Example: demitasse convert out/lenet_iter_10000.demitasse lenet.caffemodel",
-    help="Convert weights and solver state, or a net or solver, from IN to OUT; suffixes name formats. "
-    "Older forms of a format become its present one.",
+    help="Convert weights and solver state, or a net or solver, from IN to OUT. The suffixes name the "
+    "formats; older forms of a format are upgraded to the current one.",
 )
 @click.argument("source", metavar="IN", type=shared.file)
 @click.argument("target", metavar="OUT", type=shared.file)
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 @click.option(
     "--weights", metavar="FILE[,FILE]", help="The weights of a net, for a format that holds both (ONNX)."
 )
-@click.option("--force", is_flag=True, help="Overwrite OUT if it is there.")
-@shared.json_option("what was done")
+@click.option("--force", is_flag=True, help="Overwrite OUT if it exists.")
+@shared.json_option("the result")
 def command(
     source: Path,
     target: Path,
@@ -47,7 +47,7 @@ def command(
     report.check_writable({"--json": json_path})
     if target.exists() and (not force or target.resolve() == source.resolve()):
         raise ModelError(
-            f"{target} is there already; --force overwrites it"
+            f"{target} already exists; --force overwrites it"
             if not force
             else f"{target} is the file to convert; give another name"
         )
@@ -134,7 +134,7 @@ def _conversion(
     program = next((name for suffix, name in nets.items() if target.name.endswith(suffix)), None)
     if program is None:
         raise ModelError(
-            f"{target}: no composed plugin writes such a file (weights: "
+            f"{target}: no composed plugin writes files with this suffix (weights: "
             f"{', '.join(sorted(weights)) or 'none'}; nets and solvers: "
             f"{', '.join(sorted(nets)) or 'none'})"
             + (uninstalled("model_writer", target.name) or uninstalled("converts", target.name))
@@ -198,8 +198,8 @@ def _contents(record: dict[str, Any]) -> str:
     layers = report.counted(record["layers"], "layer")
     if record["kind"] != "weights":
         alike = Path(record["source"]).suffix == Path(record["target"]).suffix
-        form = "in the present form already" if alike else ""
-        form = "brought into the present form" if record["upgraded"] else form
+        form = "already in the current form" if alike else ""
+        form = "upgraded to the current form" if record["upgraded"] else form
         return ", ".join(filter(None, [record["kind"], layers * bool(record["layers"]), form]))
     parts = [f"{layers}, {record['parameters']:,} parameters"]
     if record["iteration"] is not None:

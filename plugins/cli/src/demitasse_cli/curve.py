@@ -25,8 +25,8 @@ _LAST = 1 << 31
 @click.command(
     "curve",
     epilog="Example: demitasse curve run.json other.json --compare -o both.png",
-    help="Draw the loss and the test scores of trainings: RUNS are files of demitasse train --json. "
-    "Those that continue each other are one line; with --compare each is one of its own.",
+    help="Draw the loss and the test scores of runs: RUNS are files that demitasse train --json wrote. "
+    "Runs that continue each other form one line; with --compare each run is drawn by itself.",
 )
 @click.argument("runs", metavar="RUNS...", nargs=-1, required=True, type=shared.file)
 @click.option(
@@ -37,7 +37,7 @@ _LAST = 1 << 31
     help=f"The picture ({', '.join(FORMATS)}); default: the first run's name with .png.",
 )
 @click.option("--compare", is_flag=True, help="Draw each run by itself.")
-@click.option("--score", metavar="NAME", help="The test score; default: accuracy, else another one.")
+@click.option("--score", metavar="NAME", help="The test score; default: accuracy, or else any other.")
 @click.option("--title", metavar="TEXT", help="Default: the solver's name and the time taken.")
 def command(
     runs: tuple[Path, ...], output: Path | None, compare: bool, score: str | None, title: str | None
@@ -47,16 +47,16 @@ def command(
 
     target = output or runs[0].with_suffix(".png")
     if target.suffix.lower() not in FORMATS:
-        raise click.UsageError(f"{target}: pictures are {', '.join(FORMATS)}")
+        raise click.UsageError(f"{target}: unknown picture format (valid: {', '.join(FORMATS)})")
     check_writable({"--output": target})
     read = []
     for path in runs:
         if (run := Run.read(path)).history:
             read.append(run)
         elif len(runs) > 1:  # of a job that was queued again and had nothing to do, or no time
-            click.echo(f"{path}: the training has no iteration; left out", err=True)
+            click.echo(f"{path}: the run has no iterations; left out", err=True)
     if not read:
-        raise DataError(f"{runs[0]}: the training has no iteration")
+        raise DataError(f"{runs[0]}: the run has no iterations")
     lines = read if compare and len(read) > 1 else [Run.joined(read)]
     draw(lines, target, _score(lines, score), title)
     click.echo(f"wrote {target}")
@@ -88,15 +88,15 @@ class Run:
             reason = error.strerror or error
             raise DataError(f"{path}: cannot be read: {reason}{nearest_path(path)}") from error
         except UnicodeDecodeError as error:
-            raise DataError(f"{path}: is no JSON, nor text") from error
+            raise DataError(f"{path}: is neither JSON nor any other text") from error
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}: is no JSON: {error}") from error
+            raise DataError(f"{path}: is not JSON: {error}") from error
         try:
             history = [(_whole(iteration), _number(loss)) for iteration, loss in record["history"]]
             tests = [(_whole(test["iteration"]), _scores(test["scores"])) for test in record["tests"]]
             name, seconds = Path(record["solver"]).stem, _number(record["seconds"])
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-            raise DataError(f"{path}: is no training's record, as train --json writes it") from error
+            raise DataError(f"{path}: is not the record of a run, as train --json writes it") from error
         resumed, failed = str(record.get("resumed") or ""), "error" in record
         return cls(name, path.stem, history, tests, seconds, resumed, failed)
 
@@ -117,8 +117,8 @@ class Run:
                 if run.resumed == later.resumed and (run.resumed or again):
                     continue
                 raise DataError(
-                    f"{run.file} and {later.file} both begin at iteration {start}, and do not continue "
-                    f"each other; --compare draws each by itself"
+                    f"{run.file} and {later.file} both begin at iteration {start}, so neither continues "
+                    f"the other; --compare draws each by itself"
                 )
             history = [*(point for point in run.history if point[0] < start), *history]
             tests = [*(test for test in run.tests if test[0] < start), *tests]
@@ -176,14 +176,14 @@ def draw(runs: Sequence[Run], target: Path, score: str, title: str | None) -> No
 def _whole(value: Any) -> int:
     """An iteration's number. Raises ValueError for anything else."""
     if type(value) is not int or not 0 <= value < _LAST:
-        raise ValueError(f"{value!r} is no iteration")
+        raise ValueError(f"{value!r} is not an iteration")
     return value
 
 
 def _number(value: Any) -> float:
     """A number, NaN for None. Raises TypeError or OverflowError for anything else."""
     if isinstance(value, (str, bool)):
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{value!r} is not a number")
     return math.nan if value is None else float(value)
 
 

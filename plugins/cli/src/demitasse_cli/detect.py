@@ -22,17 +22,20 @@ if TYPE_CHECKING:
     epilog="Example: demitasse detect --measure --output mine.toml",
 )
 @click.option(
-    "--output", type=shared.file, metavar="FILE", help="Write the description here; else print it."
+    "--output",
+    type=shared.file,
+    metavar="FILE",
+    help="Write the description to FILE, not to the terminal.",
 )
 @click.option("--measure", is_flag=True, help="Measure bandwidth and rates too; takes half a minute.")
-@click.option("--force", is_flag=True, help="Overwrite FILE if it is there.")
+@click.option("--force", is_flag=True, help="Overwrite FILE if it exists.")
 @shared.plugins_option
 def command(output: Path | None, measure: bool, force: bool, plugins: str | None) -> None:
     """Probe and print; a description that is written is called as its file."""
     from demitasse import DescriptionError
 
     if output is not None and output.exists() and not force:
-        raise DescriptionError(f"{output} is there already; --force overwrites it")
+        raise DescriptionError(f"{output} already exists; --force overwrites it")
     check_writable({"--output": output}, make_folders=False)
     with shared.compose("auto", plugins) as runtime:
         if measure:

@@ -161,17 +161,17 @@ def _check(manifest: Manifest, installed: list[str], topics: frozenset[str]) -> 
             f"implemented only {', '.join(silent) or 'none'}"
         )
         steps = [f"mark a function {name} of {manifest.module} with hookimpl" for name in missing]
-        steps += [f"give its plugin.toml a table [roles.{name}]" for name in silent]
+        steps += [f"add a table [roles.{name}] to its plugin.toml" for name in silent]
         told = _broken(manifest) or ""
         if "unknown hook" in told:  # there is no table for such
-            yield Finding("problem", subject, told, f"mend it{_or_reinstall(manifest)}")
+            yield Finding("problem", subject, told, f"fix it{_or_reinstall(manifest)}")
             return
         yield Finding("problem", subject, message, f"{'; '.join(steps)}; or {_uninstall(manifest)}")
         return
     # A lack, or a namesake, is told of by itself.
     whole = {*manifest.requires} <= {*installed} and installed.count(manifest.name) == 1
     if whole and (broken := _broken(manifest)) is not None:
-        yield Finding("problem", subject, broken, f"mend it{_or_reinstall(manifest)}")
+        yield Finding("problem", subject, broken, f"fix it{_or_reinstall(manifest)}")
         return
     yield Finding(
         "ok", subject, f"{manifest.version}, api {manifest.api}, {', '.join(sorted(declared))}"
@@ -183,12 +183,12 @@ def _check(manifest: Manifest, installed: list[str], topics: frozenset[str]) -> 
             for finding in module.diagnose(**asked) or ():
                 if not isinstance(finding, Finding) or finding.level not in LEVELS:
                     raise TypeError(
-                        f"{finding!r} is no Finding of a level that there is ({', '.join(LEVELS)})"
+                        f"{finding!r} is not a Finding whose level is known (valid: {', '.join(LEVELS)})"
                     )
                 yield finding
         except (Exception, SystemExit) as error:  # noqa: BLE001  as above
             message = f"its diagnosis failed: {type(error).__name__}: {error}"
-            remedy = f"mend its hook diagnose{_place(error, manifest)}, or {_uninstall(manifest)}"
+            remedy = f"fix its hook diagnose{_place(error, manifest)}, or {_uninstall(manifest)}"
             yield Finding("problem", subject, message, remedy)
 
 
@@ -225,7 +225,7 @@ def _unentered(manifests: tuple[Manifest, ...]) -> Iterator[Finding]:
             message = (
                 f"has no entry point in the group {GROUP!r} (its groups: {', '.join(groups) or 'none'})"
             )
-            remedy = f'give its pyproject.toml [project.entry-points."{GROUP}"], and install it again'
+            remedy = f'add [project.entry-points."{GROUP}"] to its pyproject.toml and reinstall it'
             yield Finding("problem", f"distribution {each.name}", message, remedy)
 
 
@@ -241,7 +241,7 @@ def _claims(manifests: tuple[Manifest, ...]) -> Iterator[Finding]:
             owners.setdefault(name, []).append(manifest)
     for name, both in makers.items():
         if len(both) > 1:
-            message = f"is provided by {' and '.join(both)}: nothing can be composed"
+            message = f"is provided by {' and '.join(both)}, so nothing can be composed"
             yield Finding("problem", f"plugin {name}", message, f"pip uninstall {' or '.join(both)}")
     for name, claiming in owners.items():
         if len(claiming) > 1:
@@ -261,7 +261,7 @@ def _together(manifests: tuple[Manifest, ...]) -> Iterator[Finding]:
         subject, alone = f"plugin {manifest.name}", f"--plugins -{manifest.name}"
         for other in sorted((set(manifest.requires) & installed) - set(automatic)):
             message = (
-                f"is automatic and requires {other!r}, which is not: nothing can be composed without a "
+                f"is automatic but requires {other!r}, which is not: nothing can be composed without a "
                 f"list of plugins"
             )
             remedy = f"at each run --plugins +{other}, or {alone}; or {_uninstall(manifest)}"
@@ -286,7 +286,7 @@ def _composed() -> Iterator[Finding]:
         with compose(Machine("the doctor's", (Level("machine"),), fingerprint="any")):
             pass
     except DemitasseError as error:
-        remedy = "leave one that is named out (--plugins -NAME, or pip uninstall)"
+        remedy = "leave out one of the plugins named (--plugins -NAME, or pip uninstall)"
         yield Finding("problem", "automatic plugins", str(error), remedy)
 
 
@@ -295,7 +295,7 @@ def _mend_manifest(manifest: Manifest) -> str:
         return f"pip install --upgrade demitasse {manifest.distribution}; or {_uninstall(manifest)}"
     if manifest.problem.startswith("its package"):
         return f"{_reinstall(manifest)}; or {_uninstall(manifest)}"
-    return f"mend its plugin.toml, or {_reinstall(manifest)}, or {_uninstall(manifest)}"
+    return f"fix its plugin.toml, or {_reinstall(manifest)}, or {_uninstall(manifest)}"
 
 
 def _mend_import(manifest: Manifest, error: BaseException) -> str:
@@ -303,9 +303,9 @@ def _mend_import(manifest: Manifest, error: BaseException) -> str:
     if isinstance(error, ImportError) and error.name == "demitasse":  # which is older than the plugin
         return f"pip install --upgrade demitasse {manifest.distribution}; or {_uninstall(manifest)}"
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith(package):
-        again = f"{_reinstall(manifest)} installs what it depends on"
-        return f"{again}; install {error.name} if that is not among it; or {_uninstall(manifest)}"
-    return f"mend it{_place(error, manifest)}, or {_reinstall(manifest)}, or {_uninstall(manifest)}"
+        again = f"{_reinstall(manifest)} installs its dependencies"
+        return f"{again}; install {error.name} if it is not one of them; or {_uninstall(manifest)}"
+    return f"fix it{_place(error, manifest)}, or {_reinstall(manifest)}, or {_uninstall(manifest)}"
 
 
 def _place(error: BaseException, manifest: Manifest) -> str:

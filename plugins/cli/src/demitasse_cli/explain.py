@@ -32,7 +32,7 @@ PLANNED = "planned"
 @shared.overrides_option
 @shared.samples_option
 @click.option(
-    "--kernel", "kernels", is_flag=True, help="Show what the planned kernels say of themselves, too."
+    "--kernel", "kernels", is_flag=True, help="Also show what the planned kernels say about themselves."
 )
 @shared.json_option("it")
 def command(

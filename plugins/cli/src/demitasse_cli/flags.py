@@ -76,17 +76,17 @@ def command_first(given: Sequence[str]) -> list[str]:
 def state_options(function: F) -> F:
     """--phase, --level and --stage."""
     for option in (
-        click.option("--stage", metavar="A,B", help="The stages that those rules ask for."),
+        click.option("--stage", metavar="A,B", help="The stages for layers' include and exclude rules."),
         click.option(
             "--level",
             type=int,
             metavar="N",
-            help="The level that layers' include and exclude rules ask for.",
+            help="The level for layers' include and exclude rules.",
         ),
         click.option(
             "--phase",
             type=click.Choice(PHASES, case_sensitive=False),
-            help="The phase whose net is taken; the commands train and test have their own.",
+            help="The net's phase; the commands train and test have their own.",
         ),
     ):
         function = option(function)
@@ -98,7 +98,7 @@ def gpu_option(function: F) -> F:
     return click.option(
         "--gpu",
         metavar="IDS",
-        help="Accepted for Caffe's scripts, without effect: --hw says what runs.",
+        help="Accepted for Caffe's scripts, but has no effect: --hw says where nets run.",
     )(function)
 
 
@@ -111,14 +111,14 @@ def log_options(function: F) -> F:
             "log_to_stderr",
             is_flag=True,
             envvar=["GLOG_logtostderr", "GLOG_alsologtostderr"],
-            help="Write Caffe's log to standard error, in place of the progress.",
+            help="Write Caffe's log to standard error, instead of the progress.",
         ),
         click.option(
             "--log-dir",
             type=click.Path(file_okay=False, path_type=Path),
             envvar="GLOG_log_dir",
             metavar="FOLDER",
-            help="Write Caffe's log there, as caffe.INFO.",
+            help="Write Caffe's log to FOLDER, as caffe.INFO.",
         ),
     ):
         function = option(function)
@@ -169,7 +169,7 @@ def tell_without_effect(gpu: str | None, phase: str | None = None, fixed: str | 
     """A line on standard error for each flag that is taken, and changes nothing."""
     if gpu is not None:
         click.echo(
-            f"demitasse: --gpu {gpu} has no effect: which device runs is the composition's affair "
+            f"demitasse: --gpu {gpu} has no effect: the composition decides which device runs "
             f"(--hw, --plugins)",
             err=True,
         )

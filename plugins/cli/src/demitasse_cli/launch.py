@@ -138,8 +138,8 @@ def check_together(runtime: Runtime) -> None:
         (srun, may_meet), count = step, step[0].size or 1
         if count > 1 and not may_meet and srun.rank == 0:
             print(
-                f"demitasse: each of srun's {count} processes trains alone (SLURM_MPI_TYPE=none), and "
-                f"one of them may write snapshots of a name",
+                f"demitasse: each of srun's {count} processes trains alone (SLURM_MPI_TYPE=none); "
+                f"only one of them may write snapshots with the same prefix",
                 file=sys.stderr,
             )
         if not may_meet:
@@ -157,10 +157,10 @@ def check_together(runtime: Runtime) -> None:
             else "has no fingerprint"
         )
         remedy = (
-            f"{machine.origin} {mark}, so it is described elsewhere, and only simulated here; give it "
+            f"{machine.origin} {mark}, so it describes another machine, only simulated here; give it "
             f'fingerprint = "any" to run it on the hosts of this job'
         )
-    raise CompositionError(f"{processes()} processes were started, and each would train alone: {remedy}")
+    raise CompositionError(f"{processes()} processes were started, but each would train alone: {remedy}")
 
 
 def bound_narrowly() -> str:
@@ -177,7 +177,9 @@ def bound_narrowly() -> str:
     if 2 * mine * count > all_of_them:
         return ""
     who = f"each of this host's {count} processes" if count > 1 else "this process"
-    return f"{who} is bound to {mine} of {all_of_them} processors; mpiexec --bind-to none has all used"
+    return (
+        f"{who} is bound to {mine} of {all_of_them} processors; mpiexec --bind-to none uses all of them"
+    )
 
 
 def counted_otherwise(machine: Machine, started: int) -> str:
@@ -195,4 +197,6 @@ def counted_otherwise(machine: Machine, started: int) -> str:
         return ""
     place = level.location or machine.origin
     has = f"{described} processes (level {level.name!r} of {place})"
-    return f"{has} are described, {started} {'was' if started == 1 else 'were'} started: so many train"
+    return (
+        f"{has} are described, but {started} {'was' if started == 1 else 'were'} started and will train"
+    )

@@ -25,12 +25,12 @@ def told(error: BaseException) -> str:
     limit = address_space()
     if limit is not None:
         peak = KernelFiles().size("proc/self/status", "VmPeak") or limit[1]
-        may = f"a limit (ulimit -v) lets this process have {human_bytes(limit[0])}"
-        return f"{words}; {may}, of which it had {human_bytes(peak)}: raise it"
+        may = f"a limit (ulimit -v) allows this process {human_bytes(limit[0])}"
+        return f"{words}; {may}, and it had {human_bytes(peak)}: raise the limit"
     available = available_bytes()
     if not lack or "available" in words or available is None:
         return words
-    return f"{words}; available are {human_bytes(available)}: use a smaller batch, or fewer workers"
+    return f"{words}; available: {human_bytes(available)}; use a smaller batch or fewer workers"
 
 
 def _lacking(error: BaseException | None) -> bool:

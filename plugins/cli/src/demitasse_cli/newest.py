@@ -37,8 +37,8 @@ def newest_good(runtime: Runtime, solver: Solver) -> str | None:
             return path
     if found:
         raise SnapshotError(
-            f"no snapshot of {report.counted(len(found), 'file')} with the prefix "
-            f"{solver.snapshot_prefix!r} can be read; without --resume the training starts anew"
+            f"no snapshot with the prefix {solver.snapshot_prefix!r} can be read "
+            f"({report.counted(len(found), 'file')}); without --resume training starts afresh"
         )
     return None
 

@@ -67,7 +67,7 @@ def plain(text: str) -> Any:
     except (ValueError, RecursionError) as error:
         from demitasse import shortened
 
-        wrong = "is nested too deep" if isinstance(error, RecursionError) else "is no number"
+        wrong = "is nested too deeply" if isinstance(error, RecursionError) else "is not a number"
         raise click.BadParameter(f"{shortened(text, 20)} {wrong}") from error
 
 
@@ -118,8 +118,8 @@ def samples_option(function: F) -> F:
         "--samples",
         multiple=True,
         metavar="SHAPE",
-        help="The shape of a sample (3x227x227, with a label; NAME=SHAPE for other fields), where the "
-        "data are not here: random ones stand in, with their mean. May be repeated.",
+        help="The shape of a sample (3x227x227, with a label; NAME=SHAPE for other fields), if the "
+        "data are not here: random samples, with a mean, stand in. May be repeated.",
     )(function)
 
 
@@ -136,7 +136,7 @@ def standing_in(samples: tuple[str, ...], *phases: str) -> Iterator[dict[str, An
     except DataError as error:
         if samples:
             raise
-        remedy = "where the data are not here, give their shape (--samples 3x224x224)"
+        remedy = "if the data are not here, give their shape (--samples 3x224x224)"
         raise DataError(f"{error}; {remedy}") from error
 
 
@@ -158,7 +158,7 @@ def precision_option(function: F) -> F:
     return click.option(
         "--precision",
         type=click.Choice(PRECISIONS),
-        help="Of activations and weights; default: f32, unless the description says another.",
+        help="The precision of activations and weights; default: f32, unless the description gives one.",
     )(function)
 
 

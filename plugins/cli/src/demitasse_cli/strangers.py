@@ -26,7 +26,7 @@ def blamed(error: BaseException) -> str | None:
             which = f"plugin {manifest.name!r} ({manifest.distribution} {manifest.version})"
             place = f"{module}:{_line(error, frame)}, in {frame.f_code.co_name}"
             kind = type(error).__name__
-            return f"{which} raised {kind} at {place}: {error} (--debug shows how it came there)"
+            return f"{which} raised {kind} at {place}: {error} (--debug shows the traceback)"
     return None
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     metavar="N",
     help="Batches to average over; default: the solver's test_iter, or all samples, "
-    "some of them twice where the last batch is not full.",
+    "some of them twice if the last batch is not full.",
 )
 @shared.runtime_options
 @flags.state_options
@@ -147,12 +147,12 @@ def _check_samples(model: Path, nets: list[tuple[Any, int | None]]) -> None:
         makers = [layer.name for layer in net.definition.layers if not layer.bottoms]
         if net.graph.inputs or not makers:
             raise ModelError(
-                f"{model}: the net has no data to be scored on: none of its layers reads samples; "
-                f"give a net that has them (a train_test net), or the solver"
+                f"{model}: the net has no data to score: none of its layers reads samples; "
+                f"give a net with such a layer (a train_test net), or the solver"
             )
         if not count:
             raise ModelError(
-                f"{model}: layer {makers[0]!r} does not tell how many samples it has; give --iterations"
+                f"{model}: layer {makers[0]!r} does not say how many samples it has; give --iterations"
             )
 
 

@@ -59,7 +59,7 @@ class Row:
     "--weights",
     metavar="FILE",
     expose_value=False,
-    help="Accepted for Caffe's scripts, without effect: what is timed does not depend on it.",
+    help="Accepted for Caffe's scripts, but has no effect: times do not depend on weights.",
 )
 @shared.runtime_options
 @flags.state_options
@@ -177,7 +177,7 @@ def timed(
             trainer = trainer_of(idle(reader.net("train", overrides)))
         except ModelError as error:
             made = forward_only(runtime, reader.net("test", overrides), precision, samples)
-            click.echo(f"demitasse: forward only, since it cannot be trained: {error}", err=True)
+            click.echo(f"demitasse: forward only, since the net cannot be trained: {error}", err=True)
             return made
     else:
         trainer = trainer_of(solver)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @click.option(
     "--partial",
     is_flag=True,
-    help="Let layers whose shapes the weights do not fit start as the net has them.",
+    help="Initialise layers as the net says, if the weights' shapes do not fit.",
 )
 @click.option(
     "--resume",
@@ -112,9 +112,7 @@ def command(
     output that nobody reads any more is SIGPIPE's. Raises OSError where it cannot be written."""
     solver = flags.named(solver, solver_flag, "solver")
     if resume is not None and weights is not None:
-        raise click.UsageError(
-            "--resume has the weights of the snapshot; leave --weights out, or --resume"
-        )
+        raise click.UsageError("--resume takes the snapshot's weights; leave out --weights or --resume")
     flags.tell_without_effect(gpu, phase, "TRAIN")
     # The level is the solver's, which has the last word; stages add to those that the solver has.
     overrides: dict[str, Any] = {
@@ -148,7 +146,7 @@ def command(
         if first:
             trainer.check_snapshots()
             if inputs := ", ".join(map(repr, trainer.net.graph.inputs)):
-                told = f"nothing is given here to the train net's inputs, {inputs}: they stay zero"
+                told = f"the train net's inputs get no data here and stay zero: {inputs}"
                 click.echo(f"{launch.name()}: {told}", err=True)
         if not quiet and first:
             tell_beginning(runtime, trainer, scaling, resume, stream)
@@ -168,8 +166,8 @@ def _check_asked(path: Path, solver: Solver, overrides: Mapping[str, Any], until
 
     if not solver.max_iterations and "max_iter" not in overrides:
         raise ModelError(
-            f"{path}: max_iter is not given, or 0, so nothing would be trained; give it, or "
-            f"--iterations N (0 to test alone)"
+            f"{path}: max_iter is missing or 0, so nothing would be trained; give it, or "
+            f"--iterations N (0 to test only)"
         )
     if until is not None and not (solver.tests and solver.test_interval):
         raise click.UsageError(

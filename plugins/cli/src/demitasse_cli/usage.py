@@ -29,7 +29,7 @@ def told(error: click.UsageError, given: Sequence[str]) -> str:
         words = error.message.rstrip(".")
         return words if error.param is None else _value(_name(error.param), error.param.type, words)
     if match := re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", words):
-        return f"too many words: {match[1]}"
+        return f"too many arguments: {match[1]}"
     return words
 
 
@@ -49,9 +49,7 @@ def _cast(
     parameter: click.Parameter, cast: Callable[..., Any], context: click.Context, value: Any
 ) -> Any:
     if value == "" or (isinstance(value, tuple | list) and "" in value):
-        raise click.UsageError(
-            f"{_name(parameter)} is empty (a variable of the shell that is not set?)", context
-        )
+        raise click.UsageError(f"{_name(parameter)} is empty (is a shell variable not set?)", context)
     return cast(context, value)
 
 
@@ -83,7 +81,7 @@ def _value(name: str, kind: click.ParamType[Any], words: str) -> str:
     if whole or isinstance(kind, type(click.FLOAT)):
         least, most = getattr(kind, "min", None), getattr(kind, "max", None)
         valid = "a whole number" if whole else "a number"
-        valid += "" if least is None else f" from {least}"
+        valid += "" if least is None else f" from {least}" if most is not None else f", {least} or more"
         valid += "" if most is None else f" to {most}"
         return f"{name}: {value!r} (valid: {valid})"
     if isinstance(kind, click.Path) and words.endswith("is a directory"):

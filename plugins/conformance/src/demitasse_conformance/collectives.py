@@ -64,10 +64,11 @@ def _hold_run(made: Schedule) -> None:
             hold(not far, f"{what}: rank {rank}: {far}")
         elif made.goal == "broadcast":
             hold(
-                np.array_equal(buffer, vectors[made.root]), f"{what}: rank {rank} has not what was sent"
+                np.array_equal(buffer, vectors[made.root]),
+                f"{what}: rank {rank} does not have what was sent",
             )
         elif made.goal == "allgather":
             for owner in range(made.ranks):
                 part = slice(*made.owner(made, owner))
                 same = np.array_equal(buffer[part], vectors[owner, part])
-                hold(same, f"{what}: rank {rank} has not the part of rank {owner}")
+                hold(same, f"{what}: rank {rank} does not have the part of rank {owner}")

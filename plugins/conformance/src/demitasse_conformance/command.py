@@ -35,7 +35,7 @@ def setting(text: str) -> tuple[str, Any]:
     except tomllib.TOMLDecodeError:
         return key.strip(), value.strip()
     except (ValueError, RecursionError) as error:
-        wrong = "is nested too deep" if isinstance(error, RecursionError) else "is no number"
+        wrong = "is nested too deeply" if isinstance(error, RecursionError) else "is not a number"
         raise click.BadParameter(f"{shortened(value.strip(), 20)} {wrong}") from error
 
 
@@ -47,37 +47,50 @@ file = click.Path(dir_okay=False, path_type=Path)
 )
 @click.argument("plugin")
 @click.option(
-    "--hw", metavar="MACHINE", help="A machine that has what the plugin is for; else one is made up."
+    "--hw", metavar="MACHINE", help="A machine with what the plugin needs; default: one is made up."
 )
 @click.option(
     "--plugins",
     metavar="A,B",
-    help="Whom it is composed with, besides what it requires.",
+    help="Further plugins to compose, besides those it requires.",
 )
 @click.option(
-    "--option", "options", multiple=True, type=setting, metavar="KEY=VALUE", help="One of its own."
+    "--option",
+    "options",
+    multiple=True,
+    type=setting,
+    metavar="KEY=VALUE",
+    help="An option of the plugin.",
 )
 @click.option(
-    "--sync", "sync", multiple=True, type=setting, metavar="KEY=VALUE", help="One of its sync's."
+    "--sync", "sync", multiple=True, type=setting, metavar="KEY=VALUE", help="An option of its sync."
 )
 @click.option(
     "--promise",
     type=click.Choice(PROMISES),
     default="exact",
     show_default=True,
-    help="Of its synchronisation: one worker's parameters, the same ones at all, or a loss that falls.",
+    help="What its synchronisation promises: one worker's parameters, the same ones everywhere, or a "
+    "loss that falls.",
 )
 @click.option(
     "--precision",
     "precisions",
     multiple=True,
     type=click.Choice(["f64", "f32", "tf32", "bf16"]),
-    help="Of kernels; may be repeated.  [default: f64, f32, bf16]",
+    help="The precision of kernels; may be repeated.  [default: f64, f32, bf16]",
 )
 @click.option(
-    "--net", "nets", multiple=True, type=file, metavar="FILE", help="A further net; may be repeated."
+    "--net",
+    "nets",
+    multiple=True,
+    type=file,
+    metavar="FILE",
+    help="Another net to try; may be repeated.",
 )
-@click.option("--source", "sources", multiple=True, metavar="PATH", help="Samples that it reads.")
+@click.option(
+    "--source", "sources", multiple=True, metavar="PATH", help="Samples that the plugin reads."
+)
 @click.option(
     "--json", "json_path", metavar="FILE", help="Write the outcomes as JSON; - is standard output."
 )
@@ -123,7 +136,7 @@ def check(
         ("--precision", precisions, "kernels"),
     ):
         if given and role not in asked.roles:
-            raise click.UsageError(f"{option} means nothing to {plugin!r}, which has no role {role}")
+            raise click.UsageError(f"{option} does not apply to {plugin!r}, which has no role {role}")
     found = []
     for outcome in outcomes(asked):
         found.append(outcome)

@@ -88,11 +88,11 @@ def kernels(asked: Inquiry) -> Iterator[Outcome]:
         words |= {word.name for word in runtime.vocabulary.values() if word.family == "update"}
         for name in _own_words(asked, runtime):
             if name not in words and not runtime.vocabulary[name].view:
-                told = "no net here has it; --net FILE names one that does"
+                told = "no net here uses it; give one that does (--net FILE)"
                 yield Outcome("kernels", name, UNTRIED, told)
         others = {word.name for word in runtime.vocabulary.values() if not word.view} - words
     computes = f"computes {len(found.names)} of the {len(words)} operations that were asked for"
-    more = f"; {len(others)} more are in no net here (--net FILE)" if others else ""
+    more = f"; {len(others)} more are used by no net here (--net FILE)" if others else ""
     yield Outcome("kernels", "in all", KEPT if found.names else UNTRIED, computes + more)
     if found.names:
         yield from _trained(asked)
@@ -116,7 +116,7 @@ def updates(runtime: Runtime, asked: Inquiry, precision: str) -> Iterator[Trial]
             yield from judge.trials(request, spared, [v for o, v in named if o.updated])
 
 
-_BESIDE = {"": "; nobody to compare it with", ITS_OWN: f"; compared with {ITS_OWN}"}
+_BESIDE = {"": "; with nothing to compare it to", ITS_OWN: f"; compared with {ITS_OWN}"}
 
 
 class _Found:
@@ -163,8 +163,10 @@ def _trained(asked: Inquiry) -> Iterator[Outcome]:
             about = asked.plugins, asked.name, precision, asked.hw, asked.options
             far, operations = beside_the_reference(*about)
             if not operations:
-                raise UntriedError("it computes nothing of it")
-            return f"losses are {far:.1g} from the reference's; it does {operations} of its operations"
+                raise UntriedError("it computes no part of it")
+            return (
+                f"losses are {far:.1g} from the reference's; it computes {operations} of its operations"
+            )
 
         yield outcome("kernels", f"a net trained in {precision}", tried)
 

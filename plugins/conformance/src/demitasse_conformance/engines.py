@@ -29,12 +29,12 @@ def check_streams(
     with compose(machine, plugins, {name: options} if options else None) as runtime:
         worker = arrange(runtime.machine, "float32")[0]
         hooks = dict(runtime.serving("stream_engine", space=worker.place.space))
-        hold(name in hooks, f"it serves no streams in {worker.place.space!r}")
+        hold(name in hooks, f"it has no streams in {worker.place.space!r}")
 
         def make() -> Any:
             engine = hooks[name](space=worker.space, machine=runtime.machine)
             if engine is None:
-                raise PlanError(f"it gives no engine for {worker.space!r}: it is not there")
+                raise PlanError(f"it gives no engine for {worker.space!r}: there is none here")
             return engine
 
         try:

@@ -125,7 +125,7 @@ class Judge:
         else:
             for position, each in enumerate(made):
                 finite = each.dtype.kind != "f" or bool(np.isfinite(each).all())
-                told = "has numbers that are not finite; what nobody wrote is NaN here"
+                told = "has numbers that are not finite; what was not written is NaN here"
                 hold(finite, f"{_named(request, position)} {told}")
         _in_place(candidate, request, values, self.allocator, made, within)
         _in_parts(candidate, request, values, self.allocator)
@@ -306,7 +306,7 @@ def applied(
             arrays.renew(earlier)
         works = [candidate.bind(*arrays.arrays) for arrays in (first, second)]
         for work in works:
-            hold(callable(work), f"bind gave {work!r:.60}, which is no function")
+            hold(callable(work), f"bind returned {work!r:.60}, which is not a function")
         demitasse.prepare(works)
         for work, arrays in zip(works, (first, second), strict=True):
             work()
@@ -319,7 +319,7 @@ def applied(
             works[1]()  # nothing has changed
             second.check()
         for position, (one, other) in enumerate(zip(made, second.made(), strict=True)):
-            far = differing(other, one, 1e-3, "what it made when it was bound first")
+            far = differing(other, one, 1e-3, "what it made when it was first bound")
             hold(not far, f"bound again, in {_named(request, position)} {far}")
         return made
 
@@ -354,7 +354,7 @@ def _compare(
         changed = bool(np.any(was))
         pair = (ours - was, theirs - was) if changed else (ours, theirs)
         far = differing(*pair, within, whose)
-        lacking = "; what nobody wrote is NaN here" if "nan" in far else ""
+        lacking = "; what was not written is NaN here" if "nan" in far else ""
         hold(not far, f"in {'the change of ' * changed}{_named(request, position)} {far}{lacking}")
 
 
@@ -413,7 +413,7 @@ def _in_parts(
             work()
             arrays.check()
             same = np.array(np.asarray(stretch)).tobytes() == expected[number].tobytes()
-            hold(same, f"part {number} of {parts} is not that of the whole")
+            hold(same, f"part {number} of {parts} differs from that part of the whole")
 
 
 def _named(request: Request, position: int) -> str:

@@ -28,7 +28,7 @@ def check_allocator(allocator: Allocator, too_many: int = 1 << 60) -> None:
         def given(nbytes: int) -> Any:
             block = allocator.allocate(nbytes)
             stack.callback(block.close)
-            hold(block.nbytes >= nbytes, f"{nbytes} bytes were asked for, {block.nbytes} given")
+            hold(block.nbytes >= nbytes, f"{nbytes} bytes were asked for, but {block.nbytes} given")
             return block
 
         arrays = []
@@ -40,19 +40,19 @@ def check_allocator(allocator: Allocator, too_many: int = 1 << 60) -> None:
             hold(near, f"a block of {nbytes} bytes is not aligned to 64")
             array[...] = number
             same = (np.asarray(block.view(0, (nbytes,), "uint8")) == number).all()
-            hold(same, "two views of a block are not of one memory")
+            hold(same, "two views of a block do not share its memory")
             arrays.append(array)
         for number, (nbytes, array) in enumerate(zip(SIZES, arrays, strict=True), 1):
             kept = (np.asarray(array) == number).all()
-            hold(kept, f"another block was written, and one of {nbytes} bytes has changed")
+            hold(kept, f"writing to another block has changed one of {nbytes} bytes")
     with contextlib.ExitStack() as stack:
         for nbytes in SIZES:
             again = np.asarray(given(nbytes).view(0, (nbytes,), "uint8"))
             hold(not again.any(), f"a block of {nbytes} bytes that was used before is not zero")
         blocks, size = 2 * len(SIZES), 2 * sum(SIZES)
         told = allocator.allocations - counted[0], allocator.bytes - counted[1]
-        hold(told[0] >= blocks, f"{blocks} blocks were given, {told[0]} counted")
-        hold(told[1] >= size, f"{size} bytes and more were given, {told[1]} counted")
+        hold(told[0] >= blocks, f"{blocks} blocks were given, but {told[0]} counted")
+        hold(told[1] >= size, f"at least {size} bytes were given, but {told[1]} counted")
         for dtype in REAL:
             _check_arrays(given(4096), dtype)
         for dtype in WHOLE:
@@ -65,7 +65,7 @@ def check_allocator(allocator: Allocator, too_many: int = 1 << 60) -> None:
     except MemoryError as error:
         hold(str(error), "the MemoryError does not say what was asked for")
     else:
-        hold(False, f"{too_many} bytes were given; a MemoryError refuses what there is not")
+        hold(False, f"{too_many} bytes were given; more than there is must raise MemoryError")
 
 
 def _check_arrays(block: Any, dtype: str) -> None:
@@ -96,12 +96,14 @@ def _check_arrays(block: Any, dtype: str) -> None:
     _same(other, twice + expected, "after slices were assigned and an array added")
     total = expected.sum()
     hold(float(array.sum()) == total, f"the sum of 0 to 23 is {float(array.sum())}")
-    hold(np.asarray(array.view("uint8")).tobytes() == expected.tobytes(), "view('uint8') is otherwise")
+    hold(
+        np.asarray(array.view("uint8")).tobytes() == expected.tobytes(), "view('uint8') has other bytes"
+    )
     expected.reshape(-1)[2:4] = 50, 60
     expected.reshape(3, 8)[1:2] = 9
     _same(kept, expected, "after parts were assigned and it was copied")
     array[...] = kept
-    _same(array, expected, "after another such array was assigned")
+    _same(array, expected, "after another array of its kind was assigned")
 
 
 def _same(array: Any, expected: np.ndarray, when: str) -> None:

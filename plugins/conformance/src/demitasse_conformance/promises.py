@@ -30,7 +30,7 @@ def differing(ours: Any, theirs: Any, within: float, whose: str = "the reference
     where all numbers are ``within`` of each and of the largest. Whole numbers have to be the same."""
     ours, theirs = np.asarray(ours), np.asarray(theirs)
     if ours.shape != theirs.shape:
-        return f"the shape is {ours.shape}, {whose} is {theirs.shape}"
+        return f"the shape is {ours.shape}, but {whose} is {theirs.shape}"
     if theirs.dtype.kind == "f":
         expected = theirs.astype(np.float64)
         finite = np.isfinite(expected)

@@ -83,7 +83,7 @@ def _next(role: str, asked: Inquiry, held: Iterator[Outcome]) -> Outcome | None:
 
 def _nothing(role: str) -> Callable[[Inquiry], Iterator[Outcome]]:
     def untried(asked: Inquiry) -> Iterator[Outcome]:
-        yield Outcome(role, asked.name, UNTRIED, "the kit has nothing to hold it to")
+        yield Outcome(role, asked.name, UNTRIED, "the kit has no check for it")
 
     return untried
 
@@ -105,7 +105,7 @@ def layer_types(asked: Inquiry) -> Iterator[Outcome]:
             try:
                 return _gradients(asked, layer, SHAPE)
             except (ModelError, ShapeError) as error:
-                raise UntriedError(f"{line(error)}; --net FILE names a net with it") from error
+                raise UntriedError(f"{line(error)}; give a net with it (--net FILE)") from error
 
         yield outcome("layer_types", name, alone)
 
@@ -130,7 +130,7 @@ def allocator(asked: Inquiry) -> Iterator[Outcome]:
             def tried(space: str = space) -> str:
                 made = hook(space=space)
                 if made is None:
-                    none = f"it gives none for {space!r}; --hw MACHINE describes a machine with one"
+                    none = f"it gives none for {space!r}; give a machine with one (--hw MACHINE)"
                     raise UntriedError(none)
                 check_allocator(made)
                 return "blocks, and arrays over them"
@@ -158,9 +158,7 @@ def gradient_sync(asked: Inquiry) -> Iterator[Outcome]:
             try:
                 apart = check_sync(*about, **asked.sync)
             except (CompositionError, PlanError) as error:
-                more = (
-                    "; --hw MACHINE describes a machine that it synchronises" if asked.hw is None else ""
-                )
+                more = "; give a machine that it synchronises (--hw MACHINE)" if asked.hw is None else ""
                 raise UntriedError(line(error) + more) from error
             return f"{asked.promise}: {apart:.1g} from one worker's parameters"
 
@@ -188,7 +186,7 @@ def model_writer(asked: Inquiry) -> Iterator[Outcome]:
     for suffix in asked.facts("model_writer", "suffixes"):
 
         def tried(suffix: str = suffix) -> str:
-            return f"what it wrote is read: {', '.join(check_weights(asked.plugins, suffix))}"
+            return f"what it wrote can be read: {', '.join(check_weights(asked.plugins, suffix))}"
 
         yield outcome("model_writer", suffix, tried)
 
@@ -198,7 +196,7 @@ def model_reader(asked: Inquiry) -> Iterator[Outcome]:
     suffixes = asked.facts("model_reader", "suffixes")
     mine = [path for path in asked.nets if path.name.endswith(tuple(suffixes))]
     if not mine:
-        told = f"no such file was named: --net FILE ({', '.join(suffixes)})"
+        told = f"no file to read was given: --net FILE ({', '.join(suffixes)})"
         yield Outcome("model_reader", asked.name, UNTRIED, told)
     for path in mine:
 
@@ -212,7 +210,7 @@ def model_reader(asked: Inquiry) -> Iterator[Outcome]:
 def data_source(asked: Inquiry) -> Iterator[Outcome]:
     """The order of the samples of each source that was given."""
     if not asked.sources:
-        yield Outcome("data_source", asked.name, UNTRIED, "no samples were named: --source PATH")
+        yield Outcome("data_source", asked.name, UNTRIED, "no samples were given: --source PATH")
     for source in asked.sources:
 
         def tried(source: str = source) -> str:
@@ -220,13 +218,13 @@ def data_source(asked: Inquiry) -> Iterator[Outcome]:
                 hook = asked.asked_of(runtime, "data_source")
                 opened = hook(spec=DataSpec(source))
                 if opened is None:
-                    raise UntriedError("it says that these are another's samples")
+                    raise UntriedError("it says that these samples belong to another plugin")
                 if getattr(opened, "varies", False):
-                    raise UntriedError("its samples have shapes of their own")
+                    raise UntriedError("its samples have different shapes")
                 check_source(opened)
                 check_epochs(opened)
                 told = f"{opened.size:,} samples of {', '.join(opened.fields)}, in one order"
-                told += " however they are shared"
+                told += ", however they are divided"
                 with contextlib.suppress(DataError):  # not every kind can be shuffled
                     shuffled = hook(spec=DataSpec(source, shuffle=True, seed=1))
                     check_source(shuffled)
@@ -258,9 +256,9 @@ def observe(asked: Inquiry) -> Iterator[Outcome]:
     def tried() -> str:
         with asked.runtime() as runtime:
             if asked.asked_of(runtime, "observe")() is None:
-                raise UntriedError("it has nothing to hear, with the options that it was given")
+                raise UntriedError("it observes nothing, with the options given")
         check_training(asked.plugins, asked.name, "f64", PLAINEST, asked.options)
-        return "heard, and trained as ever"
+        return "it was called, and training was the same"
 
     yield outcome("observe", "a training", tried)
 
@@ -280,7 +278,7 @@ def processes(asked: Inquiry) -> Iterator[Outcome]:
         size = 1 if made is None else made.size
         if made is not None:
             made.close()
-    told = "alone, as it is; mpiexec is for its own tests" if size == 1 else f"it finds {size}"
+    told = "one process, as started; its own tests use mpiexec" if size == 1 else f"it finds {size}"
     yield Outcome("processes", "this process", KEPT, told)
 
 
@@ -291,7 +289,7 @@ def diagnose(asked: Inquiry) -> Iterator[Outcome]:
         found = list(hook(topics=()))
     for each in found:
         if not isinstance(each, Finding) or each.level not in LEVELS:
-            told = f"{each!r:.99} is no Finding of a level that there is ({', '.join(LEVELS)})"
+            told = f"{each!r:.99} is not a Finding whose level is known (valid: {', '.join(LEVELS)})"
             yield Outcome("diagnose", asked.name, BROKEN, told)
             return
     yield Outcome("diagnose", asked.name, KEPT, f"{len(found)} findings; demitasse doctor shows them")
@@ -301,7 +299,7 @@ def operations(asked: Inquiry) -> Iterator[Outcome]:
     """Its operations, among those of the others: to compose them checks their gradient rules."""
     with asked.runtime() as runtime:
         words = [word.name for word in asked.asked_of(runtime, "operations")()]
-    yield Outcome("operations", asked.name, KEPT, f"{len(words)} go with the vocabulary")
+    yield Outcome("operations", asked.name, KEPT, f"{len(words)} fit into the vocabulary")
 
 
 def programs(asked: Inquiry) -> Iterator[Outcome]:
@@ -326,7 +324,7 @@ def _named(asked: Inquiry, role: str, right: Callable[[Any], bool], kind: str) -
             whose = "manifest" if name in made else "hook"
             yield Outcome(role, name, BROKEN, f"the plugin's {whose} does not name it")
         elif not right(made[name]):
-            yield Outcome(role, name, BROKEN, f"{made[name]!r:.60} is no {kind}")
+            yield Outcome(role, name, BROKEN, f"{made[name]!r:.60} is not a {kind}")
         else:
             yield Outcome(role, name, KEPT, f"a {kind}")
 
@@ -339,11 +337,11 @@ def reproductions(asked: Inquiry) -> Iterator[Outcome]:
 
             def tried(paper: str = paper) -> str:
                 made = hook(paper=paper)
-                hold(isinstance(made, Mapping), f"it gave {made!r:.99}, which is no mapping")
+                hold(isinstance(made, Mapping), f"it returned {made!r:.99}, which is not a mapping")
                 cells = list(made.get("cells", ()))
                 hold(cells, "there are no cells")
                 for cell in cells:
-                    hold(isinstance(cell, Mapping), f"a cell is no mapping: {cell!r:.99}")
+                    hold(isinstance(cell, Mapping), f"a cell is not a mapping: {cell!r:.99}")
                     lacking = sorted(CELL - set(cell))
                     hold(not lacking, f"a cell has no {', '.join(lacking)}: {cell!r:.99}")
                     for key in ("paper", "predicted"):

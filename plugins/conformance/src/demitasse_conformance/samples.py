@@ -52,7 +52,7 @@ def check_epochs(source: DataSource) -> None:
     for start in {0, source.size // 2}:
         one, other = (next(_runs(source, at, 2, 2)) for at in (start, start + source.size))
         for name, given in one.items():
-            about = f"{name} of sample {start + source.size} is not that of sample {start}"
+            about = f"{name} of sample {start + source.size} differs from that of sample {start}"
             _same(given, other[name], f"{about}, of {source.size} that there are")
 
 
@@ -74,7 +74,7 @@ def check_shuffling(opened: Callable[[int], DataSource], plain: DataSource) -> b
     for number, epoch in enumerate(orders[0]):
         hold(
             sorted(epoch) == sorted(kept),
-            f"shuffled, epoch {number} has not each of the {plain.size} samples once",
+            f"shuffled, epoch {number} does not have each of the {plain.size} samples once",
         )
     return True
 

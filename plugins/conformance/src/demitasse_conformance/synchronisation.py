@@ -77,7 +77,7 @@ def check_sync(
     hold(
         promise != "exact" or apart <= WITHIN,
         f"after {iterations} iterations {name} is {apart:.2g} of its largest number from what one "
-        f"worker has; a synchronisation adds gradients up, which come weighted, and does not divide",
+        f"worker has; a synchronisation sums gradients, which are weighted already, and does not divide",
     )
     if promise != "learning":
         resumed = _run(several, plugins, path, given, iterations, iterations // 2)
@@ -85,8 +85,8 @@ def check_sync(
         hold(
             far <= WITHIN,
             f"after {iterations} iterations, half of them from a snapshot on, {name} is {far:.2g} of "
-            f"its largest number from that of a run that never stopped; what a synchronisation keeps "
-            f"from one iteration to the next it gives by saved, and takes back by restore",
+            f"its largest number from that of a run that never stopped; state that a synchronisation "
+            f"keeps between iterations must be returned by saved, and taken back by restore",
         )
     return apart
 

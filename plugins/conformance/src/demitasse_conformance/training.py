@@ -69,7 +69,7 @@ def beside_the_reference(
         far = max(far, abs(ours - theirs) / abs(theirs))
         hold(
             far <= WITHIN[precision],
-            f"the loss of iteration {number} is {ours:.6g}, the reference's is {theirs:.6g}",
+            f"the loss of iteration {number} is {ours:.6g}, but the reference's is {theirs:.6g}",
         )
     if precision in CHANGED:
         _hold_parameters(found, expected, CHANGED[precision])

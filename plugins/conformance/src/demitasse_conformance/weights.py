@@ -40,18 +40,18 @@ def check_weights(plugins: Sequence[Any], suffix: str) -> list[str]:
             if read.iteration is not None:
                 hold(
                     read.iteration == written.iteration,
-                    f"iteration {written.iteration} was written, {read.iteration} is read",
+                    f"iteration {written.iteration} was written, but {read.iteration} is read",
                 )
                 has.append("iteration")
             for name, rows in read.state.items():
                 hold(
                     name in written.state,
-                    f"the state {name!r} is read, and none such was written "
+                    f"the state {name!r} is read, but was not written "
                     f"(written: {', '.join(written.state)})",
                 )
                 _same(rows, written.state[name], f"state {name!r}, array")
                 has.append(f"state {name!r}")
-            hold(has, "neither parameters nor an iteration nor a state are read")
+            hold(has, "no parameters, iteration or state are read")
     return has
 
 
@@ -70,10 +70,10 @@ def _rows(seed: int) -> dict[str, list[np.ndarray]]:
 
 def _same(read: dict[str, list[np.ndarray]], written: dict[str, list[np.ndarray]], what: str) -> None:
     for layer, arrays in written.items():
-        hold(layer in read, f"layer {layer!r} was written, and is not read (read: {', '.join(read)})")
+        hold(layer in read, f"layer {layer!r} was written, but is not read (read: {', '.join(read)})")
         hold(
             len(read[layer]) == len(arrays),
-            f"layer {layer!r}: {len(arrays)} arrays were written, {len(read[layer])} are read",
+            f"layer {layer!r}: {len(arrays)} arrays were written, but {len(read[layer])} are read",
         )
         for number, (ours, theirs) in enumerate(zip(read[layer], arrays, strict=True)):
             same = np.array_equal(np.asarray(ours), theirs)

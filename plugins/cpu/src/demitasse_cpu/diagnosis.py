@@ -34,12 +34,12 @@ def findings() -> Iterable[Finding]:
         yield Finding(
             "problem",
             "numba cache",
-            "compiled kernels cannot be kept: every process compiles them anew, some 10 s for a net",
+            "compiled kernels cannot be saved: every process compiles them again, some 10 s for a net",
             "set NUMBA_CACHE_DIR to a folder that can be written",
         )
     elif damaged := damaged_loops(path):
-        found = f"{len(damaged)} damaged, as {damaged[0].name}: made anew when it is used"
+        found = f"{len(damaged)} damaged, such as {damaged[0].name}: compiled again on their next use"
         files = damaged[0] if len(damaged) == 1 else f"{path}/*.nb[ic]"
         yield Finding("note", "numba cache", f"files in {path}: {found}", f"or delete: rm {files}")
     else:
-        yield Finding("ok", "numba cache", f"compiled kernels are kept in {path}")
+        yield Finding("ok", "numba cache", f"compiled kernels are saved in {path}")

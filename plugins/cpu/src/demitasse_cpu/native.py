@@ -100,7 +100,7 @@ class Foreign:
         elif self.threads > 1 and self._process != os.getpid():
             raise PlanError(
                 f"{self.label} was bound before this process was forked, and would wait for threads "
-                f"that stayed behind: make the trainer or net in the process that runs it"
+                f"that exist only in the parent: make the trainer or net in the process that runs it"
             )
         else:
             with team.using(self.threads):

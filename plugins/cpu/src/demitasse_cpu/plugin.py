@@ -21,7 +21,7 @@ def kernels(request: Request, options: Mapping[str, Any] = MappingProxyType({}))
     threads = os.environ.get("NUMBA_NUM_THREADS", "").strip()
     if re.fullmatch(r"0+|-\d+", threads):
         raise CompositionError(
-            f"NUMBA_NUM_THREADS is {threads} in the environment, with which numba cannot be imported: "
+            f"NUMBA_NUM_THREADS is set to {threads}, with which numba cannot be imported: "
             f"unset it, or give it a number of threads"
         )
     from demitasse_cpu.kernels import candidates

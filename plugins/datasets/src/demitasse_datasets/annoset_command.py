@@ -14,8 +14,8 @@ from demitasse_datasets.imageset_command import Imageset, convert, number, switc
     "convert_annoset",
     epilog="Example: demitasse convert_annoset -label_map_file map.txt list.txt db",
     cls=Imageset,
-    help="Write an LMDB database DB of the images that LIST names, an image and a file about it (both "
-    "after ROOT) a line, with boxes of what they show, for AnnotatedData layers.",
+    help="Write an LMDB database DB of images with the boxes of their objects, for AnnotatedData "
+    "layers. LIST has a line for each image: the image and a file about it, both relative to ROOT.",
 )
 @click.argument("given", metavar="[ROOT] LIST DB", nargs=-1, required=True)
 @click.option(
@@ -24,7 +24,7 @@ from demitasse_datasets.imageset_command import Imageset, convert, number, switc
     default="detection",
     type=click.Choice(["detection", "classification"]),
     show_default=True,
-    help="Boxes, or a label for each image, as convert_imageset writes it.",
+    help="Boxes, or one label per image, as convert_imageset writes it.",
 )
 @click.option(
     "--label_type",
@@ -32,14 +32,14 @@ from demitasse_datasets.imageset_command import Imageset, convert, number, switc
     default="xml",
     type=click.Choice(["xml", "json", "txt"]),
     show_default=True,
-    help="What the files are: VOC's, a COCO image each, or lines: label xmin ymin xmax ymax.",
+    help="The form of the files: VOC's, a COCO image each, or lines of label xmin ymin xmax ymax.",
 )
 @click.option(
-    "--label_map_file", "-label_map_file", default="", help="Gives the classes that they name numbers."
+    "--label_map_file", "-label_map_file", default="", help="A label map: the number of each class."
 )
-@switch("check_label", "Refuse a label map that has a name twice.")
-@number("min_dim", "Pixels to which the shorter side is resized; 0 keeps it.")
-@number("max_dim", "Pixels that the longer side has at most; 0 for any.")
+@switch("check_label", "Reject a label map that has a name twice.")
+@number("min_dim", "Resize the shorter side to so many pixels; 0 keeps it.")
+@number("max_dim", "The most pixels of the longer side; 0: no limit.")
 @written_options
 def command(
     given: tuple[str, ...],
@@ -53,7 +53,7 @@ def command(
 ) -> None:
     """Write the database, and say what is in it."""
     if anno_type == "classification":
-        raise click.UsageError("for labels alone, of Data layers, there is demitasse convert_imageset")
+        raise click.UsageError("to write labels only, for Data layers, use demitasse convert_imageset")
     convert(
         *("convert_annotated", given, written),
         labels=label_map_file,

@@ -92,7 +92,7 @@ def _read(path: Path) -> bytearray | Mapping[str, np.ndarray]:
     if packed and len(data) > LARGEST_UNPACKED:
         raise DataError(
             f"{path}: it unpacks to more than {LARGEST_UNPACKED:,} bytes, which no CIFAR file does; "
-            f"if it is right, decompress it"
+            f"if it is intact, decompress it"
         )
     # A record begins with a label, which is less than a pickle's first byte.
     return read_batch(path, data) if begins_pickle(data) else data

@@ -61,7 +61,7 @@ class Frames:
         if self.start == "parts":
             each = listed // self.parts
             if listed < span:
-                raise DataError(f"it has {listed} frames; a snippet has {span}")
+                raise DataError(f"it has {listed} frames, but a snippet has {span}")
             begins = [self._begin(each - span, draws) + i * each for i in range(self.parts)]
             if each < span:
                 begins = [0] * self.parts
@@ -69,7 +69,7 @@ class Frames:
         begin = listed
         if self.start == "anywhere":
             if listed < span:
-                raise DataError(f"it has {listed} frames; a sample's are from {span}")
+                raise DataError(f"it has {listed} frames, but a sample spans {span}")
             begin = 1 + (draws.below(listed - span + 1) if self.random else 0)
         return [begin + i * self.every for i in range(self.length)]
 
@@ -160,7 +160,7 @@ def read_clips(path: Path, counted: bool = True) -> list[Listed]:
             what = (
                 "a path, a frame or how many there are, and a label" if counted else "a path and a label"
             )
-            raise DataError(f"{path}:{number}: {line[:200]!r} is not {what} (whole numbers)")
+            raise DataError(f"{path}:{number}: {line[:200]!r} is not {what} (in whole numbers)")
         clips.append(Listed(number, name, int(numbers[0]) if counted else 0, int(numbers[-1])))
     if not clips:
         raise DataError(f"{path}: lists no videos")
@@ -177,7 +177,9 @@ def check_pattern(pattern: str, flow: bool) -> None:
     places = re.findall(r"%%|%c|%[^c]*?d", pattern)
     numbers = [each for each in places if each.endswith("d")]
     if not _PATTERN.fullmatch(pattern) or len(numbers) != 1 or places.count("%c") != flow:
-        raise DataError(f"{pattern!r} is no name of frames' files: it needs {wanted}, and no folder")
+        raise DataError(
+            f"{pattern!r} is not a name of frames' files: it needs {wanted}, without a folder"
+        )
 
 
 class ClipSamples:
@@ -239,7 +241,7 @@ class ClipSamples:
         else:
             frames = self._played(video, listed.frame, draws)
         if unlike := [each.shape for each in frames if each.shape != frames[0].shape]:
-            raise DataError(f"its frames are of several sizes: {frames[0].shape[:2]}, {unlike[0][:2]}")
+            raise DataError(f"its frames have different sizes: {frames[0].shape[:2]}, {unlike[0][:2]}")
         cut = self._cut(np.stack(frames), draws)
         if not self._stacked:
             return cut.transpose(3, 0, 1, 2)
@@ -257,18 +259,18 @@ class ClipSamples:
             with naming(f"frame {name}"):
                 made.append(read_image(folder / name, "gray" if flow else self._mode, self._resized))
         if made[0].shape != made[-1].shape:
-            raise DataError(f"{' and '.join(names)} are of several sizes")
+            raise DataError(f"{' and '.join(names)} have different sizes")
         return made[0] if len(made) == 1 else np.concatenate(made, 2)
 
     def _played(self, file: Path, listed: int, draws: Draws) -> list[np.ndarray]:
         """The frames of a file with all of them, whose own numbers count from 0."""
         cv2 = images.opencv()
         if not file.is_file():
-            raise DataError("there is no such file")
+            raise DataError("no such file")
         video = cv2.VideoCapture(str(file))
         try:
             if not video.isOpened():
-                raise DataError("it is no video that OpenCV plays")
+                raise DataError("it is not a video that OpenCV can play")
             count = int(video.get(cv2.CAP_PROP_FRAME_COUNT))
             shift = self._frames.start != "listed"
             numbers = self._frames.numbers(listed if self._counts else count, draws)
@@ -283,7 +285,7 @@ class ClipSamples:
             video.set(cv2.CAP_PROP_POS_FRAMES, number)
         done, pixels = video.read()
         if not done:
-            raise DataError(f"it has no frame {number}; it says that it has {max(0, count)}")
+            raise DataError(f"it has no frame {number}; its header says that it has {max(0, count)}")
         if self._mode == "gray":
             pixels = cv2.cvtColor(pixels, cv2.COLOR_BGR2GRAY)[:, :, None]
         return images.resize(np.asarray(pixels), *self._resized) if self._resized else np.asarray(pixels)

@@ -135,15 +135,15 @@ def convert_samples(
 def check_target(target: Path, force: bool) -> None:
     """Raise DataError for what is there and is not to be overwritten."""
     if is_there(target) and not force:
-        raise DataError(f"{target} is there already; force (--force) overwrites it")
+        raise DataError(f"{target} already exists; force (--force) overwrites it")
     if is_folder(target) and (others := sorted({path.name for path in target.iterdir()} - FILES)):
-        raise DataError(f"{target} is no LMDB database and is left alone: it holds {others[0]!r}")
+        raise DataError(f"{target} is not an LMDB database and is left alone: it holds {others[0]!r}")
 
 
 def form_of(height: int, width: int, gray: bool, encoded: bool | str) -> Form:
     """How records are written. Raises DataError."""
     if (height == 0) != (width == 0) or min(height, width) < 0:
-        raise DataError(f"images are resized to a height and a width, not ({height}, {width})")
+        raise DataError(f"give both a height and a width to resize images, not ({height}, {width})")
     if isinstance(encoded, str) and encoded.lstrip(".").lower() not in ENCODED:
         raise DataError(unknown("format of encoded images", encoded, ENCODED))
     ending = "" if encoded is True else f".{str(encoded).lstrip('.').lower()}" if encoded else None
@@ -208,7 +208,7 @@ def from_files(
                 continue
             if check_size and (size := sizes[number - start]) != first.setdefault("size", size):
                 raise DataError(
-                    f"{where}:{each.line}: {root}{each.path}: {_extents(size)}, the first one is "
+                    f"{where}:{each.line}: {root}{each.path}: {_extents(size)}, but the first one is "
                     f"{_extents(first['size'])}; give a height and a width to resize them to"
                 )
             yield f"{number:0{digits}d}_{each.path}".encode(errors="surrogateescape"), record
@@ -233,7 +233,7 @@ def _file_record(name: str, listed_in: Path, label: int, form: Form) -> Datum:
         native = images.decode(data, "native")  # as Data layers do
     except DataError as error:
         if form.keeps:
-            raise DataError(f"{error}; a format (encoded='png') writes it anew") from error
+            raise DataError(f"{error}; give a format (encoded='png') to encode it again") from error
         native = pixels[:0]
     ending = Path(name).suffix.lower()
     own = form.encoded in ("", ending, ALSO.get(ending))
@@ -247,17 +247,19 @@ def _file_record(name: str, listed_in: Path, label: int, form: Form) -> Datum:
 def from_source(source: Any, name: str, form: Form) -> Iterator[tuple[bytes, bytes]]:
     """Keys (a number) and records of an open source's fields ``data`` and ``label``."""
     if "data" not in source.fields:
-        raise DataError(f"{name}: has the fields {', '.join(source.fields)}; data is needed")
+        raise DataError(f"{name}: has the fields {', '.join(source.fields)}, but data is needed")
     if form.gray or form.encoded == "":
-        raise DataError(f"{name}: is no list of image files; say a format (encoded='png'), and no gray")
+        raise DataError(
+            f"{name}: is not a list of image files; give a format (encoded='png'), without gray"
+        )
     shape, dtype = source.fields["data"].shape, source.fields["data"].dtype
     if len(shape) > 3:
-        raise DataError(f"{name}: samples of shape {shape} are no images")
+        raise DataError(f"{name}: samples of shape {shape} are not images")
     if dtype != "uint8" and (form.encoded or form.resized):
         raise DataError(f"{name}: samples of {dtype} can only be written as they are")
     fields = {key: source.fields[key] for key in ("data", "label") if key in source.fields}
     if "label" in fields and fields["label"].shape not in ((), (1,)):
-        raise DataError(f"{name}: a Datum has one label, these samples {fields['label'].shape}")
+        raise DataError(f"{name}: a Datum has one label, but these samples have {fields['label'].shape}")
     stream, digits = None, _digits(source.size)
     try:
         for start in range(0, source.size, TOGETHER):
@@ -311,7 +313,7 @@ def new_lmdb(target: Path) -> Iterator[Callable[[Sequence[tuple[bytes, bytes]]],
             target.parent.mkdir(parents=True, exist_ok=True)
             temporary = stack.enter_context(folder_beside(target))
         except FileExistsError as error:
-            raise DataError(f"{target}: cannot be written: {error.filename} is no folder") from error
+            raise DataError(f"{target}: cannot be written: {error.filename} is not a folder") from error
         except OSError as error:
             raise DataError(f"{target}: cannot be written: {error.strerror or error}") from error
         made = temporary / "new"
@@ -340,7 +342,7 @@ def _check_replaceable(target: Path) -> None:
     others = sorted(p.name for p in target.iterdir() if p.name not in ("data.mdb", "lock.mdb"))
     if others and not (target / "CURRENT").is_file():
         raise DataError(
-            f"{target}: is a folder with more than a database in it ({', '.join(others[:3])}), and is "
+            f"{target}: is a folder with more in it than a database ({', '.join(others[:3])}), and is "
             f"not overwritten"
         )
 

@@ -87,8 +87,8 @@ def fit(pixels: np.ndarray, place: np.ndarray) -> None:
     the first sample, which the batch is made for."""
     if pixels.shape != place.shape or pixels.dtype != place.dtype:
         raise DataError(
-            f"its image has shape {pixels.shape} ({pixels.dtype}), the first sample's {place.shape} "
-            f"({place.dtype}); all of a batch must be equal: resize them when they are read or "
+            f"its image has shape {pixels.shape} ({pixels.dtype}), but the first sample's has "
+            f"{place.shape} ({place.dtype}); all of a batch must be equal: resize them when read or "
             f"converted, crop, or have batches of one"
         )
     np.copyto(place, pixels)

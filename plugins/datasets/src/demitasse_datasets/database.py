@@ -45,7 +45,7 @@ def open_database(path: Path, kind: str) -> Reader:
     try:
         status = file.stat()
     except OSError as error:
-        raise DataError(f"{path}: is no {kind} database: {file}: {error.strerror}") from error
+        raise DataError(f"{path}: is not an intact {kind} database: {file}: {error.strerror}") from error
     key = kind, file.resolve(), status.st_size, status.st_mtime_ns
     with _opening:
         found = _open.get(key)
@@ -116,8 +116,8 @@ class DatumSamples:
     def _labels_of(self, record: Datum) -> int | tuple[int, ...]:
         if 1 + len(record.more) != self._labels:
             raise DataError(
-                f"its Datum has {1 + len(record.more)} labels, the first record's {self._labels}; rows "
-                f"are filled up, with the net's blank, say"
+                f"its Datum has {1 + len(record.more)} labels, but the first record's {self._labels}; "
+                f"fill rows up, with the net's blank, for example"
             )
         return record.labels
 
@@ -126,7 +126,9 @@ class DatumSamples:
 
     def _pixels(self, record: Datum) -> np.ndarray:
         if record.wraps:
-            raise DataError("it is an AnnotatedDatum, an image with boxes: AnnotatedData layers read it")
+            raise DataError(
+                "it is an AnnotatedDatum, an image with boxes, which AnnotatedData layers read"
+            )
         if record.encoded:
             return images.planes(images.decode(record.data, self._mode))
         return record.pixels()

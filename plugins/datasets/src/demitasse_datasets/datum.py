@@ -82,7 +82,7 @@ def parse(record: memoryview | bytes) -> Datum:
             if length > end - at:
                 raise DataError(
                     f"its Datum is cut short: field {number} at byte {start} promises {length:,} bytes, "
-                    f"{end - at:,} are there"
+                    f"but {end - at:,} are there"
                 )
             if number == _DATA:
                 datum.data = view[at : at + length]
@@ -104,7 +104,7 @@ def parse(record: memoryview | bytes) -> Datum:
         elif kind in (_FIXED32, _FIXED64):
             at += 4 if kind == _FIXED32 else 8
         else:
-            raise DataError(f"it is no Datum: byte {start} begins a field of wire type {kind}")
+            raise DataError(f"it is not a Datum: byte {start} begins a field of wire type {kind}")
         if at > end:
             raise DataError(f"its Datum is cut short within field {number} at byte {start}")
     if labels:

@@ -72,8 +72,8 @@ def extract_features(
     )
     if not net.graph.feeds:
         raise ModelError(
-            f"{definition.location}: no layer that these blobs need reads samples; give a net that has "
-            f"them (a train_test net)"
+            f"{definition.location}: no layer that these blobs need reads samples; give a net with such "
+            f"a layer (a train_test net)"
         )
     feed = net.graph.feeds[0]
     shapes = {blob: tuple(net.blobs[blob].shape) for blob in files}
@@ -81,11 +81,11 @@ def extract_features(
     for blob, shape in shapes.items():
         if not shape or shape[0] != feed.batch:
             raise ShapeError(
-                f"{definition.location}: blob {blob!r} has the shape {shape}, not a row for each of the "
-                f"{feed.batch} samples of a batch"
+                f"{definition.location}: blob {blob!r} has the shape {shape}, not one row for each of "
+                f"the {feed.batch} samples of a batch"
             )
         if kinds[blob] == "lmdb" and len(shape) > 4:
-            raise ShapeError(f"blob {blob!r} has the shape {shape}; a Datum has three extents at most")
+            raise ShapeError(f"blob {blob!r} has the shape {shape}; a Datum has at most three axes")
     with contextlib.ExitStack() as stack:
         puts = _opened(stack, files, kinds, shapes, rows)
         for number in range(math.ceil(rows / feed.batch)):
@@ -123,7 +123,7 @@ def _check_targets(files: Mapping[str, Path], kinds: Mapping[str, str], force: b
             raise DataError(f"{file} is given for the blobs {seen[file]!r} and {blob!r}")
         seen[file] = blob
         if is_there(file) and not force:
-            raise DataError(f"{file} is there already; force (--force) overwrites it")
+            raise DataError(f"{file} already exists; force (--force) overwrites it")
 
 
 def _opened(

@@ -16,9 +16,9 @@ DEVICES = ("cpu", "gpu")
 @click.command(
     "extract_features",
     epilog="Example: demitasse extract_features net.caffemodel net.prototxt fc7 fc7.npy",
-    help="Run the net NET with WEIGHTS over its samples, and write its blobs, a row for each sample: "
-    "BLOB[,BLOB] to OUT[,OUT]. An OUT is an LMDB database of float_data, or by its suffix an HDF5 "
-    "(.h5) or NumPy file (.npy). BATCHES: how many; without it all samples are taken once.",
+    help="Run the net NET with WEIGHTS over its samples and write blobs, one row per sample: "
+    "BLOB[,BLOB] to OUT[,OUT]. An OUT is an LMDB database of float_data or, by its suffix, an HDF5 "
+    "(.h5) or NumPy file (.npy). BATCHES: how many; default: all samples once.",
 )
 @click.argument(
     "given", metavar="WEIGHTS NET BLOBS OUTS [BATCHES] [lmdb|hdf5|npy]", nargs=-1, required=True
@@ -30,7 +30,7 @@ DEVICES = ("cpu", "gpu")
 @click.option(
     "--precision",
     type=click.Choice(["f32", "tf32", "bf16", "f64"]),
-    help="Of activations and weights; default: f32.",
+    help="The precision of activations and weights; default: f32.",
 )
 @click.option(
     "--set",
@@ -39,7 +39,7 @@ DEVICES = ("cpu", "gpu")
     multiple=True,
     help="A layer's field (layer.NAME.data_param.source=FILE); may be repeated.",
 )
-@click.option("--force", is_flag=True, help="Overwrite OUT if it is there.")
+@click.option("--force", is_flag=True, help="Overwrite OUT if it exists.")
 def command(
     given: tuple[str, ...],
     hw: str,
@@ -95,13 +95,13 @@ def _rest(words: tuple[str, ...]) -> tuple[int | None, str | None]:
         elif word.lower() in DEVICES and not device:
             device = word
         elif word.lower() == "leveldb":
-            raise click.UsageError(f"no LevelDB is written; give one of {', '.join(KINDS)}")
+            raise click.UsageError(f"LevelDB cannot be written; give one of {', '.join(KINDS)}")
         else:
             raise click.UsageError(
                 f"{word!r} is neither a number of batches nor one of {', '.join(KINDS)}"
             )
     if device:
-        click.echo(f"demitasse: {device} has no effect: --hw says what runs", err=True)
+        click.echo(f"demitasse: {device} has no effect: --hw says where the net runs", err=True)
     return batches, kind
 
 

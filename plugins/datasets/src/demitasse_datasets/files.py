@@ -87,7 +87,7 @@ class SampleFile:
             raise DataError(f"{self.path} cannot be read: {error.strerror}") from error
 
     def _state(self, what: str, expected: int | None) -> str:
-        wanted = f"; {expected:,} were expected" if expected is not None else ""
+        wanted = f", but {expected:,} were expected" if expected is not None else ""
         found = self._file.tell()  # what came before the fault too, which no read returns
         return (
             f"{self.path}: its {self.compression} data is {what} after {found:,} unpacked bytes{wanted}"

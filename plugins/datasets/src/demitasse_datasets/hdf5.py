@@ -66,12 +66,12 @@ def listed_files(path: Path) -> list[Path]:
     if is_hdf5(path):
         return [path]
     if path.suffix in (".h5", ".hdf5"):
-        raise DataError(f"{path}: is no HDF5 file: it {looks_like_at(path)}")
+        raise DataError(f"{path}: is not an HDF5 file: it {looks_like_at(path)}")
     files, moved = list[Path](), list[str]()
     for number, line in lines(path):
         file = beside(line, path)
         if not is_file(file) and (found := _moved(line, path.parent)):
-            moved.append(f"{path}:{number}: {shortened(line)} is not here, read is {found}")
+            moved.append(f"{path}:{number}: {shortened(line)} was not found; using {found}")
             file = found
         if not is_file(file):
             raise DataError(
@@ -115,7 +115,7 @@ class Hdf5Samples:
             fields = fields or mine
             if {n: f.shape for n, f in mine.items()} != {n: f.shape for n, f in fields.items()}:
                 raise DataError(
-                    f"{file}: its samples are {_told(mine)}; the first file's {_told(fields)}"
+                    f"{file}: its samples are {_told(mine)}, but the first file's {_told(fields)}"
                 )
             for name, field in mine.items():
                 types.setdefault(name, set()).add(field.dtype)
@@ -176,18 +176,21 @@ def _dataset(opened: Any, name: str) -> Any:
     if dataset is None:
         raise DataError(unknown("dataset", name, map(str, opened)))
     if not isinstance(dataset, h5py().Dataset):
-        raise DataError(f"{name!r} is no dataset but a group")
+        raise DataError(f"{name!r} is a group, not a dataset")
     if dataset.external or dataset.is_virtual:
         others = [each[0] for each in dataset.external or ()]
         others += [each.file_name for each in dataset.virtual_sources()] if dataset.is_virtual else []
         raise DataError(_elsewhere(name, f"in {', '.join(map(repr, others[:3]))}"))
     if dataset.dtype.kind not in "iuf":
-        raise DataError(f"dataset {name!r} has {dataset.dtype} elements; valid are real numbers")
+        raise DataError(f"dataset {name!r} has {dataset.dtype} elements (valid: real numbers)")
     if dataset.shape is None or not dataset.shape:
         raise DataError(f"dataset {name!r} is a single number; its first axis must be the samples")
     size, stored = math.prod(dataset.shape) * dataset.dtype.itemsize, dataset.id.get_storage_size()
     if size > max(ALWAYS, LARGEST_RATIO * stored) or size > physical_memory():
-        raise DataError(f"dataset {name!r} claims {dataset.shape} ({size:,} bytes) in {stored:,} bytes")
+        raise DataError(
+            f"dataset {name!r} claims {dataset.shape} ({size:,} bytes), but has {stored:,} bytes in the "
+            f"file"
+        )
     return dataset
 
 
@@ -207,7 +210,7 @@ def _member(opened: Any, name: str) -> Any:
         if isinstance(link, h5py().SoftLink):
             links += 1
             if links > MOST_LINKS:
-                raise DataError(f"dataset {name!r} is behind links that lead to each other")
+                raise DataError(f"dataset {name!r} is behind links that point to each other")
             place, parts = opened if link.path[:1] == "/" else place, [*link.path.split("/"), *parts]
         else:
             place = place[part]
@@ -241,7 +244,7 @@ def _opened(file: Path) -> Any:
             return h5py().File(file, "r")
     except (OSError, RuntimeError, ValueError) as error:
         if "signature not found" in str(error):
-            raise DataError(f"is no HDF5 file: it {looks_like_at(file)}") from error
+            raise DataError(f"is not an HDF5 file: it {looks_like_at(file)}") from error
         raise DataError(f"cannot be read as HDF5: {error}") from error
 
 

@@ -74,12 +74,12 @@ def _header(file: SampleFile) -> tuple[tuple[int, ...], np.dtype[np.generic], in
         )
     rank = magic[3]
     if not 1 <= rank <= LARGEST_RANK:
-        raise DataError(f"{file.path}: rank {rank} in its header; valid are 1 to {LARGEST_RANK}")
+        raise DataError(f"{file.path}: rank {rank} in its header (valid: 1 to {LARGEST_RANK})")
     lengths = file.read(4 * rank)
     if len(lengths) < 4 * rank:
         raise DataError(
-            f"{file.path}: its header is cut short: {4 + len(lengths)} bytes, expected "
-            f"{4 + 4 * rank} for rank {rank}"
+            f"{file.path}: its header is cut short: {4 + len(lengths)} bytes, but rank {rank} needs "
+            f"{4 + 4 * rank}"
         )
     shape = tuple(int(length) for length in np.frombuffer(lengths, ">u4"))
     if 0 in shape:
@@ -94,7 +94,7 @@ def _check_length(
         sample = math.prod(shape[1:]) * element.itemsize
         raise DataError(
             f"{path}: sample {found // sample:,} of {shape[0]:,} is cut short: its header (shape "
-            f"{shape}, {element.name}) promises {expected:,} bytes of samples, found {found:,}"
+            f"{shape}, {element.name}) promises {expected:,} bytes of samples, but {found:,} were found"
         )
     if found > expected:
         raise DataError(
@@ -124,7 +124,7 @@ def labels_beside(images: Path) -> tuple[Path | None, str]:
     hint = f"; is it {close!r}?" if close else "."
     return None, (
         f"{images}: its labels are not beside it: no {candidates[0].name!r} (nor "
-        f"{', '.join(repr(c.name) for c in candidates[1:])}){hint} Name them behind the "
+        f"{', '.join(repr(c.name) for c in candidates[1:])}){hint} Name them after the "
         f"source (?labels=FILE)"
     )
 
@@ -148,7 +148,7 @@ def open_idx(images: Path, labels: Path | None, why: str = "") -> ArraySamples:
             columns["label"] = read_idx(labels)
             if len(columns["label"]) != len(data):
                 raise DataError(
-                    f"{images} has {len(data):,} samples, its labels {labels} have "
+                    f"{images} has {len(data):,} samples, but its labels {labels} have "
                     f"{len(columns['label']):,}; each sample must have one"
                 )
         mapped = [MappedFile(images, images.stat().st_size)] if isinstance(data, np.memmap) else []

@@ -70,8 +70,8 @@ def read_list(path: Path, labels: bool = True) -> list[Listed]:
             listed.append(Listed(number, name, value, tuple(more)))
             if len(more) != len(listed[0].more):
                 raise DataError(
-                    f"{path}:{number}: {line[:200]!r} has {len(words)} labels, the first line "
-                    f"{1 + len(listed[0].more)}; fill rows up, with the net's blank, say"
+                    f"{path}:{number}: {line[:200]!r} has {len(words)} labels, but the first line "
+                    f"{1 + len(listed[0].more)}; fill rows up, with the net's blank, for example"
                 )
         elif [ending.end() for ending in _ENDING.finditer(line)] == [len(line)]:
             bare.append(Listed(number, line, 0))
@@ -104,9 +104,9 @@ def _unlike(path: Path, number: int, line: str, why: str = "") -> DataError:
     elif _ABOUT.search(line):
         why = "images with a file about each are for demitasse convert_annoset"
     elif _NUMBERS.search(line):
-        why = "labels that are no whole numbers go into an HDF5 file, which an HDF5Data layer reads"
+        why = "put labels that are not whole numbers into an HDF5 file, for an HDF5Data layer"
     elif sign := _OTHER_SIGN.search(line):
-        why = f"it has {sign[1]!r} for the blank"
+        why = f"it has {sign[1]!r} instead of the blank"
     elif line.endswith(_HDF5):
         why = "a list of HDF5 files is for the layer HDF5Data, kind hdf5"
     said = f"{path}:{number}: {line[:200]!r} is not a path, a blank and a label (a whole number)"

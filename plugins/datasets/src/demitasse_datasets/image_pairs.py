@@ -181,7 +181,7 @@ class PairSamples:
         pixels, marks = self._cut.resized(two, sample)
         if self._mean is not None:
             if self._mean.size not in (1, pixels.shape[2]):
-                raise DataError(f"has {pixels.shape[2]} channels, and {self._mean.size} means are given")
+                raise DataError(f"has {pixels.shape[2]} channels, but {self._mean.size} means are given")
             pixels = pixels.astype(np.float32) - self._mean.astype(np.float32)
         pixels, marks = self._cut((pixels, marks), draw)
         dim = np.minimum(had, pixels.shape[:2]).astype(np.float32).reshape(1, 1, 2)
@@ -203,7 +203,7 @@ class PairSamples:
         marks = (marks > _HALF).astype(np.uint8) if self._edges else marks
         if pixels.shape[0] // self._divide != rows or pixels.shape[1] // self._divide != columns:
             raise DataError(
-                f"its image has {pixels.shape[1]} x {pixels.shape[0]} pixels and its classes have "
+                f"its image has {pixels.shape[1]} x {pixels.shape[0]} pixels, but its classes have "
                 f"{size[1]} x {size[0]}; resize both, by new_height and new_width"
             )
         return pixels, marks

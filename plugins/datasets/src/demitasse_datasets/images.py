@@ -55,7 +55,9 @@ def decode(data: memoryview | bytes, mode: str = "color") -> np.ndarray:
     if pixels is None or not pixels.size:
         raise DataError(f"its image is damaged: {len(data):,} bytes that OpenCV cannot decode")
     if pixels.dtype != np.uint8:
-        raise DataError(f"its image has {pixels.dtype} pixels; Caffe takes images of 8 bits a channel")
+        raise DataError(
+            f"its image has {pixels.dtype} pixels, but Caffe takes images of 8 bits a channel"
+        )
     return np.asarray(pixels[:, :, None] if pixels.ndim == 2 else pixels)
 
 

@@ -67,23 +67,23 @@ def written_options(command: Command) -> Command:
     """The flags that say how images are written."""
     formats = f"The format of encoded images: {FORMATS}."
     options = (
-        number("resize_height", "Rows to which images are resized; 0 keeps theirs."),
-        number("resize_width", "Columns to which images are resized; 0 keeps theirs."),
+        number("resize_height", "Resize images to so many rows; 0 keeps theirs."),
+        number("resize_width", "Resize images to so many columns; 0 keeps theirs."),
         switch("gray", "Write one channel."),
         switch("shuffle", "Write in a random order."),
-        switch("encoded", "Keep images as files, not as pixels."),
+        switch("encoded", "Store image files as they are, not pixels."),
         click.option("--encode_type", "-encode_type", default="", help=formats),
-        switch("check_size", "Refuse images of another size than the first."),
+        switch("check_size", "Reject images whose size differs from the first."),
         click.option(
             "--backend",
             "-backend",
             default="lmdb",
             type=click.Choice(["lmdb"]),
             show_default=True,
-            help="What DB is: LevelDB is read, not written.",
+            help="The format of DB: LevelDB is read, not written.",
         ),
-        click.option("--seed", type=click.IntRange(0), default=0, help="Of the random order."),
-        click.option("--force", is_flag=True, help="Overwrite DB if it is there."),
+        click.option("--seed", type=click.IntRange(0), default=0, help="The seed of the random order."),
+        click.option("--force", is_flag=True, help="Overwrite DB if it exists."),
     )
     for option in reversed(options):
         command = option(command)
@@ -96,7 +96,7 @@ def convert(program: str, given: tuple[str, ...], written: dict[str, Any], **mor
         raise click.UsageError("give LIST and DB, or ROOT, LIST and DB")
     root, (source, target) = given[0] if len(given) == 3 else "", given[-2:]
     if not (source and target):  # ROOT may be: paths of a list are whole then
-        raise click.UsageError("LIST or DB is empty (a variable of the shell that is not set?)")
+        raise click.UsageError("LIST or DB is empty (is a shell variable not set?)")
     renamed = {"resize_height": "height", "resize_width": "width"}
     options = {renamed.get(name, name): value for name, value in written.items()}
     options["encoded"] = options.pop("encode_type") or options["encoded"]
@@ -113,13 +113,13 @@ def convert(program: str, given: tuple[str, ...], written: dict[str, Any], **mor
     "convert_imageset",
     epilog="Example: demitasse convert_imageset images/ list.txt train_lmdb -shuffle",
     cls=Imageset,
-    help="Write an LMDB database DB of the images that LIST names, a path (after ROOT) and a label a "
-    "line; or of a folder of images, whose sub-folders are the classes; or of samples in another format "
-    "(CIFAR, IDX).",
+    help="Write an LMDB database DB of the images that LIST names, each line a path (relative to ROOT) "
+    "and a label; or of a folder of images, whose sub-folders are the classes; or of samples in another "
+    "format (CIFAR, IDX).",
 )
 @click.argument("given", metavar="[ROOT] LIST|FOLDER|SAMPLES DB", nargs=-1, required=True)
 @written_options
-@switch("skip_damaged", "Leave out, with a line each, images that are missing or damaged.")
+@switch("skip_damaged", "Leave out images that are missing or damaged, with a line for each.")
 def command(given: tuple[str, ...], **written: Any) -> None:
     """Write the database, and say what is in it."""
     convert("convert_samples", given, written)

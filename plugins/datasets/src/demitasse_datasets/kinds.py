@@ -37,7 +37,7 @@ BEHIND = {"split": "train, test", "labels": "a file, true, false"}
 """Options that may stand behind a source's name, and what is valid."""
 
 UNDERSTOOD = (
-    "understood are IDX files such as train-images-idx3-ubyte.gz, CIFAR files such as "
+    "supported are IDX files such as train-images-idx3-ubyte.gz, CIFAR files such as "
     "data_batch_*.bin.xz, a folder of either with ?split=train or ?split=test, folders of LMDB and "
     "LevelDB, HDF5 files, digits:train, digits:test and random:3x227x227"
 )
@@ -78,7 +78,7 @@ def open_samples(spec: DataSpec) -> Samples | None:
     else:
         made = _open_files(text, kind, split, options)
     if made is not None and options.get("scaling"):
-        raise DataError(f"{text}: only images of databases and image lists are resized")
+        raise DataError(f"{text}: only images of databases and image lists can be resized")
     return made
 
 
@@ -143,7 +143,7 @@ def _open_files(
         if len(paths) > 1:
             raise DataError(
                 f"{text!r} names {len(paths)} files; IDX samples come from one file of images, and "
-                f"labels from the one beside it, or from the one that ?labels=FILE names behind it"
+                f"labels from the one beside it, or from the one that ?labels=FILE after it names"
             )
         return open_idx(paths[0], *_labels(paths[0], options))
     return open_cifar(paths, kind if kind in FORMATS else None)
@@ -174,7 +174,7 @@ def _refuse(path: Path) -> None:
     """Raise DataError for an archive."""
     if path.suffix == ".npz":
         raise DataError(
-            f"{path}: holds arrays, which a program gives by name (data=...); or write them "
+            f"{path}: holds arrays; give them by name in a program (data=...), or write them "
             f"into an HDF5 file"
         )
     try:
@@ -235,7 +235,7 @@ def _in_folder(folder: Path, kind: str | None, split: str | None) -> tuple[str, 
     )
     # What is left where an LMDB database was copied in part, or its making broken off.
     if all(entry.name == "lock.mdb" for entry in entries):
-        held = "of a database there is lock.mdb, and no data.mdb" if entries else "the folder is empty"
+        held = "it has the lock.mdb of a database, but no data.mdb" if entries else "the folder is empty"
         raise DataError(f"{folder} has no samples: {held} ({UNDERSTOOD})")
     for name, splits in wanted.items():
         for part, pattern in splits.items():
@@ -250,7 +250,9 @@ def _in_folder(folder: Path, kind: str | None, split: str | None) -> tuple[str, 
                 present[name, part] = sorted(files.values(), key=natural)
     if not present and kind is None and split is None:
         if any(entry.name.startswith("MANIFEST-") for entry in entries):
-            raise DataError(f"{folder}: of a LevelDB its file CURRENT is not there; copy it whole")
+            raise DataError(
+                f"{folder}: the file CURRENT of its LevelDB is missing; copy the whole folder"
+            )
         return None
     choices = [key for key in present if split in (None, key[1])]
     if len(choices) == 1:

@@ -91,7 +91,7 @@ def batch(record: bytes) -> Iterator[tuple[bytes, int, int, int]]:
     """The writes of a log's record: key, its sequence and kind (sequence * 256 + kind), and where in
     the record its value begins and ends."""
     if len(record) < 12:
-        raise DataError(f"a batch of {len(record)} bytes, less than its head")
+        raise DataError(f"a batch of {len(record)} bytes, less than its header")
     sequence = int.from_bytes(record[:8], "little")
     at = 12
     while at < len(record):
@@ -116,7 +116,7 @@ def table(file: IO[bytes]) -> Iterator[tuple[bytes, int, int, int, int, int]]:
     file.seek(max(0, length - FOOTER))
     footer = file.read()
     if len(footer) < FOOTER or footer[-8:] != MAGIC:
-        raise DataError("is no LevelDB table, or is cut off: it does not end as one")
+        raise DataError("is not a LevelDB table, or is cut off: it does not end as one")
     _, at = varint(footer, 0)
     _, at = varint(footer, at)
     place, at = varint(footer, at)
@@ -152,7 +152,7 @@ def block(file: IO[bytes], place: int, extent: int) -> bytes:
     if kind == _RAW:
         return contents
     if kind != _SNAPPY:
-        raise DataError(f"the block at byte {place} is packed in an unknown way ({kind})")
+        raise DataError(f"the block at byte {place} has an unknown compression ({kind})")
     packer = cramjam()
     promised, _ = varint(contents, 0)
     if promised > LARGEST_RATIO * extent:

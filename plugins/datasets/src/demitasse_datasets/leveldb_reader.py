@@ -104,7 +104,7 @@ def _table_file(path: Path, number: int) -> Path:
         file = path / f"{number:06d}{ending}"
         if file.exists():
             return file
-    raise DataError(f"{path}: its table {number:06d}.ldb is not there, though its manifest names it")
+    raise DataError(f"{path}: its table {number:06d}.ldb is missing, though its manifest names it")
 
 
 def _block(file: Path, place: int, extent: int) -> bytes:

@@ -35,7 +35,7 @@ class LmdbReader:
                 self.path, readonly=True, lock=False, subdir=folder, create=False
             )
         except (lmdb.Error, OSError) as error:
-            remedy = "; close() the one that you have of it" if "already open" in str(error) else ""
+            remedy = "; close() the one that is open" if "already open" in str(error) else ""
             told = looks_like_at(file)
             if not remedy and told and "LMDB" not in told:
                 remedy = f"; {file.name} {told}"
@@ -45,7 +45,9 @@ class LmdbReader:
         if file.stat().st_size < promised:
             found = file.stat().st_size
             self._environment.close()
-            raise DataError(f"{file}: is cut off: it promises {promised:,} bytes, {found:,} are there")
+            raise DataError(
+                f"{file}: is cut off: it promises {promised:,} bytes, but {found:,} are there"
+            )
         self._file = MappedFile(file, promised)
         try:
             with self._environment.begin() as transaction:
@@ -71,7 +73,7 @@ class LmdbReader:
                 except self._error as error:
                     raise DataError(f"cannot be read: {error}") from error
                 if value is None:
-                    raise DataError(f"key {shown(self._keys[number])} has gone")
+                    raise DataError(f"key {shown(self._keys[number])} no longer exists")
                 return memoryview(value)
 
             yield get

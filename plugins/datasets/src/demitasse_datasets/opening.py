@@ -108,7 +108,7 @@ def _windows(path: Path, given: Mapping[str, Any], seed: int) -> Samples:
     if not 0 <= 2 * padding < crop:
         raise DataError(f"{path}: a padding of {padding} leaves nothing of a crop of {crop}")
     if not 0 <= float(given.get("fraction", 0.25)) <= 1:
-        raise DataError(f"{path}: a fraction of {given['fraction']} of the windows; valid are 0 to 1")
+        raise DataError(f"{path}: a fraction of {given['fraction']} of the windows (valid: 0 to 1)")
     if given.get("mean") is not None:
         given["mean"] = np.asarray(given["mean"], np.float32)
     return WindowSamples(path, root, cached, Sampling(**given, seed=seed))
@@ -123,13 +123,13 @@ def _pairs(path: Path, given: Mapping[str, Any], seed: int) -> Samples:
     if classes not in CLASSES:
         raise DataError(unknown("kind of classes", classes, CLASSES))
     if not all(0 < scale <= LARGEST_IMAGE for scale in scales):
-        raise DataError(f"{path}: images are resized {scales} times; numbers above 0")
+        raise DataError(f"{path}: images are resized {scales} times (valid: numbers above 0)")
     if (filled := given.get("filled")) is not None and not 0 <= filled <= 255:
-        raise DataError(f"{path}: images are filled up with class {filled}; 0 to 255")
+        raise DataError(f"{path}: images are filled up with class {filled} (valid: 0 to 255)")
     part = _size(given, "crop_height", "crop_width")
     if divide < 1 or (divide > 1 and part):
         raise DataError(
-            f"{path}: classes are divided by {divide}; 1 or more, and 1 where images are cut"
+            f"{path}: classes are divided by {divide} (valid: 1 or more, and 1 if images are cut)"
         )
     anywhere, mirror = bool(given.get("random", True)), bool(given.get("mirror", False))
     cut = Cut(part, anywhere, mirror, scales, filled, seed, int(given.get("stream", 0)))
@@ -138,7 +138,7 @@ def _pairs(path: Path, given: Mapping[str, Any], seed: int) -> Samples:
     root = str(given.get("root", ""))
     edges = bool(given.get("edges", False))
     if edges and (classes != "pixels" or divide > 1 or scales):
-        raise DataError(f"{path}: edges are of images of their own, as large as those that they are of")
+        raise DataError(f"{path}: edges come in images of their own, as large as those they belong to")
     return PairSamples(path, root, mode, resized, cut, divide, mean, classes, edges)
 
 
@@ -152,11 +152,13 @@ def _clips(path: Path, given: Mapping[str, Any], seed: int) -> Samples:
         raise DataError(unknown("mode of clips", mode, ("color", "gray")))
     counts = {name: int(given.get(name, 1)) for name in ("length", "every", "parts")}
     if bad := [name for name, count in counts.items() if not 1 <= count <= LARGEST_IMAGE]:
-        raise DataError(f"{path}: {bad[0]} {counts[bad[0]]:,} of clips; 1 to {LARGEST_IMAGE:,}")
+        raise DataError(f"{path}: {bad[0]} {counts[bad[0]]:,} of clips (valid: 1 to {LARGEST_IMAGE:,})")
     random, pattern = bool(given.get("random", False)), str(given.get("pattern", ""))
     places, scales = int(given.get("places", 0)), tuple(map(float, given.get("scales", ())))
     if places not in (0, 5, 13) or not all(0 < scale <= 1 for scale in scales):
-        raise DataError(f"{path}: clips are cut at {places} places, by {scales}; 0, 5 or 13, by up to 1")
+        raise DataError(
+            f"{path}: clips are cut at {places} places, by {scales} (valid: 0, 5 or 13, by up to 1)"
+        )
     cut = Cut(
         _extent(given, "crop"),
         random,
@@ -187,11 +189,11 @@ def _annotated(path: Path, given: Mapping[str, Any], seed: int) -> Samples:
 
     kind = kind_of(path)
     if kind is None:
-        raise DataError(f"{path}: is no LMDB or LevelDB database, in which images with boxes lie")
+        raise DataError(f"{path}: is not an LMDB or LevelDB database, which images with boxes need")
     mode, objects = str(given.get("mode", "native")), int(given.get("objects", 256))
     _check_mode(mode)
     if objects < 1:
-        raise DataError(f"room for {objects} objects an image; 1 or more")
+        raise DataError(f"room for {objects} objects an image (valid: 1 or more)")
     try:
         made = augmentation(given.get("augmentation", {}), seed, int(given.get("stream", 0)))
     except (ValueError, TypeError) as error:
@@ -209,7 +211,9 @@ def _scaling(path: Path, given: Mapping[str, Any]) -> Scaling | None:
     except (ValueError, TypeError) as error:
         raise DataError(f"{path}: scaling: {error}") from error
     if not given.get("crop") and getattr(made, "size", None) is None:
-        raise DataError(f"{path}: images that are resized to several sizes need a crop, for all alike")
+        raise DataError(
+            f"{path}: images that are resized to several sizes need a crop that makes them equal"
+        )
     return made
 
 
@@ -238,5 +242,5 @@ def _size(given: Mapping[str, Any], rows: str, columns: str) -> tuple[int, int] 
 def _extent(given: Mapping[str, Any], name: str) -> int:
     value = int(given.get(name, 0))
     if not 0 <= value <= LARGEST_IMAGE:
-        raise DataError(f"{name} {value:,}; valid are 0 to {LARGEST_IMAGE:,}")
+        raise DataError(f"{name} {value:,} (valid: 0 to {LARGEST_IMAGE:,})")
     return value

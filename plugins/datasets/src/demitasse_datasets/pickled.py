@@ -60,8 +60,8 @@ def read_batch(path: Path, data: bytes | bytearray) -> Mapping[str, np.ndarray]:
         found = _Machine().run(bytes(data))
     except DataError as error:
         raise DataError(
-            f"{path}: a pickle is a program; only what CIFAR's batches are made of is read, and never "
-            f"run: {error}"
+            f"{path}: a pickle is a program, so only the parts that CIFAR's batches have are read, and "
+            f"nothing is run: {error}"
         ) from error
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise DataError(f"{path}: its pickle is cut off or damaged ({error})") from error
@@ -69,7 +69,7 @@ def read_batch(path: Path, data: bytes | bytearray) -> Mapping[str, np.ndarray]:
     pixels = batch.get("data")
     if not isinstance(pixels, _Array) or pixels.values is None:
         names = ", ".join(sorted(batch)) or type(found).__name__
-        raise DataError(f"{path}: is a pickle, but no batch of CIFAR's: no 'data' (it has {names})")
+        raise DataError(f"{path}: is a pickle, but not a batch of CIFAR's: no 'data' (it has {names})")
     arrays = {"data": pixels.values}
     for name, value in batch.items():
         if name == "labels" or name.endswith("_labels"):
@@ -82,7 +82,9 @@ def _numbers(path: Path, name: str, value: Any) -> np.ndarray:
         return value.values
     limit = 1 << 31
     if not isinstance(value, list) or not all(isinstance(n, int) and -limit < n < limit for n in value):
-        raise DataError(f"{path}: its {name!r} are no list of labels, whole numbers of at most 32 bits")
+        raise DataError(
+            f"{path}: its {name!r} is not a list of labels, whole numbers of at most 32 bits"
+        )
     return np.array(value, np.int64)
 
 
@@ -112,7 +114,7 @@ class _Machine:
             elif name == "STOP":
                 return self._stack.pop()
             elif name not in ("PROTO", "FRAME"):
-                raise DataError(f"the instruction {name} is none of these")
+                raise DataError(f"the instruction {name} is not one of them")
         raise ValueError("it has no end")
 
     def _since_mark(self) -> list[Any]:
@@ -185,7 +187,7 @@ class _Machine:
             content, element, shape, order = given
             self._stack.append(_Array(_array(content, element, shape, order)))
         else:
-            raise DataError(f"{module}.{name} is none of these")
+            raise DataError(f"{module}.{name} is not one of them")
 
     def build(self, argument: Any) -> None:
         state, target = self._stack.pop(), self._stack[-1]
@@ -195,7 +197,7 @@ class _Machine:
             _, shape, element, by_columns, content = state
             target.values = _array(content, element, shape, "F" if by_columns else "C")
         else:
-            raise DataError(f"the state of a {type(target).__name__} is none of these")
+            raise DataError(f"the state of a {type(target).__name__} is not one of them")
 
 
 _PUSHED = frozenset(
@@ -238,7 +240,7 @@ _DONE: Mapping[str, Callable[[_Machine, Any], None]] = {
 def _element(code: Any) -> str:
     text = _text(code)
     if text not in ELEMENTS:
-        raise DataError(f"elements of type {text[:20]!r} are none of these ({', '.join(ELEMENTS)})")
+        raise DataError(f"elements of type {text[:20]!r} are not among them ({', '.join(ELEMENTS)})")
     return text
 
 

@@ -75,8 +75,8 @@ class ArraySamples:
         for field, array in self.columns.items():
             if array.dtype.kind not in "biuf":
                 raise DataError(
-                    f"{name}: field {field!r} has element type {array.dtype}; "
-                    f"valid are booleans, integers and floating point numbers"
+                    f"{name}: field {field!r} has element type {array.dtype} "
+                    f"(valid: booleans, integers and floating point numbers)"
                 )
             if array.ndim == 0:
                 raise DataError(
@@ -88,7 +88,7 @@ class ArraySamples:
             if length != lengths[first]:
                 raise DataError(
                     f"{name}: field {first!r} has {lengths[first]:,} samples, "
-                    f"field {field!r} has {length:,}; each sample must have both"
+                    f"but field {field!r} has {length:,}; each sample must have both"
                 )
         self.size = lengths[first]
         if self.size == 0:
@@ -131,7 +131,7 @@ def _array(name: str, field: str, values: object) -> np.ndarray:
     try:
         return host_array(values)
     except ValueError as error:  # a list of samples of several shapes, memory of a device, ...
-        raise DataError(f"{name}: field {field!r} is no array: {error}") from error
+        raise DataError(f"{name}: field {field!r} is not an array: {error}") from error
 
 
 def _mapped(array: object) -> bool:

@@ -44,7 +44,9 @@ class ShorterSide:
         """An image for numbers from [0, 1); the crop is cut from it afterwards. Raises DataError."""
         least, most = self.least or min(pixels.shape[:2]), self.most or max(pixels.shape[:2])
         if most < least:
-            raise DataError(f"its shorter side would be {least} to {most} pixels long")
+            raise DataError(
+                f"its shorter side would be {least} to {most} pixels long, which is out of range"
+            )
         side = least + int(drawn[0] * (most - least + 1))
         return with_shorter_side(pixels, side, _one_of(self.interpolations, drawn[1]))
 

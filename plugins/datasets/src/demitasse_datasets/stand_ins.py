@@ -74,7 +74,7 @@ def _shapes(name: str, instead_of: DataSpec | None) -> dict[str, tuple[int, ...]
         if not all(
             re.fullmatch("[0-9]{1,7}", word) and 0 < int(word) < LONGEST for word in words
         ) or not (field if sign else words):
-            raise DataError(f"{name!r}: {part!r} is no shape; write {FORM}")
+            raise DataError(f"{name!r}: {part!r} is not a shape; write {FORM}")
         shape = tuple(map(int, words))
         found |= {field: shape} if sign else {"data": shape, **_labels(shape, instead_of)}
     return found

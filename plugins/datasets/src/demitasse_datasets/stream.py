@@ -44,7 +44,7 @@ def check_run(samples: Samples, count: int, out: Mapping[str, np.ndarray]) -> No
         if array.shape != shape:
             raise DataError(
                 f"{samples.name}: field {name!r} of a run has shape {shape}, "
-                f"the array to read it into has {array.shape}"
+                f"but the array to read it into has {array.shape}"
             )
 
 
@@ -228,9 +228,9 @@ class SizedStream(ReadAheadStream):
                 raise DataError(unknown("field", name, run, self._samples.name))
             if array.shape != run[name].shape:
                 raise DataError(
-                    f"{self.where}: field {name!r} has shape {run[name].shape[1:]} where "
-                    f"{array.shape[1:]} is planned; images of several sizes are taken in batches of "
-                    f"one: resize them, or crop"
+                    f"{self.where}: field {name!r} has shape {run[name].shape[1:]}, but "
+                    f"{array.shape[1:]} is planned; use batches of one for images of several sizes, "
+                    f"or resize or crop them"
                 )
 
 

@@ -144,7 +144,7 @@ def read_windows(
     channels = 0
     while word := words.next():
         if word != "#":
-            raise DataError(f"{words.place}: {word[:80]!r} where the # before an image is expected")
+            raise DataError(f"{words.place}: {word[:80]!r} instead of the # before an image")
         index = words.number()
         places[index] = len(paths)
         if not (name := words.next()):
@@ -153,7 +153,7 @@ def read_windows(
         channels, *_ = (words.number() for _ in range(3))
         if channels != 3:
             raise DataError(
-                f"{words.place}: image {name!r} has {channels} channels; images are read with 3"
+                f"{words.place}: image {name!r} has {channels} channels, but images are read with 3"
             )
         for _ in range(words.number()):
             label = words.number()

@@ -42,8 +42,8 @@ class DetectionOutput(DetectionLayer):
             raise ValueError("a top_k or keep_top_k of 0 keeps nothing; leave it out to keep all")
         if not 0 <= nms.nms_threshold < math.inf or not 0 < nms.eta <= 1:
             raise ValueError(
-                f"nms_threshold {nms.nms_threshold:g} is not 0 or more, or eta {nms.eta:g} is not above "
-                f"0 and at most 1"
+                f"nms_threshold {nms.nms_threshold:g} must be 0 or more, and eta {nms.eta:g} above 0 "
+                f"and at most 1"
             )
         least = about.confidence_threshold if about.HasField("confidence_threshold") else -math.inf
         made: Tensor = graph.apply(
@@ -83,8 +83,8 @@ class MultiBoxLoss(DetectionLayer):
         _check_served(about)
         if about.num_classes < 1 or about.background_label_id >= about.num_classes:
             raise ValueError(
-                f"multibox_loss_param {{ num_classes }} is {about.num_classes}, the background is class "
-                f"{about.background_label_id}; num_classes counts it too"
+                f"multibox_loss_param {{ num_classes }} is {about.num_classes}, but the background is "
+                f"class {about.background_label_id}, which num_classes must count too"
             )
         made: Sequence[Tensor] = graph.apply(
             "multibox_loss",
@@ -120,11 +120,13 @@ def _check_served(about: Any) -> None:
         ("use_prior_for_nms", False),
     ):
         if getattr(about, field) != served:
-            raise ValueError(f"multibox_loss_param {{ {field} }} is {str(served).lower()} here")
+            raise ValueError(
+                f"multibox_loss_param {{ {field} }} is supported only as {str(served).lower()}"
+            )
     mining = about.mining_type != about.NONE
     if about.mining_type == about.HARD_EXAMPLE or (mining and about.HasField("nms_param")):
         raise ValueError(
-            "mines the worst negatives: mining_type is MAX_NEGATIVE or NONE, without nms_param"
+            "mines the worst negatives: mining_type must be MAX_NEGATIVE or NONE, without nms_param"
         )
     if about.HasField("do_neg_mining") and about.do_neg_mining != mining:
         raise ValueError("do_neg_mining and mining_type contradict each other; leave out the former")
@@ -134,15 +136,15 @@ def _counted(message: Any, graph: GraphBuilder) -> tuple[bool, bool]:
     """Whether places and classes count: what propagate_down says of the first two bottoms."""
     wanted = list(message.propagate_down) or [True, True, False, False]
     if len(wanted) != 4 or (graph.phase == "train" and any(wanted[2:])):
-        raise ValueError(
-            "has a propagate_down that is not one for each of 4 bottoms, false for priors and objects"
-        )
+        raise ValueError("needs a propagate_down for each of 4 bottoms, false for priors and objects")
     return wanted[0], wanted[1]
 
 
 def _normalization(loss: Any) -> str:
     if loss.normalization == loss.PRE_FIXED:
-        raise ValueError("normalization PRE_FIXED is not for this type; VALID, FULL, BATCH_SIZE or NONE")
+        raise ValueError(
+            "normalization PRE_FIXED is not supported (valid: VALID, FULL, BATCH_SIZE, NONE)"
+        )
     if loss.HasField("normalize") and not loss.HasField("normalization"):
         return "valid" if loss.normalize else "batch_size"
     return str(loss.NormalizationMode.Name(loss.normalization)).lower()
@@ -208,13 +210,16 @@ class EvalDetection(DetectionEvaluate):
         about = layer.parameters.eval_detection_param
         if not about.biases:
             raise ValueError(
-                "biases are not given: maps of YOLO's second version are read, not the first's"
+                "biases are not given: only maps of YOLO's second version are read, not the first's"
             )
         if about.num_class < 1:
-            raise ValueError("num_class is 0; 1 or more, and there is none for the background")
+            raise ValueError("num_class is 0; it must be 1 or more, without the background")
         if about.score_type != about.MULTIPLY:
             kind = about.ScoreType.Name(about.score_type)
-            raise ValueError(f"score_type is {kind}; here an object times its class, MULTIPLY")
+            raise ValueError(
+                f"score_type {kind} is not supported (valid: MULTIPLY, an object's score times its "
+                f"class's)"
+            )
         if not 0 <= about.nms < math.inf:
             raise ValueError(f"nms {about.nms:g} is not 0 or more")
         if not 0 < about.threshold <= 1:
@@ -261,8 +266,8 @@ class PSROIPooling(DetectionLayer):
                 raise ValueError(f"psroi_pooling_param {{ {field} }} is not given, or not above 0")
         if channels != (about.output_dim * about.group_size**2,):
             raise ValueError(
-                f"output_dim {about.output_dim} in {about.group_size} x {about.group_size} cells are "
-                f"not the channels of {bottoms[0]!r}"
+                f"output_dim {about.output_dim} in {about.group_size} x {about.group_size} cells does "
+                f"not make the channels of {bottoms[0]!r}"
             )
         made: Tensor = graph.apply(
             "pooling_positions",
@@ -292,9 +297,7 @@ class ROIAlign(DetectionLayer):
             raise ValueError(f"pad_ratio {about.pad_ratio:g} is not 0 or more")
         wanted = list(layer.parameters.propagate_down) or [True, False]
         if len(wanted) != 2 or (graph.phase == "train" and wanted[1]):
-            raise ValueError(
-                "has a propagate_down that is not one for each of 2 bottoms, false for regions"
-            )
+            raise ValueError("needs a propagate_down for each of 2 bottoms, false for regions")
         x = bottoms[0] if wanted[0] else graph.apply("stop_gradient", bottoms[0])
         made: Tensor = graph.apply(
             "aligned_regions",
@@ -331,7 +334,7 @@ class Proposal(DetectionLayer):
                 raise ValueError(f"proposal_param {{ {field}: {least:g} }} is not a positive number")
         for field in ("feat_stride", "base_size"):
             if getattr(about, field) < 1:
-                raise ValueError(f"proposal_param {{ {field} }} is 0; 1 or more")
+                raise ValueError(f"proposal_param {{ {field} }} is 0; it must be 1 or more")
         if not 0 <= about.nms_thresh < math.inf:
             raise ValueError(f"proposal_param {{ nms_thresh: {about.nms_thresh:g} }} is not 0 or more")
         scores, told, images = bottoms

@@ -27,12 +27,13 @@ class RegionLoss(DetectionLayer):
         for field in ("softmax_tree", "class_map"):
             if getattr(about, field):
                 raise ValueError(
-                    f"{field} {getattr(about, field)!r}: classes of classes are not served; leave it out"
+                    f"{field} {getattr(about, field)!r}: hierarchies of classes are not supported; "
+                    f"leave it out"
                 )
         if about.coords != 4 or not about.softmax:
             raise ValueError(
-                f"coords is {about.coords} and softmax {about.softmax}; a box has 4, and its class is a "
-                f"softmax, 1"
+                f"coords {about.coords} must be 4, and softmax {about.softmax} 1: a box has 4, and its "
+                f"class a softmax"
             )
         check_classes(about.num_class)
         anchors = pairs(about.biases)
@@ -75,18 +76,22 @@ class Yolov3(DetectionLayer):
         about, (maps, label) = layer.parameters.yolov3_param, bottoms
         if about.iou_loss != about.MSE:
             told = about.IouLoss.Name(about.iou_loss)
-            raise ValueError(f"iou_loss {told}: the overlap of boxes is no loss here; valid: MSE")
+            raise ValueError(
+                f"iou_loss {told}: the overlap of boxes is not supported as a loss (valid: MSE)"
+            )
         if about.use_focal_loss:
-            raise ValueError("use_focal_loss true is not served; leave it out, or false")
+            raise ValueError("use_focal_loss true is not supported; leave it out, or set it to false")
         check_classes(about.num_class)
         biases, mask = pairs(about.biases), list(about.mask)
         if not 0 < len(set(mask)) == len(mask) == about.num:
             raise ValueError(
-                f"mask {mask} is not {about.num} (num) numbers of pairs of biases, each another"
+                f"mask {mask} must be {about.num} (num) different numbers of pairs of biases"
             )
         check_mask(mask, biases)
         if about.anchors_scale < 1:
-            raise ValueError("anchors_scale is 0; 1 or more, pixels of the image for each place")
+            raise ValueError(
+                "anchors_scale is 0; it must be 1 or more, pixels of the image for each place"
+            )
         fields = ("coord_scale", "object_scale", "class_scale", "thresh", "iou_thresh")
         numbers = {name: decimal(getattr(about, name)) for name in fields}
         check_positive(**numbers)
@@ -115,7 +120,7 @@ class Yolov3(DetectionLayer):
 def check_classes(count: int) -> None:
     """Raise ValueError for no class."""
     if count < 1:
-        raise ValueError("num_class is 0; 1 or more, and there is none for the background")
+        raise ValueError("num_class is 0; it must be 1 or more, without the background")
 
 
 def check_positive(**numbers: float) -> None:
@@ -140,10 +145,10 @@ class FocalLoss(DetectionLayer):
         message, (x, label) = layer.parameters, bottoms
         about = message.focal_loss_param
         if about.type != about.ORIGIN:
-            raise ValueError("focal_loss_param { type } is ORIGIN here; LINEAR is of two classes")
+            raise ValueError("focal_loss_param { type } must be ORIGIN; LINEAR is for two classes")
         if not (0 <= about.gamma < math.inf and 0 < about.alpha < math.inf):
             raise ValueError(
-                f"gamma {about.gamma:g} is not 0 or more, or alpha {about.alpha:g} is not above 0"
+                f"gamma {about.gamma:g} must be 0 or more, and alpha {about.alpha:g} above 0"
             )
         axis = message.softmax_param.axis if message.HasField("softmax_param") else about.axis
         if not -len(x.shape) <= axis < len(x.shape):

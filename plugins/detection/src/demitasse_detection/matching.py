@@ -42,9 +42,9 @@ def objects(truth: Any, images: int, about: Mapping[str, Any]) -> list[Objects]:
     if wrong.any():
         at = int(wrong.argmax())
         told = (
-            f"{about['source']}: row {at} of the objects is of image {rows[at, 0]:g} and class "
+            f"{about['source']}: row {at} of the objects has image {rows[at, 0]:g} and class "
             f"{rows[at, 1]:g} (valid: images from 0 to {images - 1}, classes from 0 to "
-            f"{about['classes'] - 1} but for the background {about['background']}; -1: no object)"
+            f"{about['classes'] - 1} except the background {about['background']}; -1: no object)"
         )
         known = rows[at, 0] in range(images)
         raise SampleError(told, int(rows[at, 0])) if known else DataError(told)

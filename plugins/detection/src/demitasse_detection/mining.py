@@ -58,7 +58,7 @@ def hardest(
     valid = (image >= 0) & (image < 2**31) & (image == np.floor(image))
     if not valid.all():
         r = int(valid.argmin())
-        raise DataError(f"{about['source']}: region {r} is of image {image[r]:g} (valid: 0 or more)")
+        raise DataError(f"{about['source']}: region {r} has image {image[r]:g} (valid: 0 or more)")
     order = np.argsort(-np.asarray(losses, np.float64).reshape(-1), kind="stable")
     chosen = np.zeros(len(image), bool)
     for number in np.unique(image):

@@ -57,7 +57,7 @@ class BoxAnnotatorOHEM(DetectionLayer):
         self.check_counts(layer)
         about = layer.parameters.box_annotator_ohem_param
         if about.roi_per_img < 1:
-            raise ValueError("box_annotator_ohem_param { roi_per_img } is not given, or 0; 1 or more")
+            raise ValueError("box_annotator_ohem_param { roi_per_img } must be 1 or more")
         if graph.phase == "train" and any(layer.parameters.propagate_down):
             raise ValueError(
                 "propagate_down is true, but no gradient passes; write false for each bottom"
@@ -77,7 +77,7 @@ def reached_first(layer: Layer, graph: GraphBuilder) -> bool:
     two bottoms, or wants one of labels."""
     wanted = list(layer.parameters.propagate_down) or [True, False]
     if len(wanted) != 2 or (graph.phase == "train" and wanted[1]):
-        raise ValueError("has a propagate_down that is not one for each of 2 bottoms, false for labels")
+        raise ValueError("needs a propagate_down for each of 2 bottoms, false for labels")
     return bool(wanted[0]) or graph.phase != "train"
 
 

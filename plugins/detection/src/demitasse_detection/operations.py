@@ -40,7 +40,7 @@ def _priors(shapes: Shapes, attributes: Attributes, places: int) -> int:
             or prod(shapes[name]) != images * count * wanted
         ):
             raise ValueError(
-                f"{name} {shapes[name]} has not {wanted} numbers for each of {count} priors and "
+                f"{name} {shapes[name]} does not have {wanted} numbers for each of {count} priors and "
                 f"{images} images ({classes} classes; location {location}, confidence {confidence})"
                 f"{_of_faceboxes(count, prod(location[1:]) // (4 * places))}"
             )
@@ -71,8 +71,8 @@ def _loss(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     images, label = shapes["location"][0], shapes["label"]
     if not label or label[-1] != OBJECT or label[0] not in (1, images):
         raise ValueError(
-            f"label {label} has not {OBJECT} numbers for each object, of all {images} images together "
-            f"or of each by itself"
+            f"label {label} does not have {OBJECT} numbers for each object, of all {images} images "
+            f"together or of each by itself"
         )
     return ((), shapes["location"], shapes["confidence"])
 
@@ -81,10 +81,10 @@ def _evaluated(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     found, label, classes = shapes["found"], shapes["label"], attributes["classes"]
     if not found or found[-1] != ROW:
         raise ValueError(
-            f"found {found} has not rows of {ROW} numbers, as a DetectionOutput layer makes"
+            f"found {found} does not have rows of {ROW} numbers, as a DetectionOutput layer makes"
         )
     if not label or label[-1] != OBJECT:
-        raise ValueError(f"label {label} has not {OBJECT} numbers for each object")
+        raise ValueError(f"label {label} does not have {OBJECT} numbers for each object")
     counted = classes - (0 <= attributes["background"] < classes)
     return ((1, 1, counted + prod(found[:-1]), EVALUATED),)
 
@@ -113,7 +113,7 @@ def _focal(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     x, label, axis = shapes["x"], shapes["label"], attributes["axis"]
     if not 0 <= axis < len(x) or prod(x) != prod(label) * x[axis]:
         raise ValueError(
-            f"label {label} has {prod(label)} values, x {x} makes {prod(x) // x[axis]} predictions "
+            f"label {label} has {prod(label)} values, but x {x} makes {prod(x) // x[axis]} predictions "
             f"along axis {axis}"
         )
     return (), x, x
@@ -128,9 +128,11 @@ def _proposed(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
             f"{each} boxes ({len(attributes['ratios'])} ratios, {len(attributes['scales'])} scales)"
         )
     if told != (scores[0], 4 * each, *scores[2:]):
-        raise ValueError(f"told {told} has not 4 numbers for each box that scores {scores} has one of")
+        raise ValueError(
+            f"told {told} does not have 4 numbers for each box that scores {scores} has one of"
+        )
     if not images or images[-1] < 3 or prod(images[:-1]) not in (1, scores[0]):
-        raise ValueError(f"images {images} are not rows of height, width and by what it was enlarged")
+        raise ValueError(f"images {images} are not rows of height, width and the factor of enlargement")
     count = scores[0] * regions_of(each * prod(scores[2:]), attributes)
     return (count, REGION), (count, 1)
 
@@ -138,7 +140,7 @@ def _proposed(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
 def _label_losses(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     x, label, axis = shapes["probability"], shapes["label"], attributes["axis"]
     if not 0 <= axis < len(x) or prod(x) != prod(label) * x[axis]:
-        raise ValueError(f"label {label} has not one number for each place of probability {x}")
+        raise ValueError(f"label {label} does not have one number for each place of probability {x}")
     return (label,)
 
 
@@ -149,7 +151,9 @@ def _hardest(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     places = regions[0] * prod(regions[2:])
     for name in ("losses", "label"):
         if prod(shapes[name]) != places:
-            raise ValueError(f"{name} {shapes[name]} has not one number for each of {places} regions")
+            raise ValueError(
+                f"{name} {shapes[name]} does not have one number for each of {places} regions"
+            )
     if len(weights) < 2 or weights[0] != regions[0] or prod(weights[2:]) != prod(regions[2:]):
         raise ValueError(f"weights {weights} are not a row for each of regions {regions}")
     return (shapes["label"], weights)

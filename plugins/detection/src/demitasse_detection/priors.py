@@ -49,7 +49,7 @@ class PriorBox(DetectionLayer):
         (P, 2) in pixels, and which are cut off at the image's sides. Dense boxes come first; ``below``
         is how far under a place TextBoxes++ has each box once more. Raises ValueError."""
         if len(about.width) or len(about.height):
-            raise ValueError("prior_box_param { width height } are of the type PriorBoxClustered")
+            raise ValueError("prior_box_param { width height } belong to the type PriorBoxClustered")
         dense, sizes = _dense(about), _sizes(about)
         if not dense and not sizes:
             raise ValueError("prior_box_param { min_size } is not given")
@@ -74,10 +74,10 @@ class PriorBoxClustered(PriorBox):
         for field in ("min_size", "max_size", "aspect_ratio", "fixed_size"):
             if getattr(about, field):
                 raise ValueError(
-                    f"prior_box_param {{ {field} }} is of PriorBox; boxes have width and height"
+                    f"prior_box_param {{ {field} }} belongs to PriorBox; give width and height here"
                 )
         if not 0 < min(map(min, sides)) <= max(map(max, sides)) < math.inf:
-            raise ValueError("width and height are numbers above 0")
+            raise ValueError("width and height must be numbers above 0")
         return np.zeros((1, 2)), np.array(sides).T, np.zeros(len(sides[0]), bool)
 
 
@@ -89,7 +89,7 @@ def _dense(about: Any) -> list[tuple[tuple[float, float], tuple[float, float]]]:
     if len(densities) != len(sizes):
         raise ValueError(f"has {len(densities)} density for {len(sizes)} fixed_size; give one for each")
     if fixed and about.aspect_ratio:
-        raise ValueError("fixed_ratio and aspect_ratio exclude each other")
+        raise ValueError("fixed_ratio and aspect_ratio cannot be combined")
     _check_pixels(fixed_size=sizes, density=densities)
     _check_ratios("fixed_ratio", fixed)
     found = []
@@ -110,7 +110,7 @@ def _sizes(about: Any) -> list[tuple[float, float]]:
         raise ValueError(f"has {len(most)} max_size for {len(least)} min_size; give none, or one each")
     for low, high in zip(least, most or [math.inf] * len(least), strict=True):
         if not 0 < low < high:
-            raise ValueError(f"min_size {low:g} and max_size {high:g} do not rise from 0")
+            raise ValueError(f"min_size {low:g} and max_size {high:g} must rise from 0")
     _check_pixels(min_size=least, max_size=most)
     ratios = _ratios(about)
     found = []
@@ -159,7 +159,7 @@ def _pair(about: Any, one: str, two: tuple[str, str]) -> tuple[float, float] | N
     if not given:
         return None
     if given not in ([one], list(two)):
-        raise ValueError(f"give {one}, or {two[0]} and {two[1]}; {', '.join(given)} stands there")
+        raise ValueError(f"give {one}, or {two[0]} and {two[1]}; given: {', '.join(given)}")
     found = [getattr(about, name) for name in given]
     if min(found) <= 0:
         raise ValueError(f"{' and '.join(given)} {min(found):g} is not above 0")

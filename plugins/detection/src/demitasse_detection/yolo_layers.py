@@ -31,7 +31,7 @@ class YoloDetectionOutput(DetectionLayer):
     def expand(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Tensor:
         about = layer.parameters.yolo_detection_output_param
         if about.coords != 4:
-            raise ValueError(f"coords is {about.coords}; a box has 4")
+            raise ValueError(f"coords is {about.coords}, but a box has 4")
         biases = pairs(about.biases)
         if len(biases) != about.num_box:
             raise ValueError(f"has {len(biases)} pairs of biases for {about.num_box} num_box")
@@ -49,7 +49,7 @@ class YoloDetectionOutput(DetectionLayer):
     ) -> Tensor:
         """The operation. Raises ValueError for what its parameters cannot be."""
         if about.num_classes < 1:
-            raise ValueError("num_classes is 0; 1 or more, and there is none for the background")
+            raise ValueError("num_classes is 0; it must be 1 or more, without the background")
         if not 0 <= about.nms_threshold < math.inf:
             raise ValueError(f"nms_threshold {about.nms_threshold:g} is not 0 or more")
         found: Tensor = graph.apply(
@@ -91,7 +91,7 @@ class Yolov3DetectionOutput(YoloDetectionOutput):
         scales = list(about.anchors_scale)
         if len(scales) != len(bottoms) or min(scales) < 1:
             raise ValueError(
-                f"anchors_scale {scales} is not one for each of {len(bottoms)} bottoms, 1 or more"
+                f"anchors_scale {scales}: give one for each of {len(bottoms)} bottoms, 1 or more"
             )
         anchors = [
             shares([biases[at] for at in mask[number * each : (number + 1) * each]], x, scale)
@@ -115,12 +115,12 @@ def pairs(biases: Sequence[float]) -> Sides:
 def check_mask(mask: Sequence[int], biases: Sides) -> None:
     """Raise ValueError for a number of an anchor that there is not."""
     if max(mask) >= len(biases):
-        raise ValueError(f"mask {max(mask)} is none of {len(biases)} pairs of biases, from 0 on")
+        raise ValueError(f"mask {max(mask)} is not one of {len(biases)} pairs of biases, counted from 0")
 
 
 def shares(biases: Sides, x: Tensor, scale: int) -> Sides:
     """Anchors in shares of the image, which has ``scale`` pixels for each place of the map x."""
     if len(x.shape) != 4:
-        raise ValueError(f"its bottom {x!r} is no map: images x channels x rows x columns")
+        raise ValueError(f"its bottom {x!r} is not a map: images x channels x rows x columns")
     rows, columns = x.shape[2:]
     return [(width / (columns * scale), height / (rows * scale)) for width, height in biases]

@@ -97,7 +97,7 @@ def _checked(labels: Any, boxes: Reals, image: int, about: Mapping[str, Any]) ->
         at = int(right.argmin())
         told = " ".join(f"{number:g}" for number in boxes[at])
         raise SampleError(
-            f"{about['source']}: object {at} of image {image} is of class {labels[at]:g}, with centre "
+            f"{about['source']}: object {at} of image {image} has class {labels[at]:g}, centre "
             f"and sides {told} (valid: classes from 0 to {about['classes'] - 1}, sides above 0, and "
             f"centres from 0 to 1, shares of the image)",
             image,

@@ -30,7 +30,7 @@ class DeviceMemory:
         if self._block is None:
             raise ValueError("the memory was closed")
         if offset < 0 or offset + size > self.nbytes:
-            raise ValueError(f"{size} bytes at {offset} do not lie in a block of {self.nbytes}")
+            raise ValueError(f"{size} bytes at {offset} do not fit in a block of {self.nbytes}")
         return DeviceArray(self._device, self._block.address + offset, shape, dtype, self._block)
 
     def close(self) -> None:

@@ -80,7 +80,9 @@ class DeviceArray:
             return self._part(0, self.shape, dtype)
         last = self.shape[-1] * self.itemsize if self.shape else 0
         if not self.shape or last % dtype.itemsize:
-            raise ValueError(f"{self!r} cannot be seen as {dtype}: its last dimension does not divide")
+            raise ValueError(
+                f"{self!r} cannot be viewed as {dtype}: its last dimension is not divisible"
+            )
         return self._part(0, (*self.shape[:-1], last // dtype.itemsize), dtype)
 
     def __getitem__(self, key: Key) -> Any:
@@ -133,7 +135,7 @@ class DeviceArray:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """A copy on the host, once all before it in the default stream is done."""
         if copy is False:
-            raise ValueError(f"{self!r} cannot be had on the host without a copy")
+            raise ValueError(f"{self!r} cannot become a host array without a copy")
         host = np.empty(self.shape, self.dtype)
         if host.size:
             self._copy(host.ctypes.data, self.address, self.nbytes, "d2h")
@@ -157,7 +159,7 @@ class DeviceArray:
     def __iadd__(self, other: Any) -> Self:
         """Add an array of the same shape, on the device. Raises TypeError for anything but floats."""
         if self.dtype not in (np.float32, np.float64):
-            raise TypeError(f"{self!r} cannot be added to: float32 and float64 arrays can")
+            raise TypeError(f"{self!r} cannot be added to; only float32 and float64 arrays can")
         if not isinstance(other, DeviceArray):
             given, other = other, empty(self.device, self.shape, self.dtype)
             other[...] = given
@@ -232,7 +234,9 @@ def host_array(address: Address, shape: Sequence[int], dtype: Any, owner: object
 
 
 def _not_contiguous(key: object) -> TypeError:
-    return TypeError(f"[{key}] of an array in device memory: only leading parts are, [i], [i:j], [...]")
+    return TypeError(
+        f"[{key}] of an array in device memory (valid: leading parts, as [i], [i:j], [...])"
+    )
 
 
 @cache

@@ -79,7 +79,7 @@ def device(space: str, options: Mapping[str, Any]) -> Device | None:
     asked = Options.read(options)
     if number and not number.isdecimal():
         raise CompositionError(
-            f"memory space {space!r}: a device's number follows the colon, as in gpu:0"
+            f"memory space {space!r}: give the device's number after the colon, as in gpu:0"
         )
     make = asked.driver or _cupy
     with _MAKING:  # else each of several threads that come at once would be given one of its own

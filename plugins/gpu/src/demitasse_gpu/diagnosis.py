@@ -41,7 +41,7 @@ def findings(
         return
     if found.version < NEEDED.get(made_for, 0):
         remedy = f"update the driver, or pip install 'demitasse-gpu[cuda{found.version // 1000}]'"
-        old = f"it is for CUDA {made_for}, the driver for {said}: the driver is too old for it"
+        old = f"it is for CUDA {made_for}, but the driver for {said}: the driver is too old for it"
         yield Finding("problem", "CuPy", old, remedy)
         return
     if reason := old_cupy(_release(made_for) if release is None else release):
@@ -61,11 +61,14 @@ def findings(
             yield Finding("note" if usable else "problem", f"gpu:{number}", told, remedy)
     for name, distribution in (("cudnn", "cuDNN"), ("cublasLt", "cuBLASLt")):
         if library(name) is None:
-            reason = f"{why_not(name)}: the plugin's own kernels compute instead, several times as slow"
+            reason = (
+                f"{why_not(name)}: the plugin's own kernels are used instead, which are several times "
+                f"slower"
+            )
             yield Finding("note", distribution, reason, INSTALL)
         else:
             yield Finding("ok", distribution, _version(name))
-    yield Finding("note", "use", "GPUs are used where a description says so", "--hw one-gpu")
+    yield Finding("note", "use", "GPUs are used only if a machine description says so", "--hw one-gpu")
 
 
 def _no_device(found: Driver, there: bool) -> Finding:
@@ -78,7 +81,7 @@ def _no_device(found: Driver, there: bool) -> Finding:
     if there:
         remedy = "install the driver's libraries in this container or environment (libcuda.so.1)"
         hidden = found.reason or "CUDA_VISIBLE_DEVICES hides them"
-        return Finding("problem", "GPU", f"the system has some, CUDA none: {hidden}", remedy)
+        return Finding("problem", "GPU", f"the system has GPUs, but CUDA finds none: {hidden}", remedy)
     return Finding("ok", "GPU", "none here")
 
 

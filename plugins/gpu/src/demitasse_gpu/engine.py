@@ -122,7 +122,7 @@ class DeviceStream:
         if target.size != source.size or target.dtype != source.dtype:
             both = f"{source.shape} of {source.dtype} to {target.shape} of {target.dtype}"
             where = f"{self.device.space}, stream {self.name!r}"
-            raise ValueError(f"{where}: a copy from {both} (valid: as many elements, of one type)")
+            raise ValueError(f"{where}: a copy from {both} (valid: as many elements, of the same type)")
         if target.size and self.failure(self.position) is None:
             kind = f"{source_kind}2{target_kind}"
             self.device.driver.copy(to, at, target.nbytes, kind, self.handle)
@@ -264,6 +264,6 @@ def _place(array: Any) -> tuple[int, str]:
         return array.address, "d"
     if not isinstance(array, np.ndarray) or not array.flags.c_contiguous:
         raise ValueError(
-            f"a copy of {type(array).__name__}: contiguous arrays of host or device are copied"
+            f"a copy of {type(array).__name__} (valid: contiguous arrays of host or device)"
         )
     return array.ctypes.data, "h"

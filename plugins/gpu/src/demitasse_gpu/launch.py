@@ -109,7 +109,9 @@ class Row:
             # Nothing was done yet. What is wrong with the works themselves is raised by them.
             self._enqueue()
             self._ungraphed = True
-            log.warning("no graph of %d launches, which go one by one: %s", len(self.works), error)
+            log.warning(
+                "%d launches go one by one, as they could not become a graph: %s", len(self.works), error
+            )
             return
         self._graph = graph
         self.device.keep_graph(self, graph)

@@ -40,10 +40,12 @@ class Options:
             if name in SWITCHES and not isinstance(value, bool):
                 raise CompositionError(f"{where}: {name} = {value!r} (valid: true, false)")
             if name == "driver" and not callable(value):
-                told = "valid: what makes one of a device's number, given from Python"
+                told = "valid: a function of a device's number that makes a driver, given from Python"
                 raise CompositionError(f"{where}: driver = {value!r} ({told})")
             if name == "workspace" and not isinstance(value, str):
-                raise CompositionError(f"{where}: workspace = {value!r} (valid: a text like '512 MiB')")
+                raise CompositionError(
+                    f"{where}: workspace = {value!r} (valid: a string like '512 MiB')"
+                )
         asked = dict(given)
         if "workspace" in asked:
             where = f"{option_place(given, 'gpu', 'workspace')}: workspace = "

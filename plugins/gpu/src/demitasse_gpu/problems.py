@@ -31,35 +31,35 @@ REMEDIES: tuple[tuple[tuple[int, ...], type[DemitasseError], str], ...] = (
     (
         (46, 216, 805, 806, 807, 808, 809),
         WorkerError,
-        "another process has it to itself: end it, or choose another device",
+        "another process uses it exclusively: end that process, or choose another device",
     ),
     (
         (802,),
         WorkerError,
-        "the devices are not ready yet: where a switch joins them, its service (nvidia-fabricmanager) "
-        "has to run",
+        "the devices are not ready yet: if a switch connects them, its service (nvidia-fabricmanager) "
+        "must be running",
     ),
     (
         (53, 127, 201, 214, 220, 226, 709, 911, 919, 999),
         WorkerError,
-        "the device was lost: nvidia-smi and the system's log (dmesg, Xid) say why; after a reset go on "
-        "from the last snapshot (--resume)",
+        "the device was lost: nvidia-smi and the system's log (dmesg, Xid) say why; after a reset "
+        "continue from the last snapshot (--resume)",
     ),
     (
         (700, 702, 710, 714, 715, 716, 717, 718, 719),
         WorkerError,
-        "a kernel failed and the device's memory is lost to this process: go on from the last snapshot "
+        "a kernel failed and this process has lost the device's memory: continue from the last snapshot "
         "(--resume); CUDA_LAUNCH_BLOCKING=1 and graphs = false show where",
     ),
     (
         (98, 200, 209, 218, 300),
         PlanError,
-        "a kernel was not compiled for this device: remove the cache of kernels",
+        "a kernel was not compiled for this device: delete the cache of kernels",
     ),
     (
         (9, 701, 720),
         PlanError,
-        "a kernel asks for more than this device has: leave the plugin out there",
+        "a kernel needs more than this device has: do not use the plugin on it",
     ),
 )
 """CUDA's errors (cudaError_t), what each is here, and what to do about it."""
@@ -95,7 +95,7 @@ def old_cupy(version: str) -> str:
     if not digits or digits >= OLDEST_CUPY:
         return ""
     oldest = ".".join(map(str, OLDEST_CUPY))
-    return f"{version} is here, with which a step may wait for ever (valid: {oldest} or newer)"
+    return f"{version} is installed, with which a step may hang (valid: {oldest} or newer)"
 
 
 def unknown_device(capability: int, known: Sequence[int] = ()) -> tuple[str, str]:
@@ -103,7 +103,7 @@ def unknown_device(capability: int, known: Sequence[int] = ()) -> tuple[str, str
     what to do; ``known`` are the compute capabilities for which it does (90 is 9.0)."""
     told = f"compute capability {capability // 10}.{capability % 10} is unknown to CuPy's NVRTC"
     if known and capability < min(known):
-        told += f", which knows {min(known) // 10}.{min(known) % 10} and newer"
+        told += f", which supports {min(known) // 10}.{min(known) % 10} and newer"
     older = "pip install 'demitasse-gpu[cuda12]' instead of [cuda13] for devices before 7.5"
     return told, f"{older}; for newer ones pip install --upgrade it"
 
@@ -117,7 +117,7 @@ def no_compiler(where: str, reason: str) -> DemitasseError:
 def out_of_memory(where: str, asked: int, free: int, total: int, ours: int) -> MemoryError:
     """Device memory that is not there. All in bytes; ``ours`` is what this process's nets have."""
     return MemoryError(
-        f"{where} memory: asked for {asked:,} bytes, free are {free:,} of {total:,} ({ours:,} are this "
+        f"{where} memory: asked for {asked:,} bytes, free: {free:,} of {total:,} ({ours:,} are this "
         f"process's own); {SMALLER}"
     )
 

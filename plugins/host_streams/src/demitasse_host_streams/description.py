@@ -39,7 +39,7 @@ def engine_of(space: str, machine: Machine, options: Mapping[str, Any]) -> HostE
         level = machine.level(here[0].place.level)
         raise CompositionError(
             f"{level.location or machine.origin}: level {level.name!r}: {len(here)} workers have "
-            f"streams, and all of their tensors lie in {space!r}; give each a memory of its own: "
+            f"streams, but all of their tensors lie in {space!r}; give each its own memory: "
             f'memory = [{{ space = "host", at = "accelerator:*" }}]'
         )
     return HostEngine(space, rates.d2h, rates.h2d)
@@ -55,7 +55,7 @@ def rates_of(machine: Machine, options: Mapping[str, Any]) -> Rates:
             raise DescriptionError(unknown("option", key, UNITS, where))
         if not isinstance(value, str):
             example = "10 us" if key == "latency" else "2 GB/s"
-            raise DescriptionError(f"{where}: {key} = {value!r} (valid: a text like {example!r})")
+            raise DescriptionError(f"{where}: {key} = {value!r} (valid: a string like {example!r})")
         if value != "unlimited" or key == "latency":
             given[key] = Quantity.parse(value, unit=UNITS[key], where=f"{where}: {key} = ").value
         else:

@@ -85,7 +85,7 @@ class HostEvent:
         """When it was reached, by the link's reckoning where that was a copy's end: not when a thread
         woke to see it. Raises RuntimeError before it was."""
         if not self._item.over:
-            raise RuntimeError("an event was asked when it was reached, and it has not been yet")
+            raise RuntimeError("the time of an event was asked for before the event was reached")
         return max(self._item.ended, self._recorded)
 
     def wait(self) -> None:
@@ -286,7 +286,7 @@ def fitting(target: Any, source: Any, where: str) -> tuple[Bytes, Bytes]:
             raise ValueError(f"{where}: a copy's {role} is not contiguous ({strides}); copy whole rows")
     if target.size != source.size or target.dtype != source.dtype:
         both = f"{source.shape} of {source.dtype} to {target.shape} of {target.dtype}"
-        raise ValueError(f"{where}: a copy from {both} (valid: as many elements, of one type)")
+        raise ValueError(f"{where}: a copy from {both} (valid: as many elements, of the same type)")
     if not target.flags.writeable:
         raise ValueError(f"{where}: a copy's target, {target.shape} of {target.dtype}, is read-only")
     return target.reshape(-1).view(np.uint8), source.reshape(-1).view(np.uint8)

@@ -32,7 +32,7 @@ def machines(name: str | None, json_path: str | None) -> None:
 
     if name is not None:
         if json_path is not None:
-            raise click.UsageError("--json is of the list: leave out NAME, or --json")
+            raise click.UsageError("--json writes the list: leave out NAME, or --json")
         click.echo(find_machine(name).read_text(encoding="utf-8"), nl=False)
         return
     rows = [about(known) for known in described_machines().values()]

@@ -43,7 +43,7 @@ def peak_of(options: Mapping[str, Any]) -> float | None:
         return None
     where = f"{option_place(options, 'null', 'peak')}: peak = "
     if not isinstance(given := options["peak"], str):
-        raise DescriptionError(f"{where}{given!r} (valid: a text like '4 TFLOP/s')")
+        raise DescriptionError(f"{where}{given!r} (valid: a string like '4 TFLOP/s')")
     return Quantity.parse(given, unit="FLOP/s", where=where).value
 
 

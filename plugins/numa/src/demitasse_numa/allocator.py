@@ -116,7 +116,7 @@ class DomainAllocator:
             memory = DomainMemory(nbytes, self.domain, self._parts(nbytes), self.large_pages)
         except (OSError, OverflowError) as error:
             raise MemoryError(
-                f"{self.domain}: asked for {nbytes:,} bytes, which the system refuses: {error}"
+                f"{self.domain}: asked for {nbytes:,} bytes, but the system refuses: {error}"
             ) from error
         self.allocations += 1
         self.bytes += nbytes
@@ -178,7 +178,7 @@ def allocate_space(
         raise PlanError(f"space {space!r}: {reason}; use the space 'host'")
     if first == "hbm" and not domain.fast:
         raise CompositionError(
-            f"space {space!r}: options.numa asks for high-bandwidth memory first; {domain} has none"
+            f"space {space!r}: options.numa asks for high-bandwidth memory first, but {domain} has none"
         )
     return DomainAllocator(f"numa:{domain.index}", domain, first, large)
 

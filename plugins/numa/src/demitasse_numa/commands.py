@@ -14,24 +14,26 @@ from demitasse import write_text
 @click.command(
     "numa",
     epilog="Example: demitasse numa solver.prototxt --bandwidth",
-    help="Show the memory domains; with SOLVER, train a few iterations and show where its pages lie.",
+    help="Show the memory domains; with SOLVER, train a few iterations and show where its pages are.",
 )
 @click.argument("solver", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--hw", default="auto", show_default=True, metavar="MACHINE", help="The hardware description."
 )
 @click.option(
-    "--plugins", metavar="A,B", help="The plugins, preferred first; +A adds one, -A drops one."
+    "--plugins", metavar="A,B", help="The plugins, preferred first; +A adds one, -A leaves one out."
 )
 @click.option(
     "--iterations",
     type=click.IntRange(min=1),
     default=2,
     show_default=True,
-    help="How many are trained.",
+    help="The number of iterations.",
 )
 @click.option("--bandwidth", is_flag=True, help="Measure the bandwidth between domains.")
-@click.option("--json", "json_path", metavar="FILE", help="Write it all as JSON; - is standard output.")
+@click.option(
+    "--json", "json_path", metavar="FILE", help="Write everything as JSON; - is standard output."
+)
 def numa(
     solver: Path | None,
     hw: str,
@@ -110,8 +112,8 @@ def _trained(
     lines.append(found.line())
     if described.simulated:
         lines.append(
-            f"note: {described.origin} describes another machine: here its solvers are bound nowhere, "
-            f"nor is their memory"
+            f"note: {described.origin} describes another machine: here neither its solvers nor their "
+            f"memory are bound"
         )
     record = {**found.to_dict(), "simulated": described.simulated}
     if moved:
@@ -120,5 +122,5 @@ def _trained(
             lines.append(f"numa:{index}: {rates} written (measured by the memory controllers)")
         record["bytes"] = {str(index): list(values) for index, values in moved.items()}
     else:
-        lines.append(f"no bandwidth of the run: {there.reason}; --bandwidth measures a triad")
+        lines.append(f"the run's bandwidth is not known: {there.reason}; --bandwidth measures a triad")
     return lines, record

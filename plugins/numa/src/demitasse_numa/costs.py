@@ -27,7 +27,7 @@ def exchange(
     if memory is None or link is None or link.bandwidth is None:
         raise DescriptionError(
             f"{level.location or level.name}: level {level.name!r} needs memory.bandwidth and "
-            f"link.bandwidth to tell what an exchange between its domains takes"
+            f"link.bandwidth to predict the time of an exchange between its domains"
         )
     latency = link.latency.value if link.latency else 0.0
     remote = min(link.bandwidth.value, memory.value)

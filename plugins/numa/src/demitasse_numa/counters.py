@@ -63,7 +63,7 @@ def counters(root: Path = Path("/")) -> Counters:
     if files.own and paranoid is not None and paranoid > 0 and os.geteuid() != 0:
         return Counters(
             (),
-            f"perf_event_paranoid is {paranoid}: only root may read the controllers' counters",
+            f"perf_event_paranoid is {paranoid}: only root may read the memory controllers' counters",
             f"as root: echo 0 > /{PARANOID}",
         )
     return Counters(found)

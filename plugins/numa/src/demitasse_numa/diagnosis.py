@@ -27,7 +27,7 @@ def findings(measure: bool = False, machine: Topology | None = None) -> Iterator
         for line in str(found).splitlines():
             yield Finding("ok", "memory domain", line)
         if note:
-            yield Finding("note", "hwloc", f"{note}; the system's files serve")
+            yield Finding("note", "hwloc", f"{note}; the system's files are used instead")
     reason = pages.why_not()
     if reason is not None:
         level = "problem" if several else "note"
@@ -48,8 +48,9 @@ def _far_memory(machine: Topology) -> Iterator[Finding]:
             yield Finding(
                 "note",
                 "memory domains",
-                f"{domain} has no memory that this process may use; it takes node {domain.memory[0]}'s",
-                "allow the cpuset its memory (cpuset.mems; Slurm: --mem-bind=local)",
+                f"{domain} has no memory that this process may use, so it uses node "
+                f"{domain.memory[0]}'s",
+                "let the cpuset use its memory (cpuset.mems; Slurm: --mem-bind=local)",
             )
 
 
@@ -59,10 +60,10 @@ def _moving() -> Iterator[Finding]:
 
     for name in BINDING:
         if name in os.environ:
-            message = f"is set to {os.environ[name]!r}: OpenMP places threads itself, in whatever domain"
+            message = f"is set to {os.environ[name]!r}: OpenMP places its threads itself, in any domain"
             yield Finding("note", name, message, f"unset {name} for solvers in memory domains")
     if KernelFiles().number(BALANCING):
-        message = "the system moves pages and threads between domains by itself; bound ones stay"
+        message = "the system moves pages and threads between domains by itself, except bound ones"
         yield Finding("ok", "numa balancing", message)
 
 
@@ -77,10 +78,10 @@ def _measured(machine: Topology) -> Iterator[Finding]:
     yield Finding("ok", "pages", f"{whole:,} anonymous pages of this process: {where}")
     there = counters()
     if there.reason:
-        message = f"{there.reason}; bandwidth is what a triad measures instead"
+        message = f"{there.reason}; bandwidth is measured by a triad instead"
         yield Finding("note", "memory counters", message, there.remedy)
     else:
-        yield Finding("ok", "memory counters", f"{len(there.events)} of the memory controllers")
+        yield Finding("ok", "memory counters", f"{len(there.events)} counters of the memory controllers")
     for (here, other), rate in matrix(machine).items():
         kind = "local" if here == other else "remote"
         message = f"processors of numa:{here}, memory of numa:{other}: {rate / 1e9:.1f} GB/s (measured)"

@@ -108,8 +108,8 @@ class DomainTree(GradientSync):
         if group.team is None or group.remote:
             raise CompositionError(
                 f"{where}: plugin 'numa' synchronises the domains of one machine, which are threads of "
-                f"one process; its siblings there are other processes: name a plugin that synchronises "
-                f"processes in its sync"
+                f"one process, but the siblings here are other processes: name a plugin in the sync "
+                f"that synchronises processes"
             )
         self.spread = root == "spread"
         self.team, self.index, self.size = group.team, group.index, group.team.size
@@ -259,5 +259,5 @@ def _depth(tree: Tree, index: int) -> int:
 def _whole(group: Group, key: str, default: int, where: str) -> int:
     value = group.options.get(key, default)
     if type(value) is not int or value < 1:
-        raise DescriptionError(f"{where}: sync: {key} = {value!r} (valid: a whole number from 1)")
+        raise DescriptionError(f"{where}: sync: {key} = {value!r} (valid: a whole number, 1 or more)")
     return value

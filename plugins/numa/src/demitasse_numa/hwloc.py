@@ -76,7 +76,7 @@ def _library() -> Any:
 def why_not() -> str | None:
     """The reason that hwloc is not used, or None."""
     if _library() is None:
-        return "no library of hwloc 2 is found (Debian: apt-get install libhwloc15)"
+        return "no library of hwloc 2 was found (Debian: apt-get install libhwloc15)"
     return None
 
 

@@ -42,9 +42,9 @@ def available() -> bool:
 def why_not() -> str | None:
     """The reason that memory cannot be placed here, or None."""
     if sys.platform != "linux":
-        return f"{platform.system()} has no call to place memory"
+        return f"{platform.system()} has no system call to place memory"
     if platform.machine() not in NUMBERS:
-        return f"the numbers of the calls are not known for {platform.machine()}"
+        return f"the numbers of these system calls are not known for {platform.machine()}"
     block = mmap.mmap(-1, PAGE)
     block[0] = 1
     address = ctypes.addressof(ctypes.c_char.from_buffer(block))

@@ -80,8 +80,8 @@ class Topology:
             valid = ", ".join(f"numa:{each.index}" for each in every)
             raise CompositionError(
                 f"space 'numa:{index}': this process may use {len(every)} memory "
-                f"domain{'s' if len(every) != 1 else ''} (valid: {valid}); a description with more of "
-                f"them is another machine's: without a fingerprint it is simulated"
+                f"domain{'s' if len(every) != 1 else ''} (valid: {valid}); a description with more "
+                f"belongs to another machine: without a fingerprint it is simulated"
             )
         return every[index]
 

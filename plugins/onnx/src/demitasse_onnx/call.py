@@ -61,12 +61,12 @@ class Operands:
         numbers."""
         value = self.values[position] if position < len(self.values) else None
         if value is None:
-            raise ValueError(f"input {position} is left out; it is needed")
+            raise ValueError(f"input {position} is left out, but it is needed")
         if isinstance(value, Tensor):
             return value
         if value.dtype.kind not in "bfiu" or not value.size:
             told = f"{value.dtype.name} of shape {value.shape}"
-            raise ValueError(f"input {position} is a constant of {told}; numbers are supported")
+            raise ValueError(f"input {position} is a constant of {told}; only numbers are supported")
         return self.fixed(f"input{position}", value.astype(np.float64))
 
     def kind(self, position: int = 0) -> str:
@@ -78,7 +78,7 @@ class Operands:
         """An input that is constant, None where it is left out. Raises ValueError if it is computed."""
         value = self.values[position] if position < len(self.values) else None
         if isinstance(value, Tensor):
-            raise ValueError(f"input {position} is computed by the net; a constant is supported")
+            raise ValueError(f"input {position} is computed by the net; only a constant is supported")
         return value
 
     def has(self, position: int) -> bool:
@@ -153,7 +153,7 @@ class Operator:
             default = self.defaults[name]
             if default is not None and _kind(value) != _kind(default):
                 told = shortened(value, quoted=True)
-                raise ValueError(f"attribute {name} is {told}; its kind is that of {default!r}")
+                raise ValueError(f"attribute {name} is {told}; it must be of the kind of {default!r}")
             given[name] = value
         return given
 
@@ -174,7 +174,7 @@ class Operator:
         made = self.expand(Operands(call, self.complete(call), values, graph, layer, learned))
         if len(made) < len(layer.tops):
             raise ValueError(
-                f"has {len(layer.tops)} outputs that others read ({', '.join(layer.tops)}); only the "
+                f"has {len(layer.tops)} outputs that are used ({', '.join(layer.tops)}); only the "
                 f"first {len(made)} can be computed"
             )
         return made
@@ -190,7 +190,7 @@ def constant_of(call: Call, position: int, what: str) -> np.ndarray:
     """Input ``position`` of a call as numbers. Raises ValueError unless it is a constant of the file."""
     value = call.operands[position] if position < len(call.operands) else None
     if not isinstance(value, np.ndarray):
-        raise ValueError(f"{what} (input {position}) must be constants of the file")
+        raise ValueError(f"{what} (input {position}) must be constants in the file")
     if value.dtype.kind != "f":
         raise ValueError(f"{what} (input {position}) are {value.dtype.name}, not real numbers")
     return value.astype(np.float32) if value.dtype.itemsize < 4 else value

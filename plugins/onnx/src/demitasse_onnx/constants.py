@@ -57,7 +57,7 @@ def made_of(
         with np.errstate(all="ignore"):
             made = _MAKERS[operator](given, {**attributes, "outputs": outputs})
     except (TypeError, IndexError, KeyError, OverflowError, MemoryError) as error:
-        raise ValueError(f"cannot be worked out for its constants: {error}") from error
+        raise ValueError(f"cannot be computed for its constants: {error}") from error
     return [np.asarray(each) for each in (made if isinstance(made, list) else [made])]
 
 
@@ -74,7 +74,9 @@ def constant(attributes: Attributes) -> np.ndarray:
             return value
         if name in kinds and not isinstance(value, str | np.ndarray):
             return np.array(value, kinds[name])
-    raise ValueError("has no value, or one of a kind that is not read (read are numbers, and lists)")
+    raise ValueError(
+        "has no value, or one of a kind that is not supported (valid: numbers, and lists of them)"
+    )
 
 
 def bounded(size: float, what: str = "constant") -> None:
@@ -174,7 +176,7 @@ def _range(arrays: Arrays, attributes: Attributes) -> np.ndarray:
 
 def _cast(arrays: Arrays, attributes: Attributes) -> np.ndarray:
     if attributes["to"] not in CASTS:
-        raise ValueError(f"to {attributes['to']} is no type of numbers that is read")
+        raise ValueError(f"to {attributes['to']} is not a supported type of numbers")
     return arrays[0].astype(CASTS[attributes["to"]])
 
 
@@ -288,7 +290,7 @@ def _scattered_slices(arrays: Arrays, attributes: Attributes) -> np.ndarray:
 
 def _only_put(attributes: Attributes) -> None:
     if attributes.get("reduction", "none") != "none":
-        raise ValueError(f"reduction {attributes['reduction']!r} is not read, only none")
+        raise ValueError(f"reduction {attributes['reduction']!r} is not supported, only none")
 
 
 def _not_zero(arrays: Arrays, attributes: Attributes) -> np.ndarray:
@@ -320,7 +322,7 @@ def _dequantized(arrays: Arrays, attributes: Attributes) -> np.ndarray:
     data, scale = arrays[:2]
     zero = arrays[2] if len(arrays) > 2 and arrays[2].size else np.zeros_like(scale, data.dtype)
     if attributes.get("block_size"):
-        raise ValueError("blocks of one scale each are not read")
+        raise ValueError("blocks of one scale each are not supported")
     along = _along(scale, data.ndim, attributes.get("axis", 1))
     shifted = data.astype(np.int64) - zero.astype(np.int64).reshape(along)
     return (shifted.astype(scale.dtype) * scale.reshape(along)).astype(scale.dtype)

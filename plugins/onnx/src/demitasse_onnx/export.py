@@ -51,14 +51,14 @@ def export_onnx(
     does, to the rounding of its kernels: what ONNX has no exact words for is refused. Raises ModelError.
     """
     if not OPSETS[0] <= opset <= OPSETS[1]:
-        raise ModelError(f"opset {opset} is not written (valid: {OPSETS[0]} to {OPSETS[1]})")
+        raise ModelError(f"opset {opset} cannot be written (valid: {OPSETS[0]} to {OPSETS[1]})")
     net = runtime.net(net_path, weights=weights, phase="test", retain="all", overrides=overrides)
     try:
         if net.graph.feeds:
             layers = ", ".join(repr(feed.layer) for feed in net.graph.feeds)
             raise ModelError(
-                f"{net_path}: the net reads its samples itself (layer {layers}), which an ONNX model "
-                f"cannot; export its deploy net, whose inputs are given"
+                f"{net_path}: the net reads its own samples (layer {layers}), which an ONNX model "
+                f"cannot do; export its deploy net, which takes them as input"
             )
         if input_shapes:
             net.forward(**_blank(net.graph, input_shapes, net_path))
@@ -84,7 +84,7 @@ def convert_to_onnx(
     ``upgraded`` and ``notes``."""
     path = export_onnx(runtime, source, target, weights=weights)
     own = bool(weights) or Path(source).suffix == ".onnx"  # a model has its numbers with it
-    notes = [] if own else ["no weights were given: it has those that its fillers draw"]
+    notes = [] if own else ["no weights were given: the model has those that the net's fillers draw"]
     layers = len(runtime.read(path).net("test").layers)
     return {"kind": "net", "layers": layers, "upgraded": False, "notes": notes}
 
@@ -302,8 +302,9 @@ def _write_whole(path: Path, model: onnx.ModelProto) -> None:
         raise ModelError(f"{path}: the model is too large for one file: {error}") from error
     if len(data) > LARGEST_FILE:
         raise ModelError(
-            f"{path}: the model is too large for one file: {len(data):,} bytes of {LARGEST_FILE:,}, "
-            f"beyond which ONNX keeps numbers beside it, in a form that is read here but not written"
+            f"{path}: the model is too large for one file: {len(data):,} bytes, at most "
+            f"{LARGEST_FILE:,}; "
+            f"ONNX keeps larger models' numbers in other files, which can be read here but not written"
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ def without_functions(model: onnx.ModelProto, opset: int, path: Path) -> onnx.Mo
             model = inliner.inline_local_functions(model)
         except _REFUSED as error:
             told = " ".join(str(error).split())
-            raise ModelError(f"{path}: its own functions cannot be put in place: {told}") from error
+            raise ModelError(f"{path}: its own functions cannot be inlined: {told}") from error
     others = {node.op_type for node in model.graph.node if node.domain in ("", "ai.onnx")} - READ
     # Releases of onnx before 1.20 put a model's own functions in place only.
     selected = getattr(inliner, "inline_selected_functions", None)

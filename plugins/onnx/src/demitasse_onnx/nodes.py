@@ -141,7 +141,7 @@ class Nodes:
                 told = f"{shortened(repr(node.name))} ({shortened(repr(node.op_type)[1:-1])})"
                 raise ModelError(
                     f"{where}: input {shortened(repr(name))} is made by node {maker} {told}, which is "
-                    f"not before it: nodes have to be in the order of computation, without cycles"
+                    f"not before it: nodes must be in the order of computation, without cycles"
                 )
             raise ModelError(unknown("input", name, {*self._made, *self._constants}, where))
         return self._constants[name]
@@ -154,7 +154,7 @@ class Nodes:
     def _check_new(self, node: onnx.NodeProto, where: str) -> None:
         before = {*self._made, *self._constants, *self._initializers}
         if taken := {name for name in node.output if name} & before:
-            raise ModelError(f"{where}: {shortened(min(taken), quoted=True)} has been made before")
+            raise ModelError(f"{where}: {shortened(min(taken), quoted=True)} is made twice")
 
     def _layer(
         self,
@@ -257,7 +257,7 @@ def _check_known(node: onnx.NodeProto, where: str) -> None:
     """Raise ModelError for an operator that is not read."""
     ours = node.domain in _DOMAINS
     if ours and node.op_type not in READ and onnx.defs.has(node.op_type):
-        told = "; exporters write none for shapes that are fixed" if node.op_type in _FLOW else ""
+        told = "; exporters do not write it if shapes are fixed" if node.op_type in _FLOW else ""
         raise ModelError(
             f"{where}: ONNX's operator {node.op_type!r} is not supported ({len(READ)} are, {SUPPORTED})"
             f"{told}"

@@ -30,7 +30,7 @@ _HARD = {"scale": 1 / 6, "shift": 0.5}
 def _permuted(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     x, order = shapes["x"], tuple(attributes["order"])
     if sorted(order) != list(range(len(x))):
-        raise ValueError(f"{order} is no order of the {len(x)} axes of x {x}")
+        raise ValueError(f"{order} is not an order of the {len(x)} axes of x {x}")
     return (tuple(x[axis] for axis in order),)
 
 
@@ -38,8 +38,8 @@ def _resampled(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     x, places, weights, axis = shapes["x"], shapes["places"], shapes["weights"], attributes["axis"]
     if len(places) != 2 or places != weights or not 0 <= axis < len(x):
         raise ValueError(
-            f"places {places} and weights {weights} need a row alike for each result along axis {axis} "
-            f"of x {x}"
+            f"places {places} and weights {weights} need rows of the same length for each result along "
+            f"axis {axis} of x {x}"
         )
     return ((*x[:axis], places[0], *x[axis + 1 :]),)
 

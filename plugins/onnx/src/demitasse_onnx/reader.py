@@ -52,11 +52,11 @@ class OnnxReader:
         except (DecodeError, ValueError) as error:
             told = looks_like(data[:512])
             raise ModelError(
-                f"{path}: is no ONNX model, damaged, or cut off: {error}; it {told}"
+                f"{path}: is not an ONNX model, or is damaged or cut off: {error}; it {told}"
             ) from error
         if not self._model.HasField("graph") or not self._model.graph.node:
             raise ModelError(
-                f"{path}: is no ONNX model, or one without a node: it {looks_like(data[:512])}"
+                f"{path}: is not an ONNX model, or has no nodes: it {looks_like(data[:512])}"
             )
         check_texts(self._model, path)
         self._opset = self._version()
@@ -104,14 +104,14 @@ class OnnxReader:
             told = f"version {said[0]}" if said else "no version"
             only = f", only of those of {others}" if others and not said else ""
             raise ModelError(
-                f"{self._path}: says {told} of ONNX's operators (opset){only}; 1 to {newest} are known"
+                f"{self._path}: says {told} of ONNX's operators (opset){only} (valid: 1 to {newest})"
             )
         return said[0]
 
     def _initializers(self) -> dict[str, onnx.TensorProto]:
         graph = self._model.graph
         if graph.sparse_initializer:
-            raise ModelError(f"{self._path}: has sparse initializers, which are not read")
+            raise ModelError(f"{self._path}: has sparse initializers, which are not supported")
         return {tensor.name: tensor for tensor in graph.initializer}
 
     def _inputs(self, overrides: Mapping[str, Any]) -> Iterator[Layer]:
@@ -129,16 +129,19 @@ class OnnxReader:
             tensor = value.type.tensor_type
             if not value.type.HasField("tensor_type"):
                 told = (value.type.WhichOneof("value") or "value of no").replace("_", " ")
-                raise ModelError(f"{where}: is of {told}; arrays of numbers (tensors) are supported")
+                raise ModelError(
+                    f"{where}: is of {told}; only arrays of numbers (tensors) are supported"
+                )
             if tensor.elem_type not in NUMBERS:
                 raise ModelError(
-                    f"{where}: has elements of type {type_name(tensor.elem_type)}; numbers are supported"
+                    f"{where}: has elements of type {type_name(tensor.elem_type)}; only numbers are "
+                    f"supported"
                 )
             if not tensor.HasField("shape") and name not in shapes:
                 raise ModelError(f"{where}: has no shape; give one as the override 'input.{name}'")
             shape = self._shape(shapes[name], where) if name in shapes else _declared(tensor.shape)
             if any(extent < 1 for extent in shape) or math.prod(shape) > LARGEST:
-                raise ModelError(f"{where}: its shape {shape} is not of 1 to {LARGEST} elements")
+                raise ModelError(f"{where}: its shape {shape} does not have 1 to {LARGEST} elements")
             if len(shape) > MOST_AXES:
                 raise ModelError(f"{where}: its shape has {len(shape)} axes, more than {MOST_AXES}")
             first = tensor.shape.dim[0] if name not in shapes and shape else None
@@ -152,7 +155,7 @@ class OnnxReader:
         try:
             return tuple(int(part) for part in parts)
         except (TypeError, ValueError) as error:
-            raise ModelError(f"{where}: {given!r} is no shape, as 1,3,224,224 is") from error
+            raise ModelError(f"{where}: {given!r} is not a shape (valid: like 1,3,224,224)") from error
 
     def _hint(self, overrides: Mapping[str, Any]) -> str:
         """What to do where an input's open extents, which are 1, are too small for a layer."""
@@ -163,8 +166,8 @@ class OnnxReader:
             ):
                 shape = ",".join(str(d.dim_value or d.dim_param or "?") for d in dims)
                 return (
-                    f" (input {value.name!r} is {shape}, its open extents taken as 1: set them by the "
-                    f"override input.{value.name})"
+                    f" (input {value.name!r} is {shape}, with its open extents set to 1: set them by "
+                    f"the override input.{value.name})"
                 )
         return ""
 

@@ -17,8 +17,8 @@ def refused(path: Path) -> str | None:
     except (OSError, zipfile.BadZipFile):
         return None  # whoever reads such files says what is wrong
     return (
-        f"{path}: a file of PyTorch's is pickled, and to read it is to run what it says; load it there, "
-        f"have torch.onnx.export write the net with its weights, and give that .onnx file"
+        f"{path}: a PyTorch file is a pickle, and reading one runs the code in it; load it in PyTorch, "
+        f"write the net and its weights with torch.onnx.export, and give that .onnx file"
     )
 
 

@@ -39,7 +39,9 @@ def onnx_solver(
     if loss not in LOSSES:
         raise ModelError(unknown("loss", loss, LOSSES, str(model)))
     if batch < 1 or iterations < 0:
-        raise ModelError(f"{model}: batch {batch} and iterations {iterations}: whole numbers from 1 on")
+        raise ModelError(
+            f"{model}: batch {batch} and iterations {iterations} must be whole numbers, 1 or more"
+        )
     net = runtime.read(model).net("train", overrides)
     net = _with_loss(net, str(model), batch, loss, output, label)
     return Solver(
@@ -82,5 +84,5 @@ def _with_loss(
 
 def _operator(layer: Layer, where: str) -> str:
     if not isinstance(layer.parameters, Call):
-        raise ModelError(f"{where}: is no ONNX model; a solver's own file says how others are trained")
+        raise ModelError(f"{where}: is not an ONNX model; other nets are trained by a solver file")
     return layer.parameters.operator

@@ -59,7 +59,7 @@ def array(tensor: onnx.TensorProto, path: Path, what: str) -> np.ndarray:
     where = f"{path}: {what}"
     if tensor.data_type not in _TYPES:
         raise ModelError(
-            f"{where}: its elements are of type {type_name(tensor.data_type)}; read are {_KNOWN}"
+            f"{where}: its elements are of type {type_name(tensor.data_type)} (supported: {_KNOWN})"
         )
     kind, field = _TYPES[tensor.data_type]
     shape = tuple(tensor.dims)
@@ -68,7 +68,10 @@ def array(tensor: onnx.TensorProto, path: Path, what: str) -> np.ndarray:
     if len(shape) > MOST_AXES:
         raise ModelError(f"{where}: its shape has {len(shape)} axes, more than {MOST_AXES}")
     if 0 in shape and math.prod(max(extent, 1) for extent in shape) > LARGEST:
-        raise ModelError(f"{where}: its shape is {shape}, which is empty and endless")
+        raise ModelError(
+            f"{where}: its shape is {shape}, which is empty, but larger than any blob in its other "
+            f"extents"
+        )
     count, dtype = math.prod(shape), np.dtype(kind)
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         data = _external(tensor, path, where, count * dtype.itemsize)
@@ -110,18 +113,18 @@ def _external(tensor: onnx.TensorProto, path: Path, where: str, size: int) -> by
         inside = location != "" and file != folder and file.is_relative_to(folder)
         start, length = int(given.get("offset", "0")), int(given.get("length", str(size)))
     except (ValueError, OSError) as error:
-        raise ModelError(f"{where}: its external data is not described well: {error}") from error
+        raise ModelError(f"{where}: the description of its external data is wrong: {error}") from error
     if not inside or Path(location).is_absolute():
         raise ModelError(
-            f"{where}: its data is in {location!r}, which is not in the model's folder; nothing else "
-            f"is read"
+            f"{where}: its data is in {location!r}, outside the model's folder; only files in that "
+            f"folder are read"
         )
     try:
         held = file.stat().st_size
         if start < 0 or length != size or start + length > held:
             raise ModelError(
-                f"{where}: needs {size} bytes; its file {location!r} of {held} bytes is said to have "
-                f"{length} from {start} on"
+                f"{where}: needs {size} bytes, but its file {location!r} of {held} bytes is said to "
+                f"have {length} from {start} on"
             )
         with file.open("rb") as stream:
             stream.seek(start)
@@ -151,6 +154,6 @@ def attribute(given: onnx.AttributeProto, path: Path, what: str) -> Any:
     if given.type == kinds.INTS:
         return tuple(int(value) for value in given.ints)
     raise ModelError(
-        f"{path}: {what}: attribute {given.name!r} is of a kind that is not read "
-        f"(read are numbers, texts, lists of them, and arrays)"
+        f"{path}: {what}: attribute {given.name!r} is of a kind that is not supported "
+        f"(valid: numbers, strings, lists of them, and arrays)"
     )

@@ -158,7 +158,7 @@ def _batch_norm(out: Exporter, node: Node) -> None:
     ):
         value = np.full(x.shape[1:2], default, np.float32) if tensor is None else out.value(tensor)
         if value is None:
-            raise ValueError(f"its {name} is computed by the net; a learned one is supported")
+            raise ValueError(f"its {name} is computed by the net; only a learned one is supported")
         learned[name] = value
     count = float(learned.pop("factor").reshape(-1)[0])
     share = np.float32(1 / count if count else 0.0)
@@ -340,7 +340,7 @@ def _total(before: str | None) -> Word:
 
 def _largest(out: Exporter, node: Node) -> None:
     if node.attributes["count"] != 1 or node.attributes["give"] != "places":
-        raise ValueError("only the place of the one largest has a form in ONNX here")
+        raise ValueError("only the place of the single largest has a form in ONNX here")
     places: dict[str, Any] = {"axis": node.attributes["axis"], "keepdims": 1, "select_last_index": 1}
     out.emit(node, "Cast", [out.emit(node, "ArgMax", [_x(out, node)], **places)], last=True, to=1)
 
@@ -356,7 +356,7 @@ def _resampled(out: Exporter, node: Node) -> None:
     axis, rank = node.attributes["axis"], len(x.shape)
     where, factors = out.value(places), out.value(weights)
     if where is None or factors is None:
-        raise ValueError("its places and weights are computed by the net; constants are supported")
+        raise ValueError("its places and weights are computed by the net; only constants are supported")
     taps, made = where.shape[1], ""
     for k in range(taps):
         index = out.constant(f"{node.layer}.places{k}", where[:, k].astype(np.int64))

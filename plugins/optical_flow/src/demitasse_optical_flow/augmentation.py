@@ -33,25 +33,25 @@ class DataAugmentation(FlowLayer):
         trains = message.phase == 0 if message.HasField("phase") else graph.phase == "train"
         if len(bottoms) > 1 or len(layer.tops) > 1:
             raise ValueError(
-                "takes or gives what another layer draws at random, which is not served: give one "
+                "takes or gives what another layer draws at random, which is not supported: give one "
                 "bottom and one top"
             )
         drawn = [field.name for field, _ in about.ListFields() if field.message_type is not None]
         if drawn and cuts and (trains or about.augment_during_test):
             raise ValueError(
-                f"augmentation_param {{ {drawn[0]} }} changes images at random, which is not served: "
-                f"leave out what is drawn, or train on images that were changed before"
+                f"augmentation_param {{ {drawn[0]} }} changes images at random, which is not supported: "
+                f"leave out the random parts, or train on images that were changed before"
             )
         if cuts:
             for axis, size in ((2, about.crop_height), (3, about.crop_width)):
                 if not 1 <= size <= x.shape[axis]:
-                    raise ValueError(f"a crop of {size} is not from 1 to the {x.shape[axis]} of {x!r}")
+                    raise ValueError(f"a crop of {size} must be from 1 to the {x.shape[axis]} of {x!r}")
                 x = resampled(layer, graph, x, axis, _middle(x.shape[axis], size))
         if about.recompute_mean:
             return [self._less_kept_mean(layer, about, trains, x, graph)]
         if len(about.mean) == 3 and not about.mean_per_pixel:
             if x.shape[1] != 3:
-                raise ValueError(f"3 means are not for the {x.shape[1]} channels of {x!r}")
+                raise ValueError(f"3 means do not fit the {x.shape[1]} channels of {x!r}")
             shift = np.array([-decimal(each) for each in about.mean])
             return [_shifted(graph, x, graph.constant(f"{layer.name}.mean", shift), layer)]
         return [x]
@@ -62,13 +62,13 @@ class DataAugmentation(FlowLayer):
         if trains:
             raise ValueError(
                 f"augmentation_param {{ recompute_mean: {about.recompute_mean} }} takes the mean of the "
-                f"first batches, which is not served in training: give mean, three numbers, and "
+                f"first batches, which is not supported in training: give mean, three numbers, and "
                 f"mean_per_pixel: false"
             )
         if about.mean_per_pixel:
             raise ValueError(
-                "augmentation_param { mean_per_pixel } is true, as it is where it is not given: of the "
-                "mean that weights have only that of each channel is served; write mean_per_pixel: false"
+                "augmentation_param { mean_per_pixel } is true, its default, but of the mean in the "
+                "weights only that of each channel is supported; write mean_per_pixel: false"
             )
         shapes = ((1, 1, 1, 1), (1, x.shape[1], 1, 1), (1, x.shape[1], 1, 1))
         *_, mean = (

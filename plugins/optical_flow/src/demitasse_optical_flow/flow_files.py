@@ -32,11 +32,13 @@ def read_flow(path: Path) -> np.ndarray:
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
     if data[:4] != TAG:
-        raise DataError(f"{path}: is no .flo file, which begins with PIEH; it {looks_like(data[:4096])}")
+        raise DataError(
+            f"{path}: is not a .flo file, which begins with PIEH; it {looks_like(data[:4096])}"
+        )
     width, height = struct.unpack("<ii", data[4:12]) if len(data) >= 12 else (0, 0)
     if min(width, height) < 1 or len(data) != 12 + 8 * width * height:
         raise DataError(
-            f"{path}: has {len(data):,} bytes, where {width} x {height} pixels have "
+            f"{path}: has {len(data):,} bytes, but {width} x {height} pixels take "
             f"{12 + 8 * width * height:,}: it is damaged or cut off"
         )
     flow = np.moveaxis(np.frombuffer(data, "<f4", offset=12).reshape(height, width, 2), 2, 0)
@@ -49,7 +51,9 @@ def write_flow(path: Path, flow: Any) -> None:
     of another kind: a stranger's net is not to overwrite it."""
     try:
         if is_there(path) and not (is_file(path) and path.read_bytes()[:4] in (b"", TAG)):
-            raise DataError(f"{path}: is there and is no .flo file, whose place alone FLOWriter takes")
+            raise DataError(
+                f"{path}: exists and is not a .flo file; FLOWriter overwrites .flo files only"
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary, Path(temporary).open("wb") as file:
             file.write(TAG + struct.pack("<ii", flow.shape[2], flow.shape[1]))

@@ -30,7 +30,7 @@ class Correlation(FlowLayer):
         about, (a, b) = message.correlation_param, bottoms
         check_image(a)
         if a.shape != b.shape:
-            raise ValueError(f"its bottoms {a!r} and {b!r} do not have one shape")
+            raise ValueError(f"its bottoms {a!r} and {b!r} do not have the same shape")
         for field in ("kernel_size", "max_displacement"):
             if not about.HasField(field):
                 raise ValueError(f"correlation_param {{ {field} }} is not given")
@@ -38,7 +38,7 @@ class Correlation(FlowLayer):
             raise ValueError(f"kernel_size {about.kernel_size} has no middle: it must be odd")
         for field in ("stride_1", "stride_2"):
             if getattr(about, field) < 1:
-                raise ValueError(f"correlation_param {{ {field} }} is 0; 1 or more")
+                raise ValueError(f"correlation_param {{ {field} }} is 0; it must be 1 or more")
         across = self._across(about)
         down = self._down(about, across)
         # Rows are neither padded nor left out where there are no displacements among them.
@@ -70,7 +70,7 @@ class Correlation(FlowLayer):
 
     def _across(self, about: Any) -> tuple[int, ...]:
         if about.single_direction:
-            raise ValueError("single_direction is Correlation1D's")
+            raise ValueError("single_direction belongs to Correlation1D")
         return _displacements(about)
 
     def _down(self, about: Any, across: tuple[int, ...]) -> tuple[int, ...]:
@@ -169,11 +169,11 @@ class Mean(FlowLayer):
 
         about = message.mean_param
         if len(layer.tops) != len(bottoms):
-            raise ValueError(f"has {len(layer.tops)} tops for {len(bottoms)} bottoms; one for each")
+            raise ValueError(f"has {len(layer.tops)} tops for {len(bottoms)} bottoms; give one for each")
         if not about.HasField("operation"):
-            raise ValueError("mean_param { operation } is not given: ADD or SUBTRACT")
+            raise ValueError("mean_param { operation } is not given (valid: ADD, SUBTRACT)")
         if about.HasField("file"):
-            raise ValueError("mean_param { file } is not served; give the channels' means by value")
+            raise ValueError("mean_param { file } is not supported; give the channels' means by value")
         if not about.value:
             raise ValueError(
                 "mean_param { value } is not given: a mean for each channel, or one for all"
@@ -185,7 +185,7 @@ class Mean(FlowLayer):
         for number, x in enumerate(bottoms):
             check_image(x)
             if x.shape[1] % len(means):
-                raise ValueError(f"{len(means)} means are not for the {x.shape[1]} channels of {x!r}")
+                raise ValueError(f"{len(means)} means do not fit the {x.shape[1]} channels of {x!r}")
             shift = np.tile(np.array(means), x.shape[1] // len(means))
             factor = np.full(x.shape[1], before * after)
             made.append(
@@ -224,15 +224,13 @@ class LpqLoss(FlowLayer):
             starts = [0]
         if not starts or not len(starts) == len(p) == len(q):
             raise ValueError(
-                f"has {len(starts)} pq_episode_starts_at_iter, {len(p)} p and {len(q)} q; as many of "
-                f"each"
+                f"has {len(starts)} pq_episode_starts_at_iter, {len(p)} p and {len(q)} q; give as "
+                f"many of each"
             )
         if starts[0] != 0 or any(a >= b for a, b in itertools.pairwise(starts)):
-            raise ValueError(
-                f"pq_episode_starts_at_iter {', '.join(map(str, starts))} do not rise from 0 on"
-            )
+            raise ValueError(f"pq_episode_starts_at_iter {', '.join(map(str, starts))} must rise from 0")
         if min(*p, *q) <= 0:
-            raise ValueError("p and q are powers above 0")
+            raise ValueError("p and q must be powers above 0")
         given = {
             "starts": tuple(starts),
             "p": tuple(p),

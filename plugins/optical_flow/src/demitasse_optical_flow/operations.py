@@ -47,7 +47,9 @@ _LPQ = {
 def _volume(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     a, b, size = shapes["a"], shapes["b"], tuple(attributes["size"])
     if len(a) != 4 or a != b:
-        raise ValueError(f"a {a} and b {b} are not samples x channels x rows x columns of one shape")
+        raise ValueError(
+            f"a {a} and b {b} are not samples x channels x rows x columns of the same shape"
+        )
     if attributes["kernel"] < 1 or attributes["stride"] < 1 or min(size) < 1:
         raise ValueError(
             f"kernel {attributes['kernel']}, stride {attributes['stride']} and size {size} are not all "
@@ -70,7 +72,8 @@ def _warped(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     x, flow = shapes["x"], shapes["flow"]
     if len(x) != 4 or flow != (x[0], 2, *x[2:]):
         raise ValueError(
-            f"flow {flow} has not two channels, across and down, for each sample and pixel of x {x}"
+            f"flow {flow} does not have two channels, across and down, for each sample and pixel of x "
+            f"{x}"
         )
     return (x,)
 
@@ -80,7 +83,7 @@ def _downsampled(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     if len(x) != 4 or min(size) < 2:
         raise ValueError(
             f"x {x} is not samples x channels x rows x columns, or a size of {size} has a side below 2, "
-            f"of which both ends cannot be the image's"
+            f"which cannot have both ends of the image"
         )
     return ((*x[:2], *size),)
 
@@ -95,7 +98,7 @@ def _channels(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
 def _loss(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     a, b = shapes["a"], shapes["b"]
     if len(a) < 2 or (b is not None and b != a):
-        raise ValueError(f"a {a} and b {b} are not samples x channels x places of one shape")
+        raise ValueError(f"a {a} and b {b} are not samples x channels x places of the same shape")
     return ((),)
 
 

@@ -40,8 +40,8 @@ class Pairs:
         self.path, self._shuffle, self._seed = Path(spec.source), spec.shuffle, spec.seed
         if spec.options.get("crop"):
             raise DataError(
-                f"{self.path}: crop_size would cut images and not their flows; leave it out, or crop "
-                f"files"
+                f"{self.path}: crop_size would crop images but not their flows; leave it out, or crop "
+                f"the files"
             )
         lines = self.path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
         self._names: list[tuple[str, str, str]] = []
@@ -76,7 +76,7 @@ class Pairs:
         for path, image in zip((first, second), images, strict=True):
             if image.shape[1:] != label.shape[1:]:
                 sides = " and ".join("{} x {}".format(*each.shape[1:]) for each in (image, label))
-                raise DataError(f"{path}: it and its flow {flow} have {sides} pixels, not as many")
+                raise DataError(f"{path}: it and its flow {flow} have different sizes, {sides} pixels")
         return np.concatenate(images), label
 
     def _found(self, name: str) -> Path:
@@ -111,7 +111,7 @@ class PairStream:
                 if array.shape != self._source.fields[name].shape:
                     raise DataError(
                         f"{self._source.path}:{number + 1}: its {name} is {array.shape}, not "
-                        f"{self._source.fields[name].shape} as the first line's"
+                        f"{self._source.fields[name].shape} like the first line's"
                     )
                 if name in out:
                     out[name][place] = array
@@ -139,5 +139,5 @@ def _decoded(path: Path) -> np.ndarray:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
     image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
     if image is None:
-        raise DataError(f"{path}: is no image that OpenCV can decode")
+        raise DataError(f"{path}: is not an image that OpenCV can decode")
     return np.moveaxis(np.asarray(image), 2, 0)

@@ -36,7 +36,8 @@ class Resample(FlowLayer):
         kind = about.ResampleType.Name(about.type)
         if kind == "AREA":
             raise ValueError(
-                "resample_param { type: AREA } is not served, nor in the fork; LINEAR is near"
+                "resample_param { type: AREA } is not supported here or in the fork; LINEAR is close to "
+                "it"
             )
         sizes = _sizes(bottoms, (about.height, about.width), "resample_param { width height }")
         steps = [_ratio(extent, size) for extent, size in zip(x.shape[2:], sizes, strict=True)]
@@ -96,7 +97,7 @@ class Accum(FlowLayer):
             least = (about.top_height, about.top_width)
             if about.HasField("size_divisible_by"):
                 if about.size_divisible_by < 1:
-                    raise ValueError("accum_param { size_divisible_by } is 0; 1 or more")
+                    raise ValueError("accum_param { size_divisible_by } is 0; it must be 1 or more")
                 least = tuple(
                     math.ceil(extent / about.size_divisible_by) * about.size_divisible_by
                     for extent in (rows, columns)

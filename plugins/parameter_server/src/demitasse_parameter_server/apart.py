@@ -35,14 +35,14 @@ class ApartServer(Sharded):
         peers = group.processes
         if not isinstance(peers, Expendable):
             raise CompositionError(
-                f"{where}: model = {options.model!r} needs processes that a run can go on without, not "
-                f"those of {type(peers).__name__}; add the plugin 'allreduce', or say "
+                f"{where}: model = {options.model!r} needs processes that a run can lose, not those of "
+                f"{type(peers).__name__}; add the plugin 'allreduce', or set "
                 f'model = "bsp"'
             )
         if peers.lost:
             raise WorkerError(
-                f"{where}: {'; '.join(peers.lost.values())}: a share of each batch would be nobody's; "
-                f"start as many processes anew and go on from the last snapshot"
+                f"{where}: {'; '.join(peers.lost.values())}: nobody would train a share of each batch; "
+                f"start as many processes again and resume from the last snapshot"
             )
         super().__init__(group, options, where, BUCKET_BYTES)
         self._peers: Expendable = peers
@@ -141,8 +141,8 @@ class ApartServer(Sharded):
     def total(self, mine: Any, total: Any) -> Work | None:
         """Raises CompositionError: no server has whole gradients."""
         raise CompositionError(
-            f"{self._where}: clipping and LARS need the size of whole gradients, and with model = "
-            f"{self.options.model!r} across processes each server has those of its shard; say "
+            f"{self._where}: clipping and LARS need the size of whole gradients, but with model = "
+            f"{self.options.model!r} across processes each server has only its shard's; set "
             f'model = "bsp"'
         )
 

@@ -45,7 +45,7 @@ class BulkServer(ThreadServer):
         super().__init__(group, team, options)
         self.bucket_bytes = options.bucket_bytes or BUCKET_BYTES
         self.notes = (
-            f"BSP: {self.size} workers with one copy of the parameters, each sums and updates its slice"
+            f"BSP: {self.size} workers with one copy of the parameters; each sums and updates its slice"
             if self.size > 1
             else "BSP: one worker, which updates all parameters",
         )

@@ -12,8 +12,8 @@ import click
 @click.command(
     "workers",
     epilog="Example: demitasse workers solver.prototxt --output best.toml",
-    help="Try how many workers train SOLVER's net quickest here, each with its part of the cores. What "
-    "was found is remembered for the machine and the net.",
+    help="Find the number of workers that trains SOLVER's net fastest here, each with its share of the "
+    "cores. The result is remembered for the machine and the net.",
 )
 @click.argument("solver", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
@@ -21,10 +21,12 @@ import click
 )
 @click.option("--plugins", metavar="A,B", help="The plugins, preferred first.")
 @click.option("--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True,
-              help="How long each number of workers is measured.")  # fmt: skip
-@click.option("--again", is_flag=True, help="Try though trials are remembered.")
-@click.option("--output", metavar="FILE", help="Write the best as a description for --hw.")
-@click.option("--json", "json_path", metavar="FILE", help="Write trials as JSON; - is standard output.")
+              help="How long to measure each number of workers.")  # fmt: skip
+@click.option("--again", is_flag=True, help="Measure again, even if results are remembered.")
+@click.option("--output", metavar="FILE", help="Write the best as a machine description for --hw.")
+@click.option(
+    "--json", "json_path", metavar="FILE", help="Write the trials as JSON; - is standard output."
+)
 def workers(
     solver: Path,
     hw: str,
@@ -44,8 +46,8 @@ def workers(
     trials.check_free(machine, machine.origin)
     if machine.simulated:
         raise CompositionError(
-            f"{machine.origin}: describes another machine than this one, on which workers are tried; "
-            f'leave --hw out, or say fingerprint = "any" there'
+            f"{machine.origin}: describes another machine, but workers are tried on this one; "
+            f'leave --hw out, or set fingerprint = "any" there'
         )
     with compose(machine, list(dict.fromkeys([*names, "parameter_server"]))) as runtime:
         record = runtime.read(solver).solver()

@@ -64,7 +64,7 @@ class ForeseenServer(GradientSync):
         """How many do. Raises DescriptionError for more servers than that."""
         if self.options.servers > ranks > 1:
             raise DescriptionError(
-                f"{self._where}: sync: servers = {self.options.servers}, and the run has {ranks} "
+                f"{self._where}: sync: servers = {self.options.servers}, but the run has {ranks} "
                 f"processes; each server is one of them"
             )
         self.ranks = ranks
@@ -84,7 +84,7 @@ class ForeseenServer(GradientSync):
     def bind(self, memory: FlatMemory) -> None:
         """Raises CompositionError: the other processes are not there."""
         raise CompositionError(
-            "plugin 'parameter_server' only predicts what this takes: its processes are described"
+            "plugin 'parameter_server' only predicts the time here: its processes are described"
         )
 
     def owned(self, span: Span) -> Span:

@@ -33,17 +33,17 @@ def server_of(group: Group) -> GradientSync:
     if group.team is None or group.remote:
         raise CompositionError(
             f"{where}: levels {', '.join(group.levels)} have both processes and threads to synchronise; "
-            f"give the level of processes its sync, and that of threads one of its own"
+            f"give the level of processes its own sync, and that of threads another"
         )
     if len(options.delay) > group.team.size:
         raise DescriptionError(
-            f"{where}: sync: delay has {len(options.delay)} numbers, and the level {group.team.size} "
-            f"workers"
+            f"{where}: sync: delay has {len(options.delay)} numbers, but the level has "
+            f"{group.team.size} workers"
         )
     if "servers" in group.options and group.team.size > 1:
         raise DescriptionError(
-            f"{where}: sync: servers is how many processes hold a shard; the workers here are threads "
-            f"of one process, and each serves a slice"
+            f"{where}: sync: servers is the number of processes that hold a shard, but the workers here "
+            f"are threads of one process, and each serves a slice; leave servers out"
         )
     if options.model == "bsp":
         from demitasse_parameter_server.bulk import BulkServer
@@ -61,20 +61,20 @@ def _across(group: Group, options: Options, where: str) -> GradientSync:
     bulk, size = options.model == "bsp", group.processes.size
     if bulk and options.delay:
         raise CompositionError(
-            f'{where}: sync: delay across processes is for model = "ssp" and "asp"; under "bsp" hold up '
-            f"the threads of one process"
+            f'{where}: sync: delay across processes is for model = "ssp" and "asp"; with "bsp" it '
+            f"can delay only the threads of one process"
         )
     if not bulk:
         check_alone(group, options.model, where)
     if len(options.delay) > size > 1:
         raise DescriptionError(
-            f"{where}: sync: delay has {len(options.delay)} numbers, and the run {size} processes"
+            f"{where}: sync: delay has {len(options.delay)} numbers, but the run has {size} processes"
         )
     if size == 1:
         return AloneServer(group, options)
     if options.servers > group.processes.size:
         raise DescriptionError(
-            f"{where}: sync: servers = {options.servers}, and the run has {group.processes.size} "
+            f"{where}: sync: servers = {options.servers}, but the run has {group.processes.size} "
             f"processes; each server is one of them"
         )
     if bulk:
@@ -154,8 +154,8 @@ def check_alone(group: Group, model: str, where: str) -> None:
         several = any(level.count > 1 or level.workers == "mpi" for level in levels)
         if names != group.levels and several:
             raise CompositionError(
-                f"{where}: with model = {model!r} each worker is at an iteration of its own, and level "
-                f'{names[-1]!r} has all of its siblings at the same; say model = "bsp" here'
+                f"{where}: with model = {model!r} each worker is at its own iteration, but level "
+                f'{names[-1]!r} keeps all of its siblings at the same one; set model = "bsp" here'
             )
 
 

@@ -154,7 +154,7 @@ class Keeper:
             self.progress.drop(rank)
             if self.rank == 0:
                 log.warning(
-                    "%s: dropped; %d of %d processes go on, without its share of each batch",
+                    "%s: dropped; %d of %d processes continue, without its share of each batch",
                     self._lost[rank],
                     len(self._guests),
                     self.size,
@@ -172,8 +172,8 @@ class Keeper:
             room = self.memory.gradients[part]
             if numbers.size != room.size:
                 raise WorkerError(
-                    f"rank {guest.rank} pushed {numbers.size} gradients of bucket {header.bucket}, of "
-                    f"which shard {self.rank} has {room.size}"
+                    f"rank {guest.rank} pushed {numbers.size} gradients of bucket {header.bucket}, but "
+                    f"shard {self.rank} has {room.size} of them"
                 )
             np.copyto(room, numbers)
             for name, number in header.numbers.items():
@@ -183,7 +183,7 @@ class Keeper:
         else:
             raise WorkerError(
                 f"rank {guest.rank} sent a message of kind {header.kind!r} for bucket {header.bucket}, "
-                f"which shard {self.rank} knows nothing of"
+                f"which shard {self.rank} does not know"
             )
 
     def _give(self, guest: Guest, iteration: int) -> None:

@@ -86,14 +86,14 @@ class Header:
         try:
             return cls.unpacked(body)
         except (ValueError, TypeError, msgpack.UnpackException) as error:
-            raise WorkerError(f"rank {source} sent what is no header: {error}") from error
+            raise WorkerError(f"rank {source} sent something that is not a header: {error}") from error
 
     def check(self, source: int, right: Header) -> None:
         """Raises WorkerError that names the sender and what differs from the right one."""
         if self != right:
             pairs = zip(asdict(self).items(), asdict(right).values(), strict=True)
             told = ", ".join(f"{name} {got}, not {want}" for (name, got), want in pairs if got != want)
-            raise WorkerError(f"rank {source} sent numbers that are not those expected: {told}")
+            raise WorkerError(f"rank {source} sent unexpected numbers: {told}")
 
 
 def begin_to_send(communicator: Any, to: int, header: Header, array: Any, lane: int) -> list[Any]:
@@ -132,7 +132,7 @@ class Hearing:
         if now - self._since > NEWS:
             if not self._lost:
                 raise WorkerError(
-                    f"MPI failed, and no process is known to have ended: {error}"
+                    f"MPI failed, but no process is known to have ended: {error}"
                 ) from error
             self._since = now
         return False

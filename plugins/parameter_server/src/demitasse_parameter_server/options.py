@@ -41,7 +41,7 @@ class Options:
             raise DescriptionError(unknown("model", str(model), MODELS, place))
         if "staleness" in given and model != "ssp":
             raise DescriptionError(
-                f'{place}: staleness is the bound of model = "ssp", and the model here is {model!r}'
+                f'{place}: staleness is the bound of model = "ssp", but the model here is {model!r}'
             )
         return cls(
             model,
@@ -73,7 +73,7 @@ class Options:
 def _whole(given: Mapping[str, Any], name: str, default: Any, least: int, place: str) -> Any:
     value = given.get(name, default)
     if value is not default and (type(value) is not int or value < least):
-        raise DescriptionError(f"{place}: {name} = {value!r} (valid: a whole number from {least})")
+        raise DescriptionError(f"{place}: {name} = {value!r} (valid: a whole number, {least} or more)")
     return value
 
 
@@ -91,7 +91,7 @@ def _delays(value: Any, place: str) -> tuple[float, ...]:
     )
     if not numbers:
         raise DescriptionError(
-            f"{place}: delay = {value!r} (valid: a list with a number from 0 for each worker, like "
-            f"[0, 2.0]: the second one is held up for twice its own step)"
+            f"{place}: delay = {value!r} (valid: a list with a number, 0 or more, for each worker, like "
+            f"[0, 2.0]: the second is delayed by twice its own step)"
         )
     return tuple(map(float, value))

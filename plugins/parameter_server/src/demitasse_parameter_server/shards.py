@@ -52,7 +52,7 @@ class Sharded(GradientSync):
         )
         if not isinstance(self.processes, Joined):
             raise CompositionError(
-                f"{where}: plugin 'parameter_server' needs processes that MPI joins, not those of "
+                f"{where}: plugin 'parameter_server' needs processes that MPI connects, not those of "
                 f"{type(self.processes).__name__}; add the plugin 'allreduce', which serves them"
             )
         self._group, self.servers = group, options.servers

@@ -114,13 +114,13 @@ def check_free(machine: Machine, where: str) -> None:
     for level in machine.levels:
         if level.workers is not None or level.sync is not None:
             raise CompositionError(
-                f"{where}: workers chooses who trains on the cores of level {first.name!r}, and level "
-                f"{level.name!r} says that already; leave one of them out"
+                f"{where}: workers chooses who trains on the cores of level {first.name!r}, but level "
+                f"{level.name!r} does so already; leave one of them out"
             )
     if first.count > 1:
         raise CompositionError(
-            f"{where}: workers chooses who trains on the cores of one {first.name!r}, of which there "
-            f"are {first.count:,}; describe one alone"
+            f"{where}: workers chooses who trains on the cores of one {first.name!r}, but there "
+            f"are {first.count:,}; describe only one"
         )
     if not first.cores:
         raise CompositionError(
@@ -193,7 +193,7 @@ def remember(path: Path | None, name: str, trials: list[Trial]) -> None:
     try:
         _write(path, name, trials)
     except OSError as error:
-        log.warning("trials cannot be kept in %s: %s", path, error.strerror or error)
+        log.warning("trials cannot be saved in %s: %s", path, error.strerror or error)
 
 
 def _write(path: Path, name: str, trials: list[Trial]) -> None:

@@ -22,7 +22,7 @@ class LayerBlob:
         """Give the blob a shape; its arrays are kept if they have it. Raises ValueError for none."""
         wanted = tuple(int(extent) for extent in shape)
         if any(extent < 0 for extent in wanted):
-            raise ValueError(f"{wanted} is no shape of a blob")
+            raise ValueError(f"{wanted} is not a shape of a blob")
         self.given = True
         if self._data.shape != wanted:
             self._data, self._diff = np.zeros(wanted, self._dtype), np.zeros(wanted, self._dtype)
@@ -89,7 +89,7 @@ def _refuse(value: object, mine: np.ndarray, name: str) -> None:
     """Raise AttributeError, as Caffe does, unless it is the same array, as after ``diff += x``: another
     one in its place would be seen by nobody."""
     if value is not mine:
-        raise AttributeError(f"a blob's {name} is written to, not replaced: {name}[...] = x")
+        raise AttributeError(f"a blob's {name} cannot be replaced; write to it: {name}[...] = x")
 
 
 class ParameterBlobs:

@@ -19,5 +19,5 @@ def made_by_all(group: str) -> Iterator[Any]:
             whose = point.dist.name if point.dist is not None else "a distribution"
             raise PluginError(
                 f"entry point {point.name!r} of {group} ({whose}): {point.value} raised "
-                f"{type(error).__name__}: {error}; mend or uninstall it"
+                f"{type(error).__name__}: {error}; fix or uninstall it"
             ) from error

@@ -70,7 +70,7 @@ def _others(module: Any, layer: str) -> str:
     names = [name for name in names if all(hasattr(vars(module)[name], each) for each in METHODS)]
     guess = nearest(layer, names)
     hint = f"; did you mean {guess!r}?" if guess else ""
-    return f"{hint} ({module.__file__} has {', '.join(names) or 'no layer'})"
+    return f"{hint} ({module.__file__} has {', '.join(names) or 'no layers'})"
 
 
 def _there(module: str, net: str) -> str:
@@ -85,7 +85,7 @@ def _there(module: str, net: str) -> str:
             path = root.joinpath(*parts)
             for file in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
                 if _is_file(file):
-                    return f"; {file} is there, found with PYTHONPATH={root}"
+                    return f"; {file} exists: set PYTHONPATH={root} to import it"
     files = [file for folder in (*folders, *map(Path, sys.path)) for file in _names(folder, ".py")]
     known = {file.stem: file for file in reversed(files) if not installed(file)}
     guess = nearest(parts[0], known) if len(parts) == 1 else None

@@ -88,7 +88,7 @@ def _as_python_2(module: str, known: set[str]) -> Any:
     if found is before.get(module):
         return found  # it is installed, and nobody's to read otherwise
     if (started := launched()) is None or not started.rank:  # of several processes one says it
-        log.warning("module %s (%s) is Python 2, and read as such", module, found.__file__)
+        log.warning("module %s (%s) is Python 2 and is read as such", module, found.__file__)
     return found
 
 

@@ -173,8 +173,8 @@ class UserLayer:
             self.unplanned = method
             who = "nets, and trainers with one worker whose class has a reshape that does nothing,"
             raise ShapeError(
-                f"{self._where}: {method} made tops of {self.top_shapes} where {planned} is planned; "
-                f"{f'{who} follow' if self.bottoms else 'one worker alone follows'} such changes"
+                f"{self._where}: {method} made tops of {self.top_shapes}, but {planned} is planned; "
+                f"only {f'{who} follow' if self.bottoms else 'a single worker follows'} such changes"
             )
         for number, (blob, array) in enumerate(zip(self.tops, tops, strict=True)):
             own = blob.data

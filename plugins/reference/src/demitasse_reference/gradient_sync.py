@@ -32,9 +32,9 @@ class OrderedSum(GradientSync):
         check_sync_options(group)
         if group.team is None or group.remote:
             raise CompositionError(
-                f"{sync_place(group)}: plugin 'reference' synchronises threads of one process, its "
-                f"siblings there are other processes; name a plugin that synchronises processes in its "
-                f"sync"
+                f"{sync_place(group)}: plugin 'reference' synchronises threads of one process, but the "
+                f"siblings here are other processes; name a plugin in the sync that synchronises "
+                f"processes"
             )
         self.team: Team = group.team
         self.index = group.index

@@ -109,10 +109,10 @@ def node_counts(text: str) -> tuple[int, ...]:
         first, sign, last = part.strip().partition("..")
         ends = [first, last] if sign else [first]
         if not all(end.isascii() and end.isdigit() and 0 < int(end) < 2**31 for end in ends):
-            raise click.BadParameter(f"{text!r} is not a number of nodes, nor like 1,4,16 or 1..1024")
+            raise click.BadParameter(f"{text!r} is not a number of nodes, or like 1,4,16 or 1..1024")
         count, stop = int(first), int(ends[-1])
         if count > stop:
-            raise click.BadParameter(f"{part.strip()!r} begins behind its end")
+            raise click.BadParameter(f"{part.strip()!r} begins after its end")
         while count < stop:
             found.append(count)
             count *= 2
@@ -123,8 +123,8 @@ def node_counts(text: str) -> tuple[int, ...]:
 @click.command(
     "simulate",
     epilog="Example: demitasse simulate solver.prototxt --hw cluster.toml --nodes 1..64",
-    help="Predict the time and memory of a step of SOLVER on a described machine; on several, or with "
-    "several numbers of nodes, side by side.",
+    help="Predict the time and memory of a training step of SOLVER on a described machine. With several "
+    "machines, or several numbers of nodes, compare them.",
 )
 @click.argument("solver", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
@@ -133,11 +133,11 @@ def node_counts(text: str) -> tuple[int, ...]:
     show_default="auto",
     multiple=True,
     metavar="MACHINE",
-    help="The hardware description's file, or a name that 'demitasse machines' lists; auto is this one; "
-    "may be repeated.",
+    help="A hardware description: a file, or a name that 'demitasse machines' lists; auto: this "
+    "machine; may be repeated.",
 )
 @click.option(
-    "--plugins", metavar="A,B", help="The plugins, preferred first; +A adds one, -A drops one."
+    "--plugins", metavar="A,B", help="The plugins, preferred first; +A adds one, -A leaves one out."
 )
 @click.option(
     "--option",
@@ -151,26 +151,26 @@ def node_counts(text: str) -> tuple[int, ...]:
     "--nodes",
     type=node_counts,
     metavar="N[,N...]",
-    help="How many take part of what the network joins: nodes or, on some machines, GPUs; default: all. "
-    "Several as 1,4,16, or 1..1024, which doubles.",
+    help="The number of nodes (on some machines GPUs) that take part; default: all. Give several as "
+    "1,4,16, or as 1..1024, which doubles.",
 )
 @click.option(
     "--stripes",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Storage targets that the samples lie on; default: 32, or all where there are fewer.",
+    help="The number of storage targets that hold the samples; default: 32, or all if there are fewer.",
 )
 @click.option(
     "--scaling",
     type=click.Choice(["strong", "weak"]),
     default="strong",
     show_default=True,
-    help="Whether the solver's batch is that of all workers, or of each.",
+    help="strong: the solver's batch is shared by all workers; weak: each worker has one.",
 )
 @click.option(
     "--precision",
     type=click.Choice(["f32", "tf32", "bf16", "f64"]),
-    help="Of activations and weights; default: the description's.",
+    help="The precision of activations and weights; default: the description's.",
 )
 @click.option(
     "--set",
@@ -184,12 +184,14 @@ def node_counts(text: str) -> tuple[int, ...]:
     "--samples",
     multiple=True,
     metavar="SHAPE",
-    help="The shape of a sample (3x227x227, with a label), where the data are not here.",
+    help="The shape of a sample (3x227x227, with a label), if the data are not here.",
 )
-@click.option("--json", "json_path", metavar="FILE", help="Write it as JSON; - is standard output.")
+@click.option(
+    "--json", "json_path", metavar="FILE", help="Write the prediction as JSON; - is standard output."
+)
 @click.option("--timeline", metavar="FILE", help="Write the step as a trace for Chrome or Perfetto.")
 @click.option(
-    "--picture", metavar="FILE", help="Write the step as an SVG picture; of several, how they compare."
+    "--picture", metavar="FILE", help="Write the step as an SVG picture; with several, how they compare."
 )
 def simulate(
     solver: Path,
@@ -210,11 +212,11 @@ def simulate(
     from demitasse import CompositionError
 
     if picture is not None and picture != "-" and Path(picture).suffix != ".svg":
-        raise CompositionError(f"--picture {picture}: it is SVG; give a name that ends in .svg")
+        raise CompositionError(f"--picture {picture}: pictures are SVG; give a name that ends in .svg")
     hw = tuple(dict.fromkeys(hw))
     several = len(hw) > 1 or (nodes is not None and len(nodes) > 1)
     if several and timeline is not None:
-        raise CompositionError("--timeline is of one step; give one --hw and one number of --nodes")
+        raise CompositionError("--timeline shows one step; give one --hw and one number of --nodes")
     asked = {
         "overrides": dict(settings),
         "precision": precision,
@@ -358,13 +360,11 @@ def _compare(
 
 @click.command(
     "reproduce",
-    help="Print the tables of PAPER beside what the descriptions predict.",
+    help="Print the tables of PAPER next to what the machine descriptions predict.",
     epilog="Example: demitasse reproduce swcaffe --json cells.json",
 )
 @click.argument("paper")
-@click.option(
-    "--plugins", metavar="A,B", help="The plugins that are asked; default: all that know papers."
-)
+@click.option("--plugins", metavar="A,B", help="The plugins to ask; default: all that know papers.")
 @click.option(
     "--json", "json_path", metavar="FILE", help="Write the cells as JSON; - is standard output."
 )
@@ -387,4 +387,4 @@ def reproduce(paper: str, plugins: str | None, json_path: str | None) -> None:
             click.echo(report.compared(found["cells"]))
             for note in found["notes"]:
                 click.echo(f"note: {note}")
-            click.echo("paper: as printed there, - where it is withheld; simulated: predicted here")
+            click.echo("paper: as printed there, - if it is withheld; simulated: predicted here")

@@ -36,7 +36,9 @@ def candidates(request: Request) -> Iterable[Candidate]:
 
 
 def _never(inputs: Any, outputs: Any, workspace: Any) -> Work:
-    raise PlanError("this plan is for a machine that is only described; it is simulated, and never run")
+    raise PlanError(
+        "this plan is for a machine that is only described: it can be simulated, but not run"
+    )
 
 
 class Described(GradientSync):
@@ -52,8 +54,8 @@ class Described(GradientSync):
     def bind(self, memory: Any) -> None:
         """Raises CompositionError: nothing is bound to it."""
         raise CompositionError(
-            f"{self._where}: plugin 'simulator' only predicts what synchronising costs; to "
-            f"train, name in its sync a plugin that does it"
+            f"{self._where}: plugin 'simulator' only predicts the cost of synchronising; to "
+            f"train, name a plugin in its sync that synchronises"
         )
 
     def owned(self, span: Span) -> Span:
@@ -80,7 +82,7 @@ def standing_in(machine: Machine) -> tuple[Machine, list[str]]:
         sync = level.sync
         if machine.simulated and sync is not None and sync.plugin not in there:
             lines.append(
-                f"{sync.plugin} is not installed: what it does at level {level.name!r} is simulated by "
+                f"{sync.plugin} is not installed: its work at level {level.name!r} is simulated from "
                 f"its options in {machine.origin}{_besides(sync.options)}"
             )
             known = {key: value for key, value in sync.options.items() if key in AMONG_NODES}

@@ -199,7 +199,7 @@ class Link:
         names = ", ".join(each.name for each in algorithms)
         return CompositionError(
             f"{self.machine.origin}: no algorithm of {names} has the goal {goal!r}, which "
-            f"{self.chain.plugin} asks for"
+            f"{self.chain.plugin} needs"
         )
 
     def _way(self, elements: int, goal: str) -> Way:

@@ -62,7 +62,7 @@ def gather(
 
 def _checked(name: str, answer: Any) -> tuple[list[dict[str, Any]], list[str]]:
     """An answer's cells, in Python's numbers, and notes. Raises PluginError that says what is wrong."""
-    who = f"plugin {name!r}: reproductions gave"
+    who = f"plugin {name!r}: reproductions returned"
     if not isinstance(answer, Mapping):
         raise PluginError(f"{who} {answer!r:.99} (valid: None, or a table of cells and notes)")
     for key in answer:

@@ -138,7 +138,7 @@ class Samples:
 
     def stream(self, first: int, count: int, step: int) -> Any:
         """Raises DataError: there is nothing to read."""
-        raise DataError("these samples have only shapes; they are for a simulation")
+        raise DataError("these samples have only shapes, for a simulation, and no numbers")
 
     def close(self) -> None:
         """Nothing is open."""

@@ -32,7 +32,7 @@ def fallen_back(
     if unrated:
         less = ", which is lower" if precision == "f64" else ""
         reasons.append(
-            f"the description has no rate of {precision}{less}, and operations are costed at float32's: "
+            f"the description has no rate for {precision}{less}, so operations are costed at float32's: "
             f'give it one (peak = {{ f32 = "...", {precision} = "..." }}, `sustained` likewise)'
         )
     if precision == "f64":
@@ -45,7 +45,7 @@ def fallen_back(
         reasons.insert(0, "no kernel chosen stores anything in 16 bits")
     if not reasons:
         return ()
-    part = " but for what is stored in 16 bits" if halved else ""
+    part = " except for what is stored in 16 bits" if halved else ""
     return (f"precision {precision} falls back to f32{part}: {'; '.join(reasons)}",)
 
 

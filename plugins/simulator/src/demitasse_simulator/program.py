@@ -37,7 +37,7 @@ more than the caches hold."""
 
 
 MEASURED = (
-    "gradients are measured before any update (clipping, or rates by layer): no sum goes on beside "
+    "gradients are measured before any update (clipping, or rates by layer): no sum overlaps with "
     "backward"
 )
 
@@ -387,8 +387,8 @@ def _idle(machine: Machine, place: Place) -> list[str]:
     network = network_levels(machine)
     outside = machine.levels[: machine.levels.index(machine.level(place.level)) + 1]
     return [
-        f"one {level.name} of {level.count:,} takes part: the description says of none of them that it "
-        f'works (workers = "mpi")'
+        f"one {level.name} of {level.count:,} takes part: the description does not say that they are "
+        f'workers (workers = "mpi")'
         for level in outside
         if level.count > 1 and level.workers is None and level not in network
     ]

@@ -130,7 +130,7 @@ class Table:
             with replacing(self.path) as partial:
                 partial.write_text("{" + head + ', "kinds": {\n' + rows + "\n}}\n", "utf-8")
         except OSError as error:
-            return f"what was measured cannot be kept in {self.path}: {error.strerror or error}"
+            return f"the measurements cannot be saved in {self.path}: {error.strerror or error}"
         self.changed = False
         return ""
 

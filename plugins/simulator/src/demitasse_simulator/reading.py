@@ -54,7 +54,9 @@ def reading(
     found = _storage(machine)
     if found is None:
         if stripes is not None:
-            raise CompositionError(f"{machine.origin}: no storage has a bandwidth, so none has stripes")
+            raise CompositionError(
+                f"{machine.origin}: no storage has a bandwidth, so --stripes has nothing to apply to"
+            )
         return Reading(copy, lines=("reading ahead is not costed: no storage has a bandwidth",))
     level, storage, speed = found
     processes = _sharing(machine, level, nodes)

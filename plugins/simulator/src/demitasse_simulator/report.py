@@ -76,13 +76,13 @@ def without_samples(s: Simulation) -> str:
     """What to do where workers have no sample; nothing where all have some."""
     if not s.batch:
         return (
-            "the net has no data layer: each worker has its inputs as large as the net says, and no "
+            "the net has no data layer: each worker's inputs have the size that the net says, and no "
             "samples are counted"
         )
     if s.workers <= s.batch:
         return ""
     return (
-        f"{s.workers - s.batch:,} of the workers have no sample, and a training refuses such a "
+        f"{s.workers - s.batch:,} of the workers have no sample, and training rejects such a "
         "batch: --scaling weak gives each worker its own, --nodes says how many take part"
     )
 

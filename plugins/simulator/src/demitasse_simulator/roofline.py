@@ -26,7 +26,7 @@ PLAIN = "f32"
 
 BOUND = (
     "this time is a lower bound: arithmetic is costed by the peak {}, of which most layers reach a "
-    "fifth to two thirds, and none all; say beside it what they reach (`sustained`)"
+    "fifth to two thirds, and none all; describe what they reach, too (`sustained`)"
 )
 """What is said where kernels do not say their time and a description has a peak alone."""
 
@@ -229,7 +229,7 @@ class Roofline:
         for each in self._operations.unknown(vocabulary):
             guess = nearest(each.operation, vocabulary)
             hint = f"; did you mean {guess!r}?" if guess else ""
-            lines.append(f"{where}: the rate of {str(each)!r} is of no operation that is composed{hint}")
+            lines.append(f"{where}: the rate of {str(each)!r} belongs to no composed operation{hint}")
         return tuple(lines)
 
     @property

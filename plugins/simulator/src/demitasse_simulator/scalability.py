@@ -146,7 +146,7 @@ def _notes(unexplained: float, steps: Mapping[tuple[str, int], Step | None]) -> 
         ]
     left = [name for name in GRADIENTS if not any(step and n == name for (n, _), step in steps.items())]
     if left:
-        notes.append(f"no prediction for {', '.join(left)}: nobody predicts its row of Table III")
+        notes.append(f"no prediction for {', '.join(left)}: no plugin predicts its row of Table III")
     return notes
 
 

@@ -43,7 +43,7 @@ class SnapshotReader:
 
     def _lacking(self, what: str) -> ModelError:
         return ModelError(
-            f"{self.path} is a snapshot: it has weights and solver state, no {what}; "
+            f"{self.path} is a snapshot: it has weights and solver state, but no {what}; "
             f"give the {what}'s own file, and this one as weights or to resume from"
         )
 
@@ -74,7 +74,7 @@ class SnapshotReader:
         if size != expected:
             raise SnapshotError(
                 f"{self.path} {'is cut off' if size < expected else 'has bytes after its end'}: "
-                f"its header says {expected:,} bytes, it has {size:,}"
+                f"its header says {expected:,} bytes, but it has {size:,}"
             )
         return Header(version, length)
 

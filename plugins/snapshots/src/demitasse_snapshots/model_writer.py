@@ -47,7 +47,7 @@ def write_snapshot(path: Path, weights: Weights) -> None:
         size = sum(len(piece) for piece in pieces) + DIGEST
         raise SnapshotError(
             f"{path}: the snapshot of {size:,} bytes could not be written: "
-            f"{error.strerror or error}; what was there before is untouched"
+            f"{error.strerror or error}; the previous file is untouched"
         ) from error
 
 
@@ -112,11 +112,11 @@ class _Body:
     def array(self, array: np.ndarray, where: str) -> None:
         if array.dtype.str not in TYPES:
             raise SnapshotError(
-                f"{self.path}: {where} has element type {array.dtype}, which a snapshot cannot hold; "
-                f"valid are booleans, integers, floating point and complex numbers of up to 8 bytes"
+                f"{self.path}: {where} has element type {array.dtype}, which a snapshot cannot hold "
+                f"(valid: booleans, integers, floating point and complex numbers of up to 8 bytes)"
             )
         if array.ndim > LARGEST_RANK:
-            raise SnapshotError(f"{self.path}: {where} has rank {array.ndim} of {LARGEST_RANK}")
+            raise SnapshotError(f"{self.path}: {where} has rank {array.ndim}; at most {LARGEST_RANK}")
         data = array.reshape(-1).view(np.uint8).data
         values = (array.dtype.str, list(array.shape), zlib.crc32(data))
         self.map(len(ARRAY))
@@ -133,7 +133,7 @@ class _Body:
 
     def name(self, name: object, where: str) -> None:
         if type(name) is not str:
-            raise SnapshotError(f"{self.path}: a name in {where} is {name!r}; valid are strings")
+            raise SnapshotError(f"{self.path}: a name in {where} is {name!r} (valid: strings)")
         self.value(name)
 
     def map(self, size: int) -> None:
@@ -152,7 +152,7 @@ class _Body:
             for key in value:
                 if type(key) not in (str, int):
                     raise SnapshotError(
-                        f"{self.path}: {where} has the key {key!r}; valid are strings and integers"
+                        f"{self.path}: {where} has the key {key!r} (valid: strings and integers)"
                     )
             return {
                 self.plain(key, where, depth + 1): self.plain(item, f"{where}[{key!r}]", depth + 1)
@@ -165,7 +165,7 @@ class _Body:
         if value is not None and type(value) not in (str, int, float, bool, bytes):
             raise SnapshotError(
                 f"{self.path}: {where} is of type {type(value).__name__}, which a snapshot cannot "
-                f"hold; valid are str, int, float, bool, None, bytes, list and dict"
+                f"hold (valid: str, int, float, bool, None, bytes, list and dict)"
             )
         return value
 

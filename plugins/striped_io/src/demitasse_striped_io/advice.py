@@ -19,24 +19,24 @@ def remedies(source: Source) -> list[str]:
     found = []
     if options.rate:
         found.append(
-            f"rate={options.rate:g} holds each stripe to {human(options.rate)}/s; raise it or leave it "
+            f"rate={options.rate:g} limits each stripe to {human(options.rate)}/s; raise it or leave it "
             f"out"
         )
     for stripe, (rate, others) in slow_stripes(store.tally).items():
         found.append(
-            f"stripe {stripe} ({index.stripes[stripe]}) gives {human(rate)}/s, the others' median is "
-            f"{human(others)}/s; move it to another disk"
+            f"stripe {stripe} ({index.stripes[stripe]}) delivers {human(rate)}/s, but the others' "
+            f"median is {human(others)}/s; move it to another disk"
         )
     if options.verify == "always":
-        found.append("verify=always compares checksums at each reading; verify=first does it once")
+        found.append("verify=always compares checksums at every read; verify=first does it once")
     if options.threads and options.threads < cores():
-        found.append(f"threads={options.threads} read and decode; this machine has {cores()} cores")
+        found.append(f"threads={options.threads} read and decode, but this machine has {cores()} cores")
     decoding = _decoding(source)
     if decoding > DECODING:
         size = f"{options.height or 'H'} --width {options.width or 'W'}"
         found.append(
-            f"images are decoded whenever they are read, {decoding:.0%} of the time that reading takes; "
-            f"demitasse data convert ... --raw --height {size} does it once"
+            f"images are decoded each time they are read, which takes {decoding:.0%} of the reading "
+            f"time; demitasse data convert ... --raw --height {size} does it once"
         )
     if index.form == "raw" and source.records.direct and store.resident() is None:
         found += _from_files(source)
@@ -63,7 +63,7 @@ def _from_files(source: Source) -> list[str]:
     folders = {path.parent for path in store.index.stripes}
     if len(folders) == 1:
         found.append(
-            f"all stripes lie in {folders.pop()}; demitasse data convert ... --folder A --folder B lays "
-            f"them on several disks"
+            f"all stripes are in {folders.pop()}; demitasse data convert ... --folder A --folder B "
+            f"distributes them over several disks"
         )
     return found

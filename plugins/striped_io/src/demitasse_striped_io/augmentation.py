@@ -37,7 +37,7 @@ class Transform:
         """Raises DataError when the samples are no images, or smaller than the crop or unlike the
         mean."""
         if len(field.shape) != 3:
-            raise DataError(f"only images are transformed, not samples of shape {field.shape}")
+            raise DataError(f"only images can be transformed, not samples of shape {field.shape}")
         channels, height, width = field.shape
         self.crop, self.random = int(given["crop"]), bool(given["random"])
         self.mirror, self.scale = bool(given["mirror"]), float(given["scale"])
@@ -48,8 +48,8 @@ class Transform:
         if not self.whole:
             if mean.size not in (1, channels):
                 raise DataError(
-                    f"a mean of shape {mean.shape} for samples of shape {field.shape}; valid are a "
-                    f"number, {channels} of them, or an image of that shape"
+                    f"a mean of shape {mean.shape} for samples of shape {field.shape} (valid: a "
+                    f"number, {channels} of them, or an image of that shape)"
                 )
             mean = np.broadcast_to(mean.reshape(-1, 1, 1), (channels, 1, 1))
         self.mean = np.ascontiguousarray(mean, np.float32)

@@ -79,6 +79,7 @@ def _notes(store: Store) -> list[str]:
     for stripe, (path, length) in enumerate(zip(store.index.stripes, store.index.lengths, strict=True)):
         if path.exists() and (found := path.stat().st_size) > length:
             notes.append(
-                f"stripe {stripe}: {path} is longer than it was written: {found:,} bytes, not {length:,}"
+                f"stripe {stripe}: {path} is longer than when it was written: {found:,} bytes, not "
+                f"{length:,}"
             )
     return notes

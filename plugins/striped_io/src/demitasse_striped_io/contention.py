@@ -168,7 +168,7 @@ def reading_cost(
         )
     if processes < 1 or not 0 < batch < math.inf or block < 1:
         raise DemitasseError(
-            f"{processes} processes that read {batch:g} bytes each, of blocks of {block} (valid: 1 and "
+            f"{processes} processes that read {batch:g} bytes each, of blocks of {block} (valid: 1 or "
             f"more)"
         )
     asked = load(processes, batch, used, block, sampling)

@@ -78,7 +78,7 @@ class Contents:
             reason = getattr(error, "strerror", None) or error
             raise DataError(f"{item.where}: cannot be read: {reason}") from error
         if not len(data) or len(data) < item.length:
-            raise DataError(f"{item.where}: has {len(data):,} bytes; an image was expected")
+            raise DataError(f"{item.where}: has {len(data):,} bytes, but an image was expected")
         return data
 
     def _unpacked(self, item: Item) -> bytes:
@@ -86,7 +86,7 @@ class Contents:
             self.close()
             unpack = opener(item.file)
             if unpack is None:
-                raise ValueError("it was compressed before and is not any more")
+                raise ValueError("it was compressed before, but is not any more")
             self._file, self._stream = item.file, unpack(item.file)
         stream: Any = self._stream
         stream.seek(item.offset)

@@ -50,7 +50,7 @@ def convert_to_striped(
     was written before is kept, and the same call goes on from there.
     """
     if bool(height) != bool(width) or min(height, width) < 0:
-        raise DataError(f"images are resized to a height and a width, not ({height}, {width})")
+        raise DataError(f"give both a height and a width to resize images, not ({height}, {width})")
     resized = (height, width) if height else None
     form = Form(encoded=not raw, gray=gray, resized=resized)
     opened = open_input(runtime, str(source), root=root, kind=kind, form=form)
@@ -77,7 +77,7 @@ def convert_to_striped(
 
         found = check_set(Path(target), progress=progress)
         if found.faults:
-            raise DataError(f"{target}: was not written as it was read: {found.faults[0]}")
+            raise DataError(f"{target}: what was written differs from what was read: {found.faults[0]}")
     return {
         "samples": index.samples,
         "resumed": writer.resumed,

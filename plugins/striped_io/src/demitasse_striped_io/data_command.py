@@ -89,7 +89,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 def _json_option(function: Command) -> Command:
     return click.option(
-        "--json", "json_path", metavar="FILE", help="Write it as JSON; - is standard output."
+        "--json", "json_path", metavar="FILE", help="Write the result as JSON; - is standard output."
     )(function)
 
 
@@ -106,7 +106,7 @@ def _say(json_path: str | None, record: dict[str, Any], lines: Sequence[str]) ->
             click.echo(line)
 
 
-@click.group("data", help="Show, check, convert and measure striped sets, predict shared storage.")
+@click.group("data", help="Show, check, convert and measure striped sets; predict shared storage.")
 def command() -> None:
     """Each sub-command says what it did, as lines or as JSON."""
 
@@ -125,8 +125,8 @@ def _faults(count: int) -> str:
 
 @command.command(
     "show",
-    short_help="What a striped set holds, and where.",
-    help="Say what the striped set SET holds and where its stripes lie.",
+    short_help="Show what a striped set holds, and where.",
+    help="Show what the striped set SET holds and where its stripes are.",
     epilog="Example: demitasse data show train.set",
 )
 @click.argument("path", metavar="SET", type=click.Path(path_type=Path))
@@ -175,8 +175,8 @@ def show(path: Path, json_path: str | None) -> None:
     lines += [f"stripe {s['stripe']}: {s['path']}: {s['state']}" for s in wrong[:SHOWN]]
     if table_of["state"] != "whole":
         lines.append(f"{at}: {table_of['state']}: without this table no sample can be read")
-    count = f"{len(wrong)} stripe{'s are' if len(wrong) > 1 else ' is'} not whole"
-    lines.append(count if wrong else "all stripes are there")
+    count = f"{len(wrong)} stripe{'s are' if len(wrong) > 1 else ' is'} incomplete"
+    lines.append(count if wrong else "all stripes are complete")
     _say(json_path, record, lines)
 
 
@@ -184,7 +184,7 @@ def show(path: Path, json_path: str | None) -> None:
     "check",
     epilog="Example: demitasse data check train.set --images",
     short_help="Compare checksums.",
-    help="Read all of the striped set SET and compare checksums; exit status 1 for a fault.",
+    help="Read the whole striped set SET and compare checksums; the exit status is 1 for a fault.",
 )
 @click.argument("path", metavar="SET", type=click.Path(path_type=Path))
 @click.option("--images", is_flag=True, help="Decode encoded images too.")
@@ -220,37 +220,46 @@ def check(path: Path, images: bool, json_path: str | None) -> int:
     epilog="Example: demitasse data convert list.txt train.set --stripes 4",
     short_help="Write samples as a striped set.",
     help="Write SOURCE as the striped set SET: an image list (.txt) or folder, tar shards "
-    "('train-{000..099}.tar'), LMDB, IDX, CIFAR, HDF5, or what else a plugin reads. A conversion that "
-    "was broken off goes on when it is asked for again.",
+    "('train-{000..099}.tar'), LMDB, IDX, CIFAR, HDF5, or whatever else a plugin reads. To resume an "
+    "interrupted conversion, run it again.",
 )
 @click.argument("source")
 @click.argument("target", metavar="SET", type=click.Path(path_type=Path))
-@click.option("--stripes", default=STRIPES, show_default=True, help="Over how many files.")
+@click.option("--stripes", default=STRIPES, show_default=True, help="The number of files.")
 @click.option(
-    "--block", type=Bytes(), default=BLOCK, show_default="256M", help="Bytes of a block, such as 4M."
+    "--block",
+    type=Bytes(),
+    default=BLOCK,
+    show_default="256M",
+    help="The size of a block in bytes, such as 4M.",
 )
 @click.option(
-    "--run", default=RUN, show_default=True, help="Samples of a run in block order, unless others say."
+    "--run",
+    default=RUN,
+    show_default=True,
+    help="The samples of a run in block order; readers may choose another number.",
 )
-@click.option("--order", type=click.Choice(ORDERS), help="How it is read, unless others say.")
+@click.option(
+    "--order", type=click.Choice(ORDERS), help="The order of reading; readers may choose another one."
+)
 @click.option(
     "--folder",
     "folders",
     multiple=True,
-    help="Where stripes go, in turn; may be repeated. Default: SET.",
+    help="A folder for stripes, used in turn; may be repeated. Default: SET.",
 )
 @click.option("--kind", help="The format of SOURCE, where it cannot be told.")
-@click.option("--root", default="", help="What stands before the paths of a list.")
+@click.option("--root", default="", help="A prefix of the paths in a list.")
 @click.option("--raw", is_flag=True, help="Decode images now instead of when they are read.")
-@click.option("--height", default=0, help="Rows to which images are resized.")
-@click.option("--width", default=0, help="Columns to which images are resized.")
-@click.option("--gray", is_flag=True, help="One channel.")
-@click.option("--threads", default=0, help="That read, decode and write; default: one a core.")
+@click.option("--height", default=0, help="Resize images to so many rows.")
+@click.option("--width", default=0, help="Resize images to so many columns.")
+@click.option("--gray", is_flag=True, help="Keep one channel only.")
+@click.option("--threads", default=0, help="Threads that read, decode and write; default: one per core.")
 @click.option("--striping-factor", default=0, help="Targets of each stripe's file (Lustre, MPI-IO).")
-@click.option("--striping-unit", type=Bytes(), default=0, help="Bytes of a block on each of them.")
+@click.option("--striping-unit", type=Bytes(), default=0, help="The bytes of a block on each target.")
 @click.option("--mpi", is_flag=True, help="Create the stripes through MPI-IO, with those hints.")
-@click.option("--verify/--no-verify", default=True, help="Read all again and compare.")
-@click.option("--force", is_flag=True, help="Replace a set that is there, once the new one is whole.")
+@click.option("--verify/--no-verify", default=True, help="Read everything again and compare.")
+@click.option("--force", is_flag=True, help="Replace an existing set, once the new one is complete.")
 @_json_option
 def convert(source: str, target: Path, order: str | None, json_path: str | None, **options: Any) -> None:
     """Compose, convert, say what was written. Raises DataError where a launcher has started several."""
@@ -259,7 +268,7 @@ def convert(source: str, target: Path, order: str | None, json_path: str | None,
     if (found := launched()) is not None and (started := found.size or 1) > 1:
         # The others would end as they find the set being written, and MPI wait for them for ever.
         raise DataError(
-            f"{target}: one process writes a set, with as many threads as are given (--threads), and "
+            f"{target}: one process writes a set, with as many threads as you give (--threads), but "
             f"{started} were started; leave mpiexec out, or start one (srun -n 1)"
         )
     progress = Progress(["written", "verified"])
@@ -279,16 +288,16 @@ def convert(source: str, target: Path, order: str | None, json_path: str | None,
     lines = [f"{where}: {what}" for where, what in list(bad.items())[:SHOWN]]
     lines += [f"and {len(bad) - SHOWN:,} more"] if len(bad) > SHOWN else []
     count = f"{len(bad):,} image{' was' if len(bad) == 1 else 's were'}"
-    warning = f"{count} kept that cannot be read: a run stops there, or with on_error=skip has others"
+    warning = f"{count} kept that cannot be read: a run stops there, or uses others with on_error=skip"
     _say(json_path, record, [*lines, *[warning] * bool(bad), line])
 
 
 @command.command(
     "measure",
     epilog="Example: demitasse data measure train.set --workers 2",
-    short_help="How quick mini-batches are delivered.",
-    help="Deliver mini-batches of SOURCE (a striped set, or what else a plugin reads) to workers for "
-    "some seconds, and say how quick that is and what each stripe gives.",
+    short_help="Measure how fast mini-batches are delivered.",
+    help="Deliver mini-batches of SOURCE (a striped set, or anything a plugin reads) to workers for "
+    "some seconds, and show the rate and what each stripe contributes.",
 )
 @click.argument("source")
 @click.option(
@@ -296,17 +305,17 @@ def convert(source: str, target: Path, order: str | None, json_path: str | None,
     default=256,
     type=click.IntRange(1, (1 << 31) - 1),
     show_default=True,
-    help="Samples of a mini-batch of all workers.",
+    help="The samples of a mini-batch, of all workers together.",
 )
-@click.option("--workers", default=1, show_default=True, help="Workers that share it.")
-@click.option("--seconds", default=2.0, show_default=True, help="How long.")
-@click.option("--shuffle/--no-shuffle", default=True, help="In a shuffled order, or the file's.")
+@click.option("--workers", default=1, show_default=True, help="The workers that share it.")
+@click.option("--seconds", default=2.0, show_default=True, help="How long to measure.")
+@click.option("--shuffle/--no-shuffle", default=True, help="Use a shuffled order, or the file's.")
 @click.option(
-    "--readers", is_flag=True, help="One reader that distributes beside a reader for each worker."
+    "--readers", is_flag=True, help="Compare one reader that distributes with a reader for each worker."
 )
 @click.option("--kind", help="The format of SOURCE, where it cannot be told.")
-@click.option("--height", default=0, help="Rows to which images of a list are resized.")
-@click.option("--width", default=0, help="Columns to which images of a list are resized.")
+@click.option("--height", default=0, help="Resize images of a list to so many rows.")
+@click.option("--width", default=0, help="Resize images of a list to so many columns.")
 @_json_option
 def measure(
     source: str,
@@ -331,7 +340,7 @@ def measure(
             f"each needs one or more"
         )
     if not 0 <= seconds < math.inf:
-        raise DataError(f"--seconds is {seconds:g}; valid are 0 and more")
+        raise DataError(f"--seconds {seconds:g} (valid: 0 or more)")
     sizes = {"height": height, "width": width} if height or width else {}
     results, slow = [], dict[int, tuple[float, float]]()
     with compose() as runtime:
@@ -367,9 +376,9 @@ def measure(
 @command.command(
     "predict",
     epilog="Example: demitasse data predict taihulight --processes 64",
-    short_help="What processes get of shared storage.",
-    help="Predict what processes of the described MACHINE (a .toml file) get from its storage: from a "
-    "file on one target, and from one on stripes.",
+    short_help="Predict the bandwidth of shared storage.",
+    help="Predict the bandwidth that processes of the described MACHINE (a .toml file) get from its "
+    "storage: for a file on one target, and for one on stripes.",
 )
 @click.argument("machine", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
@@ -378,16 +387,16 @@ def measure(
     type=Bytes(),
     default=192 << 20,
     show_default="192M",
-    help="What a process reads for a step: 256 samples of 3 x 256 x 256 float32 are 192M.",
+    help="The bytes that a process reads per step: 256 samples of 3 x 256 x 256 float32 are 192M.",
 )
 @click.option("--stripes", type=click.IntRange(min=1), help="Default: 32, or as many as there are.")
-@click.option("--block", type=Bytes(), default=BLOCK, show_default="256M", help="Bytes of a block.")
+@click.option("--block", type=Bytes(), default=BLOCK, show_default="256M", help="The size of a block.")
 @click.option(
     "--sampling",
     type=click.Choice(["random", "block"]),
     default="random",
     show_default=True,
-    help="Whether each process begins where it draws, or all read in the order block.",
+    help="Whether each process begins at a random place, or all read in block order.",
 )
 @click.option(
     "--processes",
@@ -396,7 +405,7 @@ def measure(
     multiple=True,
     default=(1, 4, 16, 64, 256, 1024),
     show_default="1, 4, 16, 64, 256, 1024",
-    help="How many share the storage; may be repeated.",
+    help="The number of processes that share the storage; may be repeated.",
 )
 @_json_option
 def predict(

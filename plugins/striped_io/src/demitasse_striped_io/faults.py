@@ -43,7 +43,7 @@ class Faults:
             return
         if not self.skipping:
             more = f" (and {len(faults) - 1:,} others)" if len(faults) > 1 else ""
-            raise DataError(f"{self.name}: {faults[0]}{more}; on_error=skip goes on without")
+            raise DataError(f"{self.name}: {faults[0]}{more}; on_error=skip continues without it")
         with self._lock:
             for fault in faults:
                 if fault.sample in self.found:
@@ -53,7 +53,7 @@ class Faults:
                 if number <= SAID:
                     log.warning("%s: skipped: %s", self.name, fault)
                 elif str(number).strip("0") == "1":
-                    log.warning("%s: skipped: %s samples by now", self.name, f"{number:,}")
+                    log.warning("%s: skipped: %s samples so far", self.name, f"{number:,}")
 
     def replaced(self, count: int) -> None:
         """Count samples that others took the place of."""

@@ -145,26 +145,26 @@ def read_index(path: Path) -> Index:
     folder = file.parent
     try:
         if file.stat().st_size > LARGEST_INDEX:
-            raise DataError(f"{file}: is longer than any index ({file.stat().st_size:,} bytes)")
+            raise DataError(f"{file}: is too long for an index ({file.stat().st_size:,} bytes)")
         body = json.loads(file.read_bytes())
     except OSError as error:
         hint = nearest_path(folder)
         if (folder / JOURNAL).exists():
-            hint = "; its writing was broken off: convert again to go on"
-        raise DataError(f"{path}: is no striped set: {file}: {error.strerror}{hint}") from error
+            hint = "; its writing was interrupted: convert again to continue"
+        raise DataError(f"{path}: is not a striped set: {file}: {error.strerror}{hint}") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{file}: is damaged: it is no JSON ({error})") from error
+        raise DataError(f"{file}: is damaged: it is not JSON ({error})") from error
     if not isinstance(body, dict) or body.get("format") != FORMAT:
-        raise DataError(f"{file}: is no index of a striped set")
+        raise DataError(f"{file}: is not the index of a striped set")
     if body.get("version") != VERSION:
-        raise DataError(f"{file}: is of version {body.get('version')}; read is version {VERSION}")
+        raise DataError(f"{file}: is of version {body.get('version')} (supported: {VERSION})")
     said = body.pop("crc32", None)
     if said != f"{_crc(body):08x}":
-        raise DataError(f"{file}: is damaged: its checksum is {_crc(body):08x}, it says {said}")
+        raise DataError(f"{file}: is damaged: its checksum is {_crc(body):08x}, but it says {said}")
     try:
         index = _parsed(body, folder)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise DataError(f"{file}: is no whole index: {type(error).__name__}: {error}") from error
+        raise DataError(f"{file}: is not a complete index: {type(error).__name__}: {error}") from error
     _check(index, file)
     return index
 
@@ -213,7 +213,7 @@ def _check(index: Index, file: Path) -> None:
     elif not index.main or set(index.main) & set(index.small) or set(index.small) & set(BOOKKEEPING):
         wrong = f"fields {', '.join([*index.main, *index.small])}"
     elif any(np.dtype(f.dtype).kind not in "biuf" or any(n < 1 for n in f.shape) for f in every):
-        wrong = "a field that has no elements, or none that are numbers"
+        wrong = "a field without elements, or whose elements are not numbers"
     elif index.form == "raw" and not 0 < index.record == record_bytes(index.main) <= index.block:
         wrong = f"records of {index.record:,} bytes in blocks of {index.block:,}"
     elif index.form == "encoded" and index.record:
@@ -233,10 +233,10 @@ def read_table(folder: Path, index: Index) -> dict[str, np.ndarray]:
     except OSError as error:
         raise DataError(f"{file}: cannot be read: {error.strerror}") from error
     if data is None:
-        raise DataError(f"{file}: has {found:,} bytes, the index says {index.table_bytes():,}")
+        raise DataError(f"{file}: has {found:,} bytes, but the index says {index.table_bytes():,}")
     if (check := f"{int(xxh64(data)):016x}") != index.table_check:
         raise DataError(
-            f"{file}: is damaged: its checksum is {check}, the index says {index.table_check}"
+            f"{file}: is damaged: its checksum is {check}, but the index says {index.table_check}"
         )
     table, at = {}, 0
     for name, kind, shape in index.columns():
@@ -261,4 +261,4 @@ def _check_places(table: Mapping[str, np.ndarray], index: Index, file: Path) -> 
     wrong = (length < 1) | (offset < 0) | (offset // index.block != (ends - 1) // index.block)
     wrong[1:] |= offset[1:] < ends[:-1]
     if wrong.any():
-        raise DataError(f"{file}: sample {int(np.argmax(wrong)):,} lies where none can be")
+        raise DataError(f"{file}: sample {int(np.argmax(wrong)):,} is at an impossible place")

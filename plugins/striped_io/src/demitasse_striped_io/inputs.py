@@ -194,7 +194,7 @@ class FilesInput:
             if pixels.transpose(2, 0, 1).shape != shape:
                 raise DataError(
                     f"{self._items[first + i].where}: its image has shape {pixels.shape} (height, "
-                    f"width, channels), the first one's is {(*shape[1:], shape[0])}; "
+                    f"width, channels), but the first one's is {(*shape[1:], shape[0])}; "
                     f"give a height and a width"
                 )
             loops.planes(pixels, planes[i])
@@ -251,8 +251,8 @@ def _opened(runtime: Any, source: str, root: str, kind: str | None, form: Form) 
         return SourceInput(runtime.open_source(DataSpec(source, kind)), source)
     if kind not in DATABASES and not (kind is None and _is_database(path)):
         raise DataError(
-            f"{source}: only image files and databases are resized or made gray; these are samples "
-            f"already"
+            f"{source}: only image files and databases can be resized or made gray, but these are "
+            f"samples already"
         )
     options: dict[str, Any] = {"mode": "gray" if form.gray else "color"}
     if form.resized:
@@ -261,7 +261,7 @@ def _opened(runtime: Any, source: str, root: str, kind: str | None, form: Form) 
     opened = runtime.open_source(DataSpec(source, kind, options=options))
     if form.gray and opened.fields["data"].shape[0] != 1:
         opened.close()
-        raise DataError(f"{source}: its records are pixels already; only image files are made gray")
+        raise DataError(f"{source}: its records are pixels already; only image files can be made gray")
     return SourceInput(opened, source)
 
 

@@ -73,11 +73,11 @@ def header_of(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             header = json.loads(file.readline())
         if not isinstance(header, dict):
-            raise ValueError("it is no object")
+            raise ValueError("it is not an object")
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(
             f"{path}: the journal of a set that was being written cannot be read ({error}); "
-            f"force begins anew"
+            f"force starts over"
         ) from error
     return header
 

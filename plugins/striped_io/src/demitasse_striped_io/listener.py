@@ -75,9 +75,9 @@ class Listener:
         waits = [pair for pair in waits if pair[0] > 0]
         if not waits:
             return [
-                f"{head}; where they lie in files or a database, demitasse data convert SOURCE SET lays "
-                f"them out to be read in parallel, and demitasse data measure SOURCE says how quickly "
-                f"they can come"
+                f"{head}; if they are in files or a database, demitasse data convert SOURCE SET stores "
+                f"them to be read in parallel, and demitasse data measure SOURCE says how fast they can "
+                f"be read"
             ]
         from demitasse_striped_io.advice import remedies
 

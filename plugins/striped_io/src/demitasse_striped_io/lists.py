@@ -45,7 +45,7 @@ def listed(path: Path, root: str) -> list[Item]:
             name, value, bare = stripped, 0, bare + 1
         else:
             file_text(path, strict=True)  # an image or a database given for a list
-            hint = "; a list of HDF5 files is of kind hdf5 (--kind hdf5)"
+            hint = "; a list of HDF5 files needs --kind hdf5"
             raise DataError(
                 f"{path}:{number}: {line[:200]!r} is not a path, a blank and a label (a whole number)"
                 f"{hint if stripped.endswith(HDF5) else ''}"
@@ -57,7 +57,7 @@ def listed(path: Path, root: str) -> list[Item]:
         items.append(Item(file, f"{path}:{number}: {file}", value))
     if absent:  # told before hours of writing
         more = f" (and {len(absent) - 1:,} others that it lists)" if len(absent) > 1 else ""
-        raise DataError(f"{absent[0]}: there is no such file{more}")
+        raise DataError(f"{absent[0]}: no such file{more}")
     if bare:
         log.warning("%s: no line has a label: all %s are 0, as in Caffe", path, f"{bare:,}")
     return items

@@ -39,7 +39,7 @@ def _check_finished(path: Path) -> None:
         return
     if is_there(path / JOURNAL) and not is_there(path / INDEX):
         raise DataError(
-            f"{path}: is a striped set whose writing was broken off: convert again, and it goes on"
+            f"{path}: is a striped set whose writing was interrupted: convert again to continue"
         )
     with suppress(OSError), os.scandir(path) as entries:
         # A folder may have a million images: its first names tell enough.

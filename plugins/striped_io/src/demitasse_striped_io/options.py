@@ -142,7 +142,7 @@ def options_of(spec: DataSpec, query: Mapping[str, str], kept: Mapping[str, Any]
         if name == "transform" and isinstance(value, Mapping):
             made[name] = _transform(value)
         elif name == "transform":
-            raise DataError(f"transform is {value!r}; valid is a mapping, which no path can have")
+            raise DataError(f"transform is {value!r} (valid: a mapping, which a path cannot give)")
         elif name not in known:
             raise DataError(unknown("option of a striped set", name, [*known, "transform"]))
         else:
@@ -174,12 +174,12 @@ def _value(name: str, value: Any, kind: type) -> Any:
     except (KeyError, TypeError, ValueError, OverflowError):
         valid = {bool: "true or false", float: "a number", int: "a whole number"}[kind]
         valid = "a number of bytes such as 64M" if name in IN_BYTES else valid
-        raise DataError(f"{name} is {value!r}; valid is {valid}") from None
+        raise DataError(f"{name} is {value!r} (valid: {valid})") from None
     least = -1 if name == "memory" else 1 if name == "ahead" else 0
     if kind is not bool and not least <= number < math.inf:
-        raise DataError(f"{name} is {value}; valid are {least} and more")
+        raise DataError(f"{name} is {value} (valid: {least} or more)")
     if name in ("height", "width", "crop") and number > LARGEST_IMAGE:
-        raise DataError(f"{name} is {value}; valid are 0 to {LARGEST_IMAGE:,}")
+        raise DataError(f"{name} is {value} (valid: 0 to {LARGEST_IMAGE:,})")
     return number
 
 

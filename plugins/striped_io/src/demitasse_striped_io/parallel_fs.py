@@ -61,7 +61,7 @@ def why_no_lustre(path: Path) -> str | None:
     if not is_lustre(path):
         return f"{path} is not on Lustre (its file system is {file_system(path) or 0:#x})"
     if shutil.which("lfs") is None:
-        return "the command lfs is not on the path: install Lustre's client tools"
+        return "the command lfs was not found: install Lustre's client tools"
     return None
 
 

@@ -229,7 +229,7 @@ class Share:
     def cursor(self, first: int) -> None:
         number, offset = divmod(first, self._step)
         if first < 0 or offset != self._offset:
-            raise ValueError(f"sample {first} does not begin this worker's share of a batch")
+            raise ValueError(f"sample {first} is not the first of this worker's share of a batch")
         self.close()
         self._closed = False
         self._begin(number)

@@ -49,14 +49,14 @@ class RawRecords:
         asked = store.options.height, store.options.width
         if any(asked) and all(field.shape[1:] != asked for field in fields.values()):
             raise DataError(
-                f"{store.name}: its samples are pixels already, which are not resized when they are "
+                f"{store.name}: its samples are pixels already, which cannot be resized when they are "
                 f"read (height {asked[0]}, width {asked[1]}): convert the images again"
             )
         given = store.options.transform
         if given:
             (name, *others) = index.main
             if others:
-                raise DataError(f"{store.name}: records of several fields are not transformed")
+                raise DataError(f"{store.name}: records of several fields cannot be transformed")
             self._transform = Transform(given, index.main[name], seed, store.options.stream)
             fields[name] = self._transform.field
         self.fields: Mapping[str, Field] = {**fields, **index.small}
@@ -179,8 +179,8 @@ class EncodedRecords:
         self._gray, self._seed = options.mode == "gray", seed
         if bool(options.height) != bool(options.width):
             raise DataError(
-                f"{store.name}: images are resized to a height and a width, not {options.height} and "
-                f"{options.width}; give both"
+                f"{store.name}: give both a height and a width to resize images, not {options.height} "
+                f"and {options.width}"
             )
         self._resized = (options.height, options.width) if options.height else None
         # What is resized has one size already: then the net cuts, as from raw samples.
@@ -278,8 +278,8 @@ class EncodedRecords:
             image = image[top : top + self._crop, left : left + self._crop]
         if (channels, *image.shape[:2]) != self._shape:
             raise DataError(
-                f"its image has shape {(channels, height, width)} (channels, height, width), the first "
-                f"sample's {self._shape}; resize them (height and width) or crop"
+                f"its image has shape {(channels, height, width)} (channels, height, width), but the "
+                f"first sample's has {self._shape}; resize them (height and width) or crop"
             )
         if channels == 1:
             out[0] = image[:, :, 0]

@@ -31,7 +31,7 @@ def changed(source: Input, index: Index, journal: Journal, stripes: Sequence[Pat
     for stripe, (path, end) in enumerate(zip(stripes, _ends(index, journal), strict=True)):
         found = path.stat().st_size if path.exists() else 0
         if found < end:
-            return f"stripe {stripe}, {path}, has {found:,} bytes of {end:,} that were written"
+            return f"stripe {stripe}, {path}, has {found:,} of the {end:,} bytes that were written"
     step = max(1, (journal.done - 1) // (COMPARED - 1))
     first = (journal.done - 1) % step
     with closing(source.lane(first, 1, step)) as lane:
@@ -41,7 +41,7 @@ def changed(source: Input, index: Index, journal: Journal, stripes: Sequence[Pat
             loops.checksums(data, np.zeros(1, np.int64), np.asarray(chunk.lengths, np.int64), check)
             rows = {"xxh64": check, **chunk.rows}
             if any((journal.table[name][number] != value[0]).any() for name, value in rows.items()):
-                return f"sample {number} of {source.name} is another one than was written"
+                return f"sample {number} of {source.name} differs from the one that was written"
     return ""
 
 

@@ -65,7 +65,7 @@ def _items(file: Path) -> Iterator[Item]:
                 yield replace(item, compressed=unpack is not None)
     except tarfile.ReadError as error:
         known = "" if unpack or file.suffix == ".tar" else "; compressed ones are gzip, bzip2 or xz"
-        raise DataError(f"{file}: is no tar file that can be read: {error}{known}") from error
+        raise DataError(f"{file}: is not a readable tar file: {error}{known}") from error
     except (MemoryError, OverflowError, RecursionError) as error:
         told = "is damaged: a header promises more than a file can hold"
         raise DataError(f"{file}: {told}") from error
@@ -115,8 +115,8 @@ class _Sample:
         if len(self.images) > 1:
             found = ", ".join(shortened(Path(image.where).name) for image in self.images[:4])
             raise DataError(
-                f"{self.file}: the sample {name} has {len(self.images)} images ({found}); which one is "
-                f"meant cannot be told: leave the others out, or give them two endings (mask.png)"
+                f"{self.file}: the sample {name} has {len(self.images)} images ({found}); to make clear "
+                f"which one counts, leave the others out, or give them two endings (mask.png)"
             )
         return replace(self.images[0], label=label)
 
@@ -135,7 +135,7 @@ class _Sample:
             found = next((fields[key] for key in ("label", *LABELS) if key in fields), 0)
             label = int(found)
             if isinstance(found, float) and label != found:
-                raise ValueError("it is no whole number")
+                raise ValueError("it is not a whole number")
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
-            raise DataError(f"{self.file}: {shortened(name)} is no label: {text[:40]!r}") from error
+            raise DataError(f"{self.file}: {shortened(name)} is not a label: {text[:40]!r}") from error
         return label

@@ -79,7 +79,8 @@ class Source:
         return (
             f"{self.name}: stripe {stripe} of {layout.stripes} is missing{more}: {why}; it has blocks "
             f"{', '.join(map(str, blocks[:4]))}{' ...' if len(blocks) > 4 else ''} with {samples:,} "
-            f"samples, the first of them {layout.bounds[stripe]}; {moved}on_error=skip goes on without"
+            f"samples, the first of them {layout.bounds[stripe]}; {moved}on_error=skip continues "
+            f"without them"
         )
 
     def _order(self, spec: DataSpec, options: Options, run: int) -> Order:

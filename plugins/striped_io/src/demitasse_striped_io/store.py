@@ -49,7 +49,7 @@ class Store:
         self.layout = Layout(self.index, self.table)
         expected = self.layout.stripe_lengths()
         if expected != self.index.lengths:
-            raise DataError(f"{path}: its index is damaged: its records end elsewhere than its stripes")
+            raise DataError(f"{path}: its index is damaged: its records do not end where its stripes do")
         self.tally = np.zeros((len(self.index.stripes), 4), np.int64)
         self._checks = self.table["xxh64"]
         self._small: dict[tuple[str, str], np.ndarray] = {}
@@ -293,13 +293,13 @@ class Store:
         elif status == loops.CUT_OFF:
             found = os.fstat(self.files[stripe]).st_size
             what = (
-                f"{path} is cut off: it has {found:,} bytes of {self.index.lengths[stripe]:,}, the "
+                f"{path} is cut off: it has {found:,} of {self.index.lengths[stripe]:,} bytes, but the "
                 f"sample ends at {offset + length:,}"
             )
         elif status == loops.DAMAGED:
             what = f"{path}, bytes {offset:,} to {offset + length:,}: its checksum is wrong"
         elif status == loops.LATE:
-            what = f"{path}: the stripe is slow: nothing came in {self.options.patience:g} s"
+            what = f"{path}: the stripe is slow: nothing arrived in {self.options.patience:g} s"
         else:
             reason = self._reason(stripe, offset, length)
             what = f"{path}, bytes {offset:,} to {offset + length:,}: {reason}"
@@ -312,7 +312,7 @@ class Store:
                 file.read(length)
         except OSError as error:
             return f"cannot be read: {error.strerror}"
-        return "could not be read, a second attempt could"
+        return "could not be read, but a second attempt succeeded"
 
     def _to_verify(self, numbers: np.ndarray) -> np.ndarray:
         if self.options.verify == "always":

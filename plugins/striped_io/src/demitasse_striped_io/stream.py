@@ -37,7 +37,7 @@ def check_batch(
         shape = (count, *fields[field].shape)
         if array.shape != shape:
             raise DataError(
-                f"{name}: field {field!r} of a run has shape {shape}, the array to read it into has "
+                f"{name}: field {field!r} of a run has shape {shape}, but the array to read it into has "
                 f"{array.shape}"
             )
 

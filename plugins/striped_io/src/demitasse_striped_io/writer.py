@@ -75,17 +75,17 @@ class Writer:
         if making.stripes < 1 or making.block < 1 or making.run < 1:
             raise DataError(
                 f"{making.stripes} stripes, blocks of {making.block} bytes, runs of {making.run} "
-                f"samples; valid are 1 and more"
+                f"samples (valid: 1 or more)"
             )
         striping = making.striping
         if min(making.threads, striping.factor, striping.unit) < 0:
             raise DataError(
                 f"{making.threads} threads, a striping of {striping.factor} targets in blocks of "
-                f"{striping.unit} bytes; valid are 0, for what is usual, and more"
+                f"{striping.unit} bytes (valid: 0, for the default, or more)"
             )
         if record > making.block:
             raise DataError(
-                f"a sample has {record:,} bytes, a block only {making.block:,}: give larger blocks"
+                f"a sample has {record:,} bytes, but a block only {making.block:,}: give larger blocks"
             )
         self._record = record
         self._force = force
@@ -177,8 +177,8 @@ class Writer:
             return True
         if not self._force:
             raise DataError(
-                f"{self.target}: a conversion was broken off here, and cannot go on: {why}; "
-                f"force (--force) begins anew"
+                f"{self.target}: a conversion was interrupted here and cannot continue: {why}; "
+                f"force (--force) starts over"
             )
         self._remove(self.journal.header)
         return False
@@ -210,7 +210,7 @@ class Writer:
             found = journals.header_of(path)
             if not TAG.fullmatch(str(found.get("tag"))):
                 raise DataError(
-                    f"{path}: the journal is damaged: it names no stripes; force begins anew"
+                    f"{path}: the journal is damaged: it names no stripes; force starts over"
                 )
         except DataError:
             if not self._force:
@@ -223,10 +223,10 @@ class Writer:
         if not self._force:
             told = f"{found.get(differ[0])!r} there, {settings[differ[0]]!r} now"
             if differ == ["list"]:
-                told = f"{self.source.name} lists other samples than then, or in another order"
+                told = f"{self.source.name} lists other samples now, or in another order"
             raise DataError(
-                f"{self.target}: another conversion was broken off here ({', '.join(differ)} differ: "
-                f"{told}); force (--force) begins anew"
+                f"{self.target}: another conversion was interrupted here ({', '.join(differ)} differ: "
+                f"{told}); force (--force) starts over"
             )
         self._remove(found)
         return None
@@ -237,9 +237,9 @@ class Writer:
         if all(name == JOURNAL or name.endswith(".partial") for name in names):
             return
         if not (self.target / INDEX).exists():
-            raise DataError(f"{self.target}: is a folder with other things in it; name a new one")
+            raise DataError(f"{self.target}: is a folder with other contents; name a new one")
         if not self._force:
-            raise DataError(f"{self.target} is there already; force (--force) overwrites it")
+            raise DataError(f"{self.target} already exists; force (--force) overwrites it")
 
     def _empty_index(self, tag: str) -> Index:
         source, making = self.source, self.making
@@ -361,7 +361,7 @@ class Writer:
             for i, length in enumerate(chunk.lengths.tolist()):
                 if length > block:
                     raise DataError(
-                        f"{self.target}: sample {rows.start + i} has {length:,} bytes, a block only "
+                        f"{self.target}: sample {rows.start + i} has {length:,} bytes, but a block only "
                         f"{block:,}: give larger blocks"
                     )
                 if at % block + length > block:
@@ -446,8 +446,7 @@ class _Naming:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError):
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            more = "; make room" if full else ""
+            more = "; free some space" if full else ""
             raise DataError(
-                f"{self.where}: {error.strerror or error}{more}; convert again, "
-                f"and it goes on from there"
+                f"{self.where}: {error.strerror or error}{more}; convert again to continue from there"
             ) from error

@@ -32,7 +32,7 @@ def allocate_space(space: str) -> Allocator | None:
     """An allocator of ``ddr3``. Raises PlanError for ``ldm``."""
     if space == "ldm":
         raise PlanError(
-            "space 'ldm': tensors do not lie in LDM; it is 64 KiB of scratch memory on each CPE, which "
+            "space 'ldm': tensors cannot be in LDM; it is 64 KiB of scratch memory on each CPE, which "
             "kernels divide for themselves (valid: ddr3, as the first memory of the workers' level)"
         )
     return Ddr3Allocator() if space == "ddr3" else None

@@ -27,7 +27,7 @@ class KernelReport:
             f"{self.kernel}: {cost.seconds * 1e3:.3f} ms (simulated), {rate:.1f} GFLOP/s",
             f"  DMA {moved / 1e6:,.2f} MB in {cost.dma_seconds * 1e3:.3f} ms, computing "
             f"{cost.compute_seconds * 1e3:.3f} ms, {cost.messages:,.0f} register messages",
-            f"  LDM of a CPE: {taken or 'none'}; {LDM_BYTES:,} bytes there are",
+            f"  LDM of a CPE: {taken or 'none'}; {LDM_BYTES:,} bytes available",
             *(f"  {finding}" for finding in self.findings),
         ]
         return "\n".join(lines)

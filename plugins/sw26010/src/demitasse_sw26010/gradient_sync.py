@@ -93,8 +93,8 @@ class HandshakeSum(GradientSync):
         if group.team is None or group.remote:
             raise CompositionError(
                 f"{where}: plugin 'sw26010' synchronises core groups of one node, which are threads of "
-                f"one process; its siblings there are other processes: name a plugin that synchronises "
-                f"processes in its sync"
+                f"one process, but the siblings here are other processes: name a plugin in the sync "
+                f"that synchronises processes"
             )
         self.team, self.index, self.size = group.team, group.index, group.team.size
         self.handshake = _shared(group.team)

@@ -42,10 +42,13 @@ def _cores(files: KernelFiles, affinity: Set[int] | None) -> Iterator[Finding]:
         yield Finding("ok", "cores", text)
     asked = threads_asked() if files.own else None
     if asked is not None and asked < len(mine.cores):
-        message = f"{THREADS} has a net use {asked} of {len(mine.cores)} cores where no description says"
-        yield Finding("note", "threads", message, f"unset {THREADS}, or write a description's cores")
+        message = (
+            f"{THREADS} makes nets use {asked} of {len(mine.cores)} cores, unless a description says "
+            f"otherwise"
+        )
+        yield Finding("note", "threads", message, f"unset {THREADS}, or give cores in a description")
     if quota is not None and quota < len(mine.cpus):
-        message = f"the control group allows {quota:g} CPUs' time of {len(mine.cpus)}"
+        message = f"the control group allows the time of {quota:g} of {len(mine.cpus)} CPUs"
         yield Finding("note", "cpu quota", message, "raise it (docker: --cpus; systemd: CPUQuota)")
 
 
@@ -61,7 +64,7 @@ def _memory(files: KernelFiles) -> Iterator[Finding]:
     text = f"{total / GIB:.3g} GiB"
     if free is not None and free < GIB // 2:
         message = f"{text}, of which only {free / GIB:.2g} GiB are available"
-        yield Finding("problem", "memory", message, "end other programs, or train smaller batches")
+        yield Finding("problem", "memory", message, "end other programs, or use smaller batches")
     else:
         yield Finding("ok", "memory", text)
 
@@ -95,6 +98,6 @@ def _storage(directory: Path) -> Iterator[Finding]:
         return
     text = f"{usage.free / GIB:.3g} of {usage.total / GIB:.3g} GiB free in {directory}"
     if usage.free < min(GIB, usage.total // 50):
-        yield Finding("problem", "storage", text, "free some: snapshots may not fit")
+        yield Finding("problem", "storage", text, "free some space: snapshots may not fit")
     else:
         yield Finding("ok", "storage", text)

@@ -75,7 +75,7 @@ class Accord:
         mine = np.array([self.error is not None, hopeless], np.float64)
         failed, without = self._processes.total(mine).tolist()
         self.stopped, self.keeps = failed > 0, failed > 0 and not without
-        return ElsewhereError("another process could not go on") if self.stopped else True
+        return ElsewhereError("another process could not continue") if self.stopped else True
 
     def ended(self, error: BaseException, keep: Callable[[BaseException], None]) -> BaseException:
         """What this process ends with once all have stopped: its own error or, where it has none, the

@@ -60,19 +60,19 @@ def agree(processes: Processes, facts: Mapping[str, str]) -> None:
     if None in told:  # of one that an earlier trainer of this runtime went on without
         raise WorkerError(
             f"{_ranks([r for r, each in enumerate(told) if each is None])} of {processes.size} "
-            f"ended before; start as many processes anew and go on from the last snapshot"
+            f"ended earlier; start as many processes again and resume from the last snapshot"
         )
     names = dict.fromkeys(name for each in told for name in each)
     for name in names:
         if len({each.get(name) for each in told}) == 1:
             continue
-        values = processes.gather(facts.get(name, "not there"))
+        values = processes.gather(facts.get(name, "missing"))
         usual = Counter(values).most_common(1)[0][0]
         value = next(each for each in values if each != usual)
         ranks = [rank for rank, each in enumerate(values) if each == value]
         raise DisagreementError(
-            f"{_ranks(ranks)} of {processes.size}: {name} is {_short(value, usual)}, on the others "
-            f"{_short(usual, value)}; all processes must train the same net alike"
+            f"{_ranks(ranks)} of {processes.size}: {name} is {_short(value, usual)}, but on the others "
+            f"{_short(usual, value)}; all processes must train the same net in the same way"
         )
 
 

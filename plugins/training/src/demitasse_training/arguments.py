@@ -51,7 +51,7 @@ def check_overrides(overrides: Any) -> None:
         isinstance(overrides, Mapping) and all(isinstance(k, str) for k in overrides)
     ):
         return
-    form = "overrides maps keys to values, {'base_lr': 0.1, 'layer.data.data_param.batch_size': 64}"
+    form = "overrides must map keys to values, {'base_lr': 0.1, 'layer.data.data_param.batch_size': 64}"
     raise ModelError(f"{form}; given {overrides!r:.99}")
 
 
@@ -59,7 +59,7 @@ def check_asks(**asks: Any) -> None:
     """Raise ModelError for what a run is to ask and cannot: not after hours, when it is asked first."""
     for name, ask in asks.items():
         if ask is not None and not callable(ask):
-            raise ModelError(f"{name} is a function, which is asked whether to; given {ask!r:.99}")
+            raise ModelError(f"{name} must be a function that says whether to; given {ask!r:.99}")
 
 
 def check_retain(retain: str | None) -> None:
@@ -100,15 +100,15 @@ def rate_of(solver: Solver, iteration: int) -> float:
             return float(rate)
     except (TypeError, ValueError):
         pass
-    told = f"the solver's rate of iteration {iteration} is {rate!r}; valid is a number"
+    told = f"the solver's learning rate at iteration {iteration} is {rate!r}, which is not a number"
     raise ModelError(f"{solver.location}: {told}" if solver.location else told)
 
 
 def check_data(data: Mapping[str, Mapping[str, Any] | DataSpec] | None) -> None:
     """Raise ModelError unless ``data`` maps phases to arrays by name, or a DataSpec."""
     form = (
-        "data maps a phase to arrays by the names of the samples' fields, {'train': {'data': ...}}, or "
-        "to a DataSpec"
+        "data must map a phase to arrays by the names of the samples' fields, {'train': {'data': ...}}, "
+        "or to a DataSpec"
     )
     if data is not None and not isinstance(data, Mapping):
         raise ModelError(f"{form}; given {type(data).__name__}")
@@ -134,7 +134,7 @@ def read_weights(runtime: Runtime, weights: WeightsFiles | None) -> list[tuple[s
         elif isinstance(each, str | Path):
             found.append((str(each), runtime.read(each).weights()))
         else:
-            told = "weights are a file's path, demitasse.Weights, or a list of these"
+            told = "weights must be a file's path, demitasse.Weights, or a list of these"
             raise ModelError(f"{told}; given {type(each).__name__}")
     return found
 

@@ -91,23 +91,23 @@ class Crew:
         if self._process != os.getpid():
             raise PlanError(
                 "this trainer was made before its process was forked, and would wait for threads that "
-                "stayed behind: make it in the process that runs it"
+                "exist only in the parent: make it in the process that runs it"
             )
         if self._broken_off:
             raise WorkerError(
-                "this trainer was interrupted twice, the second time in the middle of what it did; make "
-                "another (resume= goes on from a snapshot)"
+                "this trainer was interrupted twice, the second time in the middle of its work; make "
+                "another (resume= continues from a snapshot)"
             )
         if self.at_work not in (None, threading.get_ident()):
             raise WorkerError(
-                "this trainer is at work in another thread: it is one thread's at a time; what run() is "
-                "given as stop= and save= it asks between iterations (stop= also in tests)"
+                "this trainer is running in another thread: one thread at a time may use it; to end or "
+                "to save, give run() stop= and save=, called between iterations (stop= also in tests)"
             )
 
     def check_open(self) -> None:
         """Raise WorkerError once closed."""
         if self.closed:
-            raise WorkerError("this trainer is closed; make another (resume= goes on from a snapshot)")
+            raise WorkerError("this trainer is closed; make another (resume= continues from a snapshot)")
 
     def run(self, task: Callable[[int], T], interrupted: Callable[[], object] | None = None) -> list[T]:
         """``task(worker)`` by each worker, in its own thread where there are several, which is told

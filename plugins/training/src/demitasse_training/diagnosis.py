@@ -56,7 +56,7 @@ def _cause(worker: Worker) -> str:
     assert step is not None
     for entry, _ in step.works:
         if any(b and b.region == "gradients" and not _finite(step, b) for b in _outputs(entry)):
-            left = f"the first gradient of the last update that is not finite is of {_named(entry)}"
+            left = f"the first gradient of the last update that is not finite is that of {_named(entry)}"
             break
     lost = _lost(worker.plan.slots, flat.parameters)
     spans = [slice(slot.span.start, slot.span.stop) for slot in lost]
@@ -83,7 +83,7 @@ def _first(step: Step, phase: str) -> str:
         bad = [b.name for b in entry.inputs if b is not None and not _finite(step, b)]
         work()
         if bad or not all(_finite(step, b) for b in _outputs(entry) if b is not None):
-            cause = f"; its input {bad[0]!r} already is not" if bad else ""
+            cause = f"; its input {bad[0]!r} is not finite either" if bad else ""
             result = "output" if phase == "forward" else "gradient"
             return f"the first layer whose {result} is not finite is {_named(entry)}{cause}"
     return ""

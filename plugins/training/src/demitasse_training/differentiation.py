@@ -222,7 +222,7 @@ def check_learning(
     for tensor, _ in objective:
         if told := cuts.get(tensor):
             raise PlanError(
-                f"{told} has no gradients, and the loss {tensor.name!r} is computed by it: layers "
+                f"{told} has no gradients, but the loss {tensor.name!r} is computed from it: layers "
                 f"before it would not learn; give the operation gradient rules, or freeze those "
                 f"layers (a learning rate of 0, in Caffe's files lr_mult: 0)"
             )

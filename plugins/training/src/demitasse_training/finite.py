@@ -112,8 +112,8 @@ def not_finite(array: np.ndarray, infinite: bool = False) -> str:
     at = f" at ({', '.join(map(str, place))})" if place else ""
     number = array[(sample, *place)] if array.ndim else array
     return (
-        f"sample {sample} has {number:g}{at}; valid are finite numbers: kernels may make ordinary ones "
-        f"of others"
+        f"sample {sample} has {number:g}{at}; all numbers must be finite, as kernels may turn others "
+        f"into ordinary ones"
     )
 
 

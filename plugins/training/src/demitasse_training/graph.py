@@ -144,7 +144,8 @@ class NetGraph(Graph):
             if first.tensor.shape != shape:
                 raise ShapeError(
                     f"{self._where()}: shares parameter {shared!r} with layer "
-                    f"{first.owners[0][0]!r}, where its shape is {first.tensor.shape}; here {shape}"
+                    f"{first.owners[0][0]!r}, where its shape is {first.tensor.shape}; here it is "
+                    f"{shape}"
                 )
             first.owners.append(owner)
             return first.tensor
@@ -272,7 +273,7 @@ class NetGraph(Graph):
             )
         if len(tops) < len(layer.tops):
             raise ModelError(
-                f"{self._where()}: makes {len(tops)} tops, {len(layer.tops)} are named: "
+                f"{self._where()}: makes {len(tops)} tops, but {len(layer.tops)} are named: "
                 f"{', '.join(layer.tops)}"
             )
         return tops

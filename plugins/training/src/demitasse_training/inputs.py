@@ -29,10 +29,10 @@ def given_input(
     try:
         array = host_array(value)
     except ValueError as error:
-        raise ModelError(f"{where}: input {name!r} is no array: {error}") from error
+        raise ModelError(f"{where}: input {name!r} is not an array: {error}") from error
     if array.dtype.kind not in "biuf":
         raise ModelError(
-            f"{where}: input {name!r} has elements of type {array.dtype}; valid are real numbers"
+            f"{where}: input {name!r} has elements of type {array.dtype} (valid: real numbers)"
         )
     if array.ndim != len(declared[name]):
         raise ShapeError(f"{where}: {against(name, array.shape, declared[name])}: the ranks must agree")
@@ -69,7 +69,7 @@ def _no_input(definition: NetDefinition, graph: Graph, name: str) -> str:
     if layer is None:
         return unknown("input", name, graph.inputs, definition.location)
     return (
-        f"{layer.location}: blob {name!r} is no input: layer {layer.name!r} ({layer.type}) reads it "
-        f"from its data source; a net with an Input layer (deploy) takes arrays here, and "
-        f"data={{{graph.phase!r}: {{...}}}} gives this one arrays as its samples"
+        f"{layer.location}: blob {name!r} is not an input: layer {layer.name!r} ({layer.type}) reads it "
+        f"from its data source; use a net with an Input layer (deploy) to pass arrays here, or "
+        f"data={{{graph.phase!r}: {{...}}}} to give this one arrays as its samples"
     )

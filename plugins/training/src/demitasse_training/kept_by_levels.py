@@ -55,8 +55,8 @@ def restore_levels(
         return
     had = f"{sum(there)} workers' in {len(there)} processes" if kept else "none"
     log.warning(
-        "%s: what synchronisation by %s keeps begins anew: this run has %s workers in %s processes, the "
-        "file has %s",
+        "%s: the state that synchronisation by %s keeps starts afresh: this run has %s workers in %s "
+        "processes, the file has %s",
         *(path, ", ".join(dict.fromkeys(anew)), sum(here), len(here), had),
     )
 

@@ -35,22 +35,22 @@ def check_types(net: NetDefinition, known: Collection[str]) -> None:
     help_with = "; a plugin adds a type with the layer_types hook (docs/plugins.md)"
     if kind in installed:
         told, manifest = f"unknown layer type {kind!r}", installed[kind]
-        help_with = f"; plugin {manifest.name!r} is installed and has it, but " + (
+        help_with = f"; the installed plugin {manifest.name!r} has it, but " + (
             f"cannot be used: {manifest.problem}"
             if manifest.problem
             else f"is not composed: add it to the plugins (+{manifest.name}): {manifest.summary}"
         )
     elif kind in net.foreign:
         told = (
-            f"unknown layer type {kind!r}, which is of {net.foreign[kind]}, none of the {len(known)} "
-            f"types that are composed, which {_LISTED}"
+            f"unknown layer type {kind!r}: it belongs to {net.foreign[kind]} and is not one of the "
+            f"{len(known)} types that are composed, which {_LISTED}"
         )
     else:
         told = unknown("layer type", kind, known, rest=f"which {_LISTED}")
         help_with = uninstalled("layer_types", kind) or help_with
     broken = [f"{m.name} ({m.problem})" for m in manifests if m.problem and not m.roles]
     if broken and kind not in installed:
-        help_with += f"; installed plugins that cannot be used, whatever they have: {', '.join(broken)}"
+        help_with += f"; installed plugins that may have it, but cannot be used: {', '.join(broken)}"
     who = f"layer {shortened(layer.name, quoted=True)} ({shortened(kind)})"
     rest = shortened(f"{told}{help_with}{also}", MOST_TOLD)
     raise ModelError(f"{layer.location}: {who}: {rest}")

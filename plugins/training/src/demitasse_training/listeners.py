@@ -15,7 +15,7 @@ def listener_of(plugin: str, hook: Callable[[], Any]) -> Callable[[Event], None]
     if listener is None:
         return None
     if not callable(listener):
-        raise PluginError(f"plugin {plugin!r}: observe returned {listener!r}, which is no listener")
+        raise PluginError(f"plugin {plugin!r}: observe returned {listener!r}, which is not a listener")
 
     def listen(event: Event) -> None:
         try:
@@ -35,7 +35,9 @@ def tell(listeners: Iterable[Callable[[Event], None]], event: Event) -> None:
         try:
             listener(event)
         except Exception as error:
-            error.add_note(f"raised by a listener, told of event {event.kind!r} at {event.iteration}")
+            error.add_note(
+                f"raised by a listener on event {event.kind!r} at iteration {event.iteration}"
+            )
             raise
 
 
@@ -47,4 +49,4 @@ def tell_failure(
         try:
             listener(Event("end", iteration, {"error": error}))
         except Exception as other:  # noqa: BLE001  the run's own error is the one to be raised
-            error.add_note(f"then a listener, told of event 'end', raised {other!r}")
+            error.add_note(f"then a listener raised {other!r} on event 'end'")

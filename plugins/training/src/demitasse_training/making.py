@@ -40,7 +40,7 @@ def make_workers(
     open_source, dtype = opener(runtime, data, "train"), PRECISIONS[precision]
     if "test" in (data or {}) and not solver.tests:
         raise ModelError(
-            f"{solver.train.location}: data is given for phase 'test'; there is no test net"
+            f"{solver.train.location}: data is given for phase 'test', but there is no test net"
         )
     update = Update.named(solver.update, solver.update_attributes, runtime.vocabulary, solver.location)
     for place in arrange(runtime.machine, dtype, processes):
@@ -68,8 +68,8 @@ def make_workers(
             worker.agree = partial(accord.arrive, number)
     if "train" in (data or {}) and not crew.workers[0].graph.feeds:
         raise ModelError(
-            f"{solver.train.location}: data is given for phase 'train', where the net has no layer that "
-            f"reads samples"
+            f"{solver.train.location}: data is given for phase 'train', but the net has no layer there "
+            f"that reads samples"
         )
 
 

@@ -31,11 +31,13 @@ def _block(allocator: Allocator, size: int, where: object) -> Memory:
     if lacking or block.nbytes < size:
         told = f"without {' and '.join(lacking)}" if lacking else f"of {block.nbytes:,} bytes"
         asked = f"{size:,} bytes were asked for"
-        raise PluginError(f"{where}: {whose(allocator)}: allocate gave {block!r:.99}, {told}; {asked}")
+        raise PluginError(
+            f"{where}: {whose(allocator)}: allocate returned {block!r:.99}, {told}; {asked}"
+        )
     with blamed(block, "in view", where):
         array = block.view(0, (1,), "uint8")
     lacking = [part for part in ("shape", "dtype", "nbytes") if not hasattr(array, part)]
     if lacking:
-        told = f"view gave {array!r:.99}, without {' and '.join(lacking)} (valid: an array)"
+        told = f"view returned {array!r:.99}, without {' and '.join(lacking)} (valid: an array)"
         raise PluginError(f"{where}: {whose(block)}: {told}")
     return block

@@ -120,7 +120,7 @@ class Net(PlannedNet, Rooted):
         super().__init__(runtime, planner, lent)
         if phase in (data or {}) and not self.graph.feeds:
             raise ModelError(
-                f"{self.definition.location}: data is given for phase {phase!r}, where the net has no "
+                f"{self.definition.location}: data is given for phase {phase!r}, but the net has no "
                 f"layer that reads samples; give arrays to forward() by input name instead (inputs: "
                 f"{', '.join(self.graph.inputs) or 'none'})"
             )
@@ -278,12 +278,12 @@ class Net(PlannedNet, Rooted):
         """The net as one walks it layer by layer; another one for other shapes. Needs
         ``retain="all"``, and memory that the host addresses."""
         if self._planner.retain != "all":
-            raise ModelError("a net is walked layer by layer only if it is planned with retain='all'")
+            raise ModelError("to run a net layer by layer, plan it with retain='all'")
         if not isinstance(self._flat, np.ndarray):
             there = f"level {self.worker.place.level!r} has it in {self.worker.space!r}"
             raise ModelError(
-                f"{self.definition.location}: a net is walked layer by layer in memory that the host "
-                f"addresses, and {there}; compose for a machine whose workers compute on the host"
+                f"{self.definition.location}: running a net layer by layer needs host memory, but "
+                f"{there}; compose for a machine whose workers compute on the host"
             )
         self._enter()
         step = self.step

@@ -124,7 +124,7 @@ class Loaded:
         parts = [f"{len(self.loaded)} layers"]
         for what, layers in (
             ("not in the file", self.missing),
-            ("of other shapes there", self.unfit),
+            ("of other shapes in the file", self.unfit),
             ("not in the net", self.unused),
             ("not finite", self.not_finite),
         ):
@@ -188,7 +188,7 @@ def load(
     not_finite = [layer for layer in loaded if not all(_is_finite(*each) for each in found[layer])]
     if not_finite:
         log.warning(
-            "%s: parameters that are not finite numbers in %s: a net that diverged?",
+            "%s: parameters that are not finite in %s: did the net diverge?",
             path,
             ", ".join(f"layer {layer!r}" for layer in not_finite),
         )
@@ -206,18 +206,18 @@ def tell_missing(level: int, net: object, loaded: Mapping[str, Loaded]) -> None:
         unused = [layer for each in loaded.values() for layer in each.unused]
         log.log(
             level,
-            "%s: not in %s: %s, with parameters that stay as they were filled%s",
+            "%s: not in %s: %s, whose parameters keep their initial values%s",
             net,
             ", ".join(loaded),
             _some(sorted(missing)),
-            f"; there, and not in the net: {_some(unused)}" if unused else "",
+            f"; in the file but not in the net: {_some(unused)}" if unused else "",
         )
 
 
 def unreal(arrays: Sequence[np.ndarray]) -> str:
     """What of a layer's arrays are no real numbers, in words; empty for none."""
     wrong = [f"{a.dtype} in parameter {i}" for i, a in enumerate(arrays) if a.dtype.kind not in "biuf"]
-    return f"{wrong[0]}, where real numbers are needed" if wrong else ""
+    return f"{wrong[0]}, but real numbers are needed" if wrong else ""
 
 
 def _is_finite(slot: Slot, array: np.ndarray) -> bool:
@@ -244,12 +244,15 @@ def _misfit(slot: Slot, arrays: Sequence[np.ndarray], number: int, count: int) -
     sentence; empty when they do."""
     shape = slot.spec.shape
     if len(arrays) > count:
-        return f" has {len(arrays)} parameters there, and {count} here"
+        return f" has {len(arrays)} parameters in the file, but {count} in the net"
     if number >= len(arrays):
-        return f" has {len(arrays)} parameters there, and parameter {number} of shape {shape} here"
+        return (
+            f" has {len(arrays)} parameters in the file, but parameter {number} of shape {shape} in the "
+            f"net"
+        )
     if fits(arrays[number], shape):
         return ""
-    return f", parameter {number}: the file's shape is {arrays[number].shape}, the net's {shape}"
+    return f", parameter {number}: the file's shape is {arrays[number].shape}, the net's is {shape}"
 
 
 def _unfit(graph: NetGraph, plan: Plan, unfit: Mapping[str, str]) -> str:
@@ -258,9 +261,7 @@ def _unfit(graph: NetGraph, plan: Plan, unfit: Mapping[str, str]) -> str:
     also = ""
     if others:
         also = f"; others do not fit either: {_some(others)}"
-    out = (
-        "rename a layer to start it anew, or train with what does not fit as the net has it (--partial)"
-    )
+    out = "rename a layer to start it afresh, or let all that do not fit start afresh (--partial)"
     return f"{unfit[first]}{also}; {out}"
 
 

@@ -242,7 +242,7 @@ class PlannedNet:
     def _check_open(self) -> None:
         """Raise WorkerError for one that reads samples and was closed: it has old ones alone."""
         if self.closed and self.graph.feeds:
-            raise WorkerError("this net reads samples, and is closed with its runtime; make another")
+            raise WorkerError("this net reads samples and was closed with its runtime; make another")
 
     # Other shapes.
 

@@ -180,8 +180,8 @@ class Planner:
         slot = next((slot for slot in self.slots if (layer, number) in slot.owners), None)
         if slot is not None and slot.spec.shape != parameter.tensor.shape:
             raise ShapeError(
-                f"layer {layer!r} cannot take it: its parameter {number} has shape {slot.spec.shape}, "
-                f"and would need {parameter.tensor.shape}"
+                f"layer {layer!r} cannot take this input: its parameter {number} has shape "
+                f"{slot.spec.shape}, but would need {parameter.tensor.shape}"
             )
 
 

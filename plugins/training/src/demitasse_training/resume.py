@@ -32,13 +32,13 @@ def saved_run(runtime: Runtime, resume: Any) -> tuple[Weights | None, str | Path
     if resume is None:
         return None, ""
     if not isinstance(resume, str | Path | Weights):
-        told = "resume is a snapshot's path, or demitasse.Weights as trainer.weights() gives them"
+        told = "resume must be a snapshot's path, or demitasse.Weights from trainer.weights()"
         raise ModelError(f"{told}; given {type(resume).__name__}")
     path = IN_MEMORY if isinstance(resume, Weights) else resume
     saved = resume if isinstance(resume, Weights) else runtime.read(resume).weights()
     iteration = saved.iteration
     if iteration is not None and not 0 <= iteration < LAST:
-        raise SnapshotError(f"{path} was made at iteration {iteration}; valid are 0 to {LAST - 1:,}")
+        raise SnapshotError(f"{path} was made at iteration {iteration} (valid: 0 to {LAST - 1:,})")
     for arrays in (saved.parameters, *saved.state.values()):
         for layer, each in arrays.items():
             if problem := parameters.unreal(each):
@@ -48,7 +48,7 @@ def saved_run(runtime: Runtime, resume: Any) -> tuple[Weights | None, str | Path
         there = shortened(seed, quoted=True)
         raise SnapshotError(f"{path}: its record has the random seed {there}, not a whole number")
     if not isinstance(kernels, Mapping) or not all(isinstance(k, str) for k in kernels.values()):
-        raise SnapshotError(f"{path}: its record has kernels that are no names by request")
+        raise SnapshotError(f"{path}: its record of kernels is not a table of names by request")
     return saved, path
 
 
@@ -58,8 +58,8 @@ def seed_of(saved: Weights | None, wanted: int | None, path: object) -> int:
     theirs = saved.record.get("seed") if saved is not None else None
     if wanted is not None and theirs is not None and theirs != wanted:
         raise SnapshotError(
-            f"{path} was made with random seed {theirs}, the solver says {wanted}: set random_seed to "
-            f"{theirs} to go on with the same random numbers"
+            f"{path} was made with random seed {theirs}, but the solver says {wanted}: set random_seed "
+            f"to {theirs} to continue with the same random numbers"
         )
     return wanted if wanted is not None else int(theirs or 0)
 
@@ -72,12 +72,12 @@ def resume(worker: Worker, saved: Weights, path: object, run: Mapping[str, Any])
     """
     if saved.iteration is None:
         raise SnapshotError(
-            f"{path} has weights but no iteration and solver state; give it as weights instead"
+            f"{path} has weights but no iteration or solver state; give it as weights instead"
         )
     if saved.state and set(saved.state) != set(worker.flat.state):
         there = shortened(", ".join(saved.state))
         raise SnapshotError(
-            f"{path} has solver state {there}; {worker.solver.update} keeps "
+            f"{path} has solver state {there}, but {worker.solver.update} keeps "
             f"{', '.join(worker.flat.state)}"
         )
     compare(worker, saved.parameters, path)
@@ -86,8 +86,8 @@ def resume(worker: Worker, saved: Weights, path: object, run: Mapping[str, Any])
         if saved.record.get(name, here) != here:
             there = shortened(saved.record[name])
             raise SnapshotError(
-                f"{path} was made with {name} {there}; this run has {here}: "
-                f"give {GIVEN[name]} {there} to go on"
+                f"{path} was made with {name} {there}, but this run has {here}: "
+                f"give {GIVEN[name]} {there} to continue"
             )
     parameters.load(worker.graph, worker.plan, worker.flat.parameters, saved.parameters, path)
     for name, arrays in state.items():
@@ -143,7 +143,8 @@ def _unnamed(
     plain, owners = arrays[UNNAMED], [each.owners[0] for each in worker.graph.parameters]
     if len(plain) != len(owners):
         raise SnapshotError(
-            f"{path} is of another net: {len(plain)} arrays there, {len(owners)} parameters here"
+            f"{path} belongs to another net: it has {len(plain)} arrays, this net {len(owners)} "
+            f"parameters"
         )
     ours = parameters.by_layer(worker.graph, worker.plan, worker.flat.parameters)
     result = {layer: [np.empty(0, np.float32)] * len(each) for layer, each in ours.items()}
@@ -166,4 +167,4 @@ def _refuse(
         f"layer {k!r}: {there.get(k, 'absent')} there, {here.get(k, 'absent')} here"
         for k in differing[:4]
     )
-    raise SnapshotError(f"{path} is of another net: {listed}")
+    raise SnapshotError(f"{path} belongs to another net: {listed}")

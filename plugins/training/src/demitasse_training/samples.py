@@ -48,7 +48,9 @@ def opener(
                 return _once(spec)
             except DataError as error:
                 given = ", ".join(map(repr, data))
-                raise DataError(f"{error}; data has arrays for {given}, none for {phase!r}") from error
+                raise DataError(
+                    f"{error}; data has arrays for {given}, but none for {phase!r}"
+                ) from error
         return _once(spec)
 
     def _once(spec: DataSpec) -> DataSource:
@@ -177,7 +179,7 @@ def check_fields(source: DataSource, where: str) -> None:
         except TypeError:
             right = False
         if not right or not isinstance(dtype, str):
-            valid = "valid: a demitasse.Field, as Field((3, 32, 32), 'uint8')"
+            valid = "valid: a demitasse.Field, like Field((3, 32, 32), 'uint8')"
             raise PluginError(f"{where}: {whose(source)}: field {name!r} is {field!r} ({valid})")
 
 
@@ -189,8 +191,10 @@ def open_stream(feed: Feed, first: int, step: int) -> Stream:
         stream: Stream = source.stream(first, feed.count, step)
     lacking = [part for part in ("read", "cursor", "close") if not hasattr(stream, part)]
     if lacking:
-        told = f"stream gave {stream!r:.99}, without {' and '.join(lacking)}"
-        raise PluginError(f"{where}: {whose(source)}: {told} (valid: what has read, cursor and close)")
+        told = f"stream returned {stream!r:.99}, without {' and '.join(lacking)}"
+        raise PluginError(
+            f"{where}: {whose(source)}: {told} (valid: an object with read, cursor and close)"
+        )
     return stream
 
 

@@ -45,7 +45,7 @@ def check_writable(runtime: Runtime, solver: Solver, worker: Worker) -> None:
         if not any(suffix.endswith(known) for known in suffixes):
             plugin = "snapshots" if suffix == SNAPSHOT else "caffe"
             raise CompositionError(
-                f"no composed plugin writes {suffix} snapshots, which the solver asks for"
+                f"the solver asks for {suffix} snapshots, which no composed plugin writes"
                 f"{uninstalled('model_writer', suffix)}; add the plugin {plugin!r}, {otherwise}"
             )
     if told := _too_large(runtime, solver, worker):
@@ -69,7 +69,7 @@ def paths_of(solver: Solver, iteration: int, prefix: Any = None) -> list[Path]:
     """Where a solver's snapshots of an iteration go, in each format that it asks for; ``prefix``
     instead of its own. Raises SnapshotError for what no path begins with."""
     if not isinstance(prefix, str | Path | None):
-        told = "its prefix is how a path begins, and trainer.weights() is one in memory"
+        told = "its prefix is the beginning of a path; trainer.weights() gives one in memory"
         raise SnapshotError(f"a snapshot is a file: {told}; given {type(prefix).__name__}")
     stem = f"{prefix or prefix_of(solver)}_iter_{iteration}"
     return [Path(f"{stem}{suffix}") for suffix in _suffixes(solver)]
@@ -94,9 +94,9 @@ def keep(
     """Have a ``snapshot`` made, by all processes, of what was trained before an error, and say in that
     where it is, or why it could not be made."""
     try:
-        told = f"iteration {iteration} is kept in {snapshot()}"
+        told = f"iteration {iteration} is saved in {snapshot()}"
     except DemitasseError as other:
-        told = f"iteration {iteration} could not be kept: {other}"
+        told = f"iteration {iteration} could not be saved: {other}"
         if processes.rank == 0 and not isinstance(other, WorkerError):
             processes.gather(str(other))  # the others wait for it
     if isinstance(error, OSError) and error.strerror:
@@ -113,7 +113,7 @@ def check_numbers(weights: Weights, kept: str) -> None:
             if not np.isfinite(array).all():
                 raise NumericsError(
                     f"iteration {weights.iteration}: parameter {number} of layer {layer!r} is no longer "
-                    f"finite; no snapshot of it is written; {kept}"
+                    f"finite, so no snapshot of it is written; {kept}"
                 )
 
 
@@ -153,7 +153,7 @@ def _too_large(runtime: Runtime, solver: Solver, worker: Worker) -> str:
             if needed > largest.get(suffix, needed):
                 return (
                     f"a {suffix} snapshot of the {plan.parameters:,} parameters needs up to {needed:,} "
-                    f"bytes; such a file holds {largest[suffix]:,}; set snapshot_format: HDF5"
+                    f"bytes, but such a file holds {largest[suffix]:,}; set snapshot_format: HDF5"
                 )
     return ""
 
@@ -176,7 +176,7 @@ def _there_already(path: Path) -> str:
         beside = path.parent.glob(f"{glob.escape(iteration[0])}.*")
         if names := sorted(each.name for each in beside if each != path):
             return (
-                f"; of this iteration {' and '.join(names)} {'is' if len(names) == 1 else 'are'} there"
+                f"; {' and '.join(names)} of this iteration {'exists' if len(names) == 1 else 'exist'}"
             )
     return ""
 

@@ -9,7 +9,7 @@ from typing import Any
 from demitasse import PluginError, Tensor, unknown
 from demitasse.operations import Operation
 
-VALID = "a tuple of whole numbers from 0"
+VALID = "a tuple of whole numbers, 0 or more"
 KEPT = ("raw", "real")
 """Element types of samples that are not named: as they are stored, and as the plan computes."""
 
@@ -21,7 +21,7 @@ def check_operands(operation: str, inputs: Iterable[Any], where: str) -> None:
     """Raise PluginError for an input that is no tensor."""
     for given in inputs:
         if given is not None and not isinstance(given, Tensor):
-            valid = "valid: a tensor that is a bottom, a parameter or an operation's, or None"
+            valid = "valid: a tensor that is a bottom, a parameter or an operation's output, or None"
             raise PluginError(f"{where}: operation {operation!r} is given {given!r:.99} ({valid})")
 
 
@@ -43,7 +43,7 @@ def check_asked(fields: Any, batch: Any, where: str) -> None:
     if not isinstance(batch, Integral):
         raise PluginError(f"{where}: a batch of {batch!r:.99} (valid: a whole number)")
     if not isinstance(fields, Mapping):
-        valid = "valid: a table of element types by field, as {'data': 'real'}"
+        valid = "valid: a table of element types by field, like {'data': 'real'}"
         raise PluginError(f"{where}: the samples' fields are {fields!r:.99} ({valid})")
     for name, kind in fields.items():
         if kind not in (*KEPT, *TYPES):
@@ -54,11 +54,11 @@ def check_shapes(operation: Operation, made: Any, where: str) -> None:
     """Raise PluginError for what a shape rule gave that is no shape for each output."""
     outputs, rule = operation.outputs, f"{where}: the shape rule of operation {operation.name!r}"
     if not isinstance(made, list | tuple) or not all(map(_is_shape, made)):
-        raise PluginError(f"{rule} gave {made!r:.99} (valid: for each output {VALID})")
+        raise PluginError(f"{rule} returned {made!r:.99} (valid: for each output {VALID})")
     least = len(outputs) - bool(outputs and outputs[-1].variadic)
     if len(made) < least or (len(made) > len(outputs) and least == len(outputs)):
         names = ", ".join(operand.name for operand in outputs) or "no output"
-        raise PluginError(f"{rule} gave {len(made)} shapes, for {names}")
+        raise PluginError(f"{rule} returned {len(made)} shapes, for {names}")
 
 
 def _is_shape(shape: Any) -> bool:

@@ -96,6 +96,6 @@ def _told(worker: Worker, slot: Any, who: str) -> str:
     layer, number = slot.owners[0]
     plugins = list(dict.fromkeys(plugin for plugin, _ in worker.place.groups))
     return (
-        f"{who} train apart: after an iteration they have another parameter {number} of layer {layer!r} "
+        f"{who} train apart: after an iteration parameter {number} of layer {layer!r} differs "
         f"(synchronised by {', '.join(plugins)}; see demitasse check {plugins[0]})"
     )

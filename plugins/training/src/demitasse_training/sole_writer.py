@@ -68,12 +68,12 @@ def _claimed(path: Path, prefix: str) -> _Claim:
         who = f" (process {process} on {host})" if host else ""
         if host in ("", platform.node()) or time.monotonic() - start >= PATIENCE:
             raise SnapshotError(
-                f"snapshots with prefix {prefix!r} are being written by another training{who}, and "
-                f"each would take the other's place: give this one another snapshot_prefix, or wait "
-                f"until that has ended"
+                f"snapshots with prefix {prefix!r} are being written by another run{who}, and each "
+                f"would overwrite the other's: give this one another snapshot_prefix, or wait until "
+                f"that one has ended"
             )
         if not waits:
-            told = "snapshots with prefix %r are another training's%s: waits %.0f s for it to end"
+            told = "snapshots with prefix %r belong to another run%s: waiting %.0f s for it to end"
             log.warning(told, prefix, who, PATIENCE)
         waits = True
         time.sleep(PAUSE)

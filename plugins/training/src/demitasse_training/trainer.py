@@ -68,7 +68,7 @@ class Trainer(Rooted):
     step.
     """
 
-    elsewhere = "make another there (resume= goes on from a snapshot, or from what its weights() gives)"
+    elsewhere = "make another there (resume= continues from a snapshot, or from what weights() gives)"
 
     def __init__(
         self,
@@ -230,7 +230,7 @@ class Trainer(Rooted):
         """A copy of what a snapshot has, in memory; a run that gets it as ``resume`` goes on to the same
         bits. Raises WorkerError for several processes, NumericsError if parameters are not finite."""
         if self.processes.size > 1:
-            raise WorkerError("what several processes train is in no one's memory: write a snapshot")
+            raise WorkerError("no process has all weights of several: write a snapshot instead")
         self._crew.quiesce()
         return self._gathered(gathered_levels(self._workers, self.processes))
 

@@ -100,8 +100,8 @@ class Arrays(list[np.ndarray]):
 
 
 _INSTEAD = (
-    "nothing can take the place of {}; write to its values: params['ip1'][0][...] = values, "
-    "blobs['data'].data[...] = values (with retain='all' where they are read-only)"
+    "{} cannot be replaced; write to its values: params['ip1'][0][...] = values, "
+    "blobs['data'].data[...] = values (with retain='all' if they are read-only)"
 )
 
 

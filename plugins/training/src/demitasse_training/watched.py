@@ -34,8 +34,8 @@ class Meeting(threading.Barrier):
         """The barrier's. Raises RuntimeError for who would be the only one to come."""
         if self.alone == threading.get_ident() and self.parties > 1:
             raise RuntimeError(
-                "siblings are quiesced one after the other, so that none can wait for another at the "
-                "barrier: the first one called can do for all, by team.memory"
+                "siblings are quiesced one after the other, so none can wait for another at the "
+                "barrier: the first one called can act for all, through team.memory"
             )
         return super().wait(timeout)
 
@@ -83,7 +83,7 @@ class Watched(GradientSync):
         if not isinstance(part, Span) or (
             part and not span.start <= part.start < part.stop <= span.stop
         ):
-            raise PluginError(f"{self._who}: owned gave {part!r} (valid: a part of {span})")
+            raise PluginError(f"{self._who}: owned returned {part!r} (valid: a part of {span})")
         return part
 
     def reduce(self, bucket: Bucket, span: Span) -> Work | None:
@@ -99,7 +99,9 @@ class Watched(GradientSync):
         with blamed(self._who, "in schedule"):
             given = self._level.schedule(bucket, chain)
         if given is None:
-            raise PluginError(f"{self._who}: schedule gave None (valid: a function without arguments)")
+            raise PluginError(
+                f"{self._who}: schedule returned None (valid: a function without arguments)"
+            )
         return given if given is chain else self._told("schedule", given)
 
     def total(self, mine: Any, total: Any) -> Work | None:
@@ -127,7 +129,7 @@ class Watched(GradientSync):
             state = self._level.saved()
         if strange := strange_in(state):
             valid = "valid: None, numbers, text, bytes, lists of these, and mappings by text or number"
-            raise PluginError(f"{self._who}: saved gave a {strange} ({valid})")
+            raise PluginError(f"{self._who}: saved returned a {strange} ({valid})")
         return state
 
     def restore(self, saved: Any) -> None:
@@ -148,7 +150,7 @@ class Watched(GradientSync):
     def _told(self, method: str, work: Any) -> Work:
         if not callable(work):
             valid = "valid: None, or a function without arguments"
-            raise PluginError(f"{self._who}: {method} gave {work!r:.99} ({valid})")
+            raise PluginError(f"{self._who}: {method} returned {work!r:.99} ({valid})")
         return _blaming(self._who, f"at work for {method}", work)
 
 
@@ -165,7 +167,7 @@ def check_level(plugin: str, level: object, group: Group, simulated: bool = Fals
     ``simulated`` ones there is nothing to do."""
     if not isinstance(level, GradientSync):
         raise PluginError(
-            f"plugin {plugin!r}: gradient_sync returned {level!r}, which is no GradientSync"
+            f"plugin {plugin!r}: gradient_sync returned {level!r}, which is not a GradientSync"
         )
     who = f"plugin {plugin!r}: {type(level).__name__}"
     for name in ("index", "size", "bucket_bytes"):
@@ -174,11 +176,11 @@ def check_level(plugin: str, level: object, group: Group, simulated: bool = Fals
             raise PluginError(f"{who} has {name} {value!r} (valid: a whole number)")
     notes: object = level.notes
     if not isinstance(notes, list | tuple) or not all(isinstance(note, str) for note in notes):
-        raise PluginError(f"{who} has notes {notes!r:.99} (valid: a list of texts)")
+        raise PluginError(f"{who} has notes {notes!r:.99} (valid: a list of strings)")
     siblings = group.team.size if group.team is not None else 1
     if level.size < siblings:
         raise PluginError(
-            f"{who} has size {level.size} where there are {siblings} siblings, which would train apart; "
+            f"{who} has size {level.size}, but there are {siblings} siblings, which would train apart; "
             f"set its index and size (group.index and group.team.size)"
         )
     if simulated or level.size == 1 or level.shares_parameters:
@@ -186,9 +188,9 @@ def check_level(plugin: str, level: object, group: Group, simulated: bool = Fals
     if not any(has_own(level, name) for name in WORKS):
         own = {name for name in dir(type(level)) if not name.startswith("_")} - {*dir(GradientSync)}
         near = sorted(f"{name!r} ({guess}?)" for name in own if (guess := nearest(name, WORKS)))
-        meant = f"; it has {', '.join(near)}" if near else ""
+        meant = f"; it defines {', '.join(near)}" if near else ""
         raise PluginError(
-            f"{who} has size {level.size} and nothing to do, so that siblings would train apart{meant} "
+            f"{who} has size {level.size} but nothing to do, so siblings would train apart{meant} "
             f"(valid: some of {', '.join(WORKS)})"
         )
 

@@ -215,7 +215,7 @@ class Worker:
         word = self.update.operation
         if portion != 1.0 and all(operand.name != "scale" for operand in word.inputs):
             raise ModelError(
-                f"{self.solver.location}: workers cannot update each at its own pace by "
+                f"{self.solver.location}: workers cannot each update at their own pace by "
                 f"{word.name!r}, which has no operand 'scale'"
             )
         return portion
@@ -376,9 +376,9 @@ class Worker:
         """The plan as a step, or that ``outer`` one of what is around passes that are planned apart."""
         if self.place.index and self.graph.inputs:
             raise ModelError(
-                f"{self.solver.train.location}: {', '.join(self.graph.inputs)} would be filled by who "
-                f"calls, the first worker's alone, and there are several: have a layer that reads "
-                f"samples, which may be arrays (data=), or one worker"
+                f"{self.solver.train.location}: the caller can fill the inputs "
+                f"{', '.join(self.graph.inputs)} of the first worker only, but there are several: use a "
+                f"layer that reads samples, which may be arrays (data=), or one worker"
             )
         plan, flat, vocabulary = outer or self._plan, self.flat, self.runtime.vocabulary
         numbers = {name: self.array(buffer) for name, buffer in plan.scalars.items()} | self._sizes

@@ -65,11 +65,13 @@ def read(path: Path) -> dict[str, Choices]:
     except OSError as error:
         raise CacheError(f"it cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
-        raise CacheError("it is damaged (no JSON)") from error
+        raise CacheError("it is damaged (not JSON)") from error
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        raise CacheError(f"it is not of schema {SCHEMA}")
+        raise CacheError(f"its schema is not {SCHEMA}")
     if (maker := content.get("fingerprint")) != fingerprint():
-        raise CacheError(f"it was made on another machine ({maker!r}, this one is {fingerprint()!r})")
+        raise CacheError(
+            f"it was made on another machine ({maker!r}, but this one is {fingerprint()!r})"
+        )
     try:
         return {str(name): _choices(table) for name, table in content["plugins"].items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -90,7 +92,7 @@ def _choices(table: Any) -> Choices:
             raise ValueError(f"{key}: disturbed is {disturbed}")
         found[key] = Remembered(kernel, seconds, disturbed)
     if not isinstance(table["version"], str):
-        raise TypeError("the version is no text")
+        raise TypeError("the version is not a string")
     return Choices(table["version"], found)
 
 
@@ -120,11 +122,13 @@ class Cache:
             if known is None:
                 continue
             if known.version != version:
-                self._say(f"its choices are of {plugin} {known.version}, this is {version or 'unknown'}")
+                self._say(
+                    f"its choices are for {plugin} {known.version}, but this is {version or 'unknown'}"
+                )
             elif (entry := known.choices.get(key)) is not None:
                 if set(entry.seconds) == set(candidates):
                     return entry
-                self._say(f"{plugin} offers other kernels than those that were tried")
+                self._say(f"{plugin} offers other kernels now than those that were tried")
         return None
 
     def put(self, plugin: str, version: str, key: str, entry: Remembered) -> None:
@@ -192,7 +196,7 @@ class Cache:
         self._file, self._seen = merged, _signature(path)
 
     def _say(
-        self, problem: str, about: str = "reading", then: str = "; ignored and written anew"
+        self, problem: str, about: str = "reading", then: str = "; ignored, and written again"
     ) -> None:
         if self.path is not None:
             say_once(str(self.path), about, f"{problem}{then}")

@@ -21,17 +21,17 @@ def findings(folder: str = "") -> Iterator[Finding]:
         return
     there = next(parent for parent in path.parents if parent.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        message = f"{path} cannot be written: every process tries all kernels anew"
+        message = f"{path} cannot be written: every process tries all kernels again"
         yield Finding("problem", SUBJECT, message, REMEDY)
         return
     try:
         kept = [choice for known in read(path).values() for choice in known.choices.values()]
     except CacheError as error:
-        message = f"{path}: {error}; the next trial writes it anew"
+        message = f"{path}: {error}; the next trial writes it again"
         yield Finding("note", SUBJECT, message, f"or delete it: rm {path}")
         return
-    clear = f"to have kernels tried anew: rm {path}" if kept else ""
-    told = f"{len(kept)} choices of kernels are kept in {path}"
+    clear = f"to try the kernels again: rm {path}" if kept else ""
+    told = f"{len(kept)} choices of kernels are saved in {path}"
     if busy := sum(choice.disturbed > 0 for choice in kept):
         told += f", of which {busy} were made on a busy machine"
     yield Finding("ok", SUBJECT, told, clear)

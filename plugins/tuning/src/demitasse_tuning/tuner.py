@@ -129,7 +129,7 @@ class CandidateTuner:
                 return names.index(kernel), "preferred: as before"
             del self._preferred[key]
             offered = ", ".join(names)
-            log.warning("kernel %r is not offered any more for %s (are: %s)", kernel, key, offered)
+            log.warning("kernel %r is no longer offered for %s (offered: %s)", kernel, key, offered)
         if not self._tune:
             return 0, "preferred: tuning off"
         if _takes_microseconds(request):

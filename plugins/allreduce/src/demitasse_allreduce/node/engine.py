@@ -105,7 +105,7 @@ class Node:
         number = _SYS_FUTEX.get(os.uname().machine)
         if number is None:
             raise WorkerError(
-                f"no futex is known for {os.uname().machine}; {', '.join(_SYS_FUTEX)} have one"
+                f"no futex is known for {os.uname().machine} (supported: {', '.join(_SYS_FUTEX)})"
             )
         mine = np.zeros(64 * loops.MASK_WORDS, np.uint8)
         mine[[cpu for cpu in os.sched_getaffinity(0) if cpu < mine.size]] = 1

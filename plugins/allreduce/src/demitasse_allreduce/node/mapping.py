@@ -59,7 +59,7 @@ class Mapping:
         """An array over a part, ``offset`` in bytes. Raises ValueError when it is not inside."""
         size = prod(shape) * np.dtype(dtype).itemsize
         if offset < 0 or offset + size > self.nbytes:
-            raise ValueError(f"{size} bytes at {offset} do not lie in a block of {self.nbytes}")
+            raise ValueError(f"{size} bytes at {offset} do not fit in a block of {self.nbytes}")
         array: np.ndarray[Any, np.dtype[Any]] = np.asarray(self)[offset : offset + size]
         made: np.ndarray[Any, np.dtype[Any]] = array.view(dtype).reshape(tuple(shape))
         return made

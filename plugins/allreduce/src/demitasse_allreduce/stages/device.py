@@ -42,7 +42,7 @@ def collective(
     if engine is None:
         raise PlanError(
             f"gradients of type {type(array).__name__} lie in a device's memory, which plugin "
-            f"'allreduce' reaches by the streams of its worker; there are none"
+            f"'allreduce' reaches by the streams of its worker, but there are none"
         )
     if beside or not adds(array):
         return Staged(schedule, comm, array, check, engine)

@@ -98,16 +98,16 @@ class Options:
         rooted = self.stage in ROOTED
         if self.hierarchical and self.algorithm != "auto":
             raise CompositionError(
-                f"{where}: algorithm = {self.algorithm!r} beside lower and upper, which are the "
-                f"algorithms of two levels; leave the one or the others out"
+                f"{where}: algorithm = {self.algorithm!r} conflicts with lower and upper, the "
+                f"algorithms of two levels; leave out the one or the others"
             )
         known = self.known
         taken = known[self.algorithm].options if self.algorithm in known else ("groups",)
         if "groups" not in taken and (self.chain is not None or self.members != MEMBERS[0]):
             two = ", ".join(name for name, each in known.items() if "groups" in each.options)
             raise CompositionError(
-                f"{where}: algorithm = {self.algorithm!r} has one level, for which chain and members "
-                f"mean nothing (valid with them: auto, {two})"
+                f"{where}: algorithm = {self.algorithm!r} has one level, so chain and members do "
+                f"not apply (valid with them: auto, {two})"
             )
         named = {"algorithm": self.algorithm, "lower": self.lower, "upper": self.upper}
         for key, name in named.items():

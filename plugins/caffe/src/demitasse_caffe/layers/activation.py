@@ -54,7 +54,7 @@ class PReLU(CaffeLayer):
     ) -> Sequence[Tensor]:
         prelu, x = message.prelu_param, bottoms[0]
         if len(x.shape) < 2:
-            raise ValueError(f"has slopes for channels, axis 1, which its bottom {x!r} lacks")
+            raise ValueError(f"has slopes for channels (axis 1), but its bottom {x!r} has none")
         fill = prelu.filler
         if not prelu.HasField("filler"):
             fill = type(fill)(type="constant", value=0.25)

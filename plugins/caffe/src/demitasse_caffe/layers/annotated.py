@@ -38,10 +38,10 @@ class AnnotatedData(CaffeLayer):
                 f"cut, 0 or more and below 1"
             )
         if about.max_objects < 1:
-            raise ValueError("max_objects is 0; an image's label has room for 1 object or more")
+            raise ValueError("max_objects is 0; it must be 1 or more")
         check_mean_by_channels(parameters)
         if parameters.force_color and parameters.force_gray:
-            raise ValueError("force_color and force_gray exclude each other")
+            raise ValueError("force_color and force_gray cannot be combined")
         mode = "color" if parameters.force_color or data.force_encoded_color else "native"
         channels = 1 if parameters.force_gray else 3
         options: dict[str, Any] = {
@@ -92,14 +92,14 @@ def _augmentation(parameters: Any, about: Any, training: bool) -> dict[str, Any]
     if parameters.HasField("expand_param"):
         expand = parameters.expand_param
         if not expand.max_expand_ratio >= 1:
-            raise ValueError(f"max_expand_ratio is {number(expand.max_expand_ratio):g}; 1 or more")
+            raise ValueError(f"max_expand_ratio {number(expand.max_expand_ratio):g} is not 1 or more")
         asked["expansion"] = number(expand.prob), number(expand.max_expand_ratio)
         asked["fill"] = tuple(number(value) for value in parameters.mean_value) or (0.0,)
     if parameters.HasField("distort_param"):
         asked["distortion"] = _distortion(parameters.distort_param)
     if len(parameters.resize_param) > 1:
         raise ValueError(
-            f"has {len(parameters.resize_param)} resize_param; give one, images have one size here"
+            f"has {len(parameters.resize_param)} resize_param; give one, as images have one size here"
         )
     if parameters.resize_param:
         asked["resizing"] = resizing(parameters.resize_param[0])
@@ -156,7 +156,7 @@ def _crop(parameters: Any) -> tuple[int, int] | None:
     if any(sides) and not all(sides):
         raise ValueError(f"crop_h {sides[0]} and crop_w {sides[1]}: give both, or neither")
     if any(sides) and parameters.crop_size:
-        raise ValueError("crop_size and crop_h, crop_w exclude each other")
+        raise ValueError("crop_size cannot be combined with crop_h and crop_w")
     side = parameters.crop_size
     return sides if all(sides) else (side, side) if side else None
 

@@ -83,7 +83,9 @@ class MemoryData(CaffeLayer):
         if message.HasField("transform_param") or samples.dtype != graph.dtype:
             samples = transform(layer, message, samples, graph)
         if samples.shape[1:] != shape[1:]:
-            raise ValueError(f"samples of shape {samples.shape[1:]} are given, declared are {shape[1:]}")
+            raise ValueError(
+                f"the samples given have shape {samples.shape[1:]}, but {shape[1:]} is declared"
+            )
         return [samples, labels]
 
 
@@ -121,7 +123,7 @@ def _shapes(dummy: Any, count: int) -> list[tuple[int, ...]]:
     """The shape of each top, from ``shape`` or the four numbers of old. Raises ValueError."""
     legacy = [name for name in _LEGACY if len(getattr(dummy, name))]
     if legacy and len(dummy.shape):
-        raise ValueError(f"has shape and {', '.join(legacy)}; use one kind")
+        raise ValueError(f"has both shape and {', '.join(legacy)}; use one of the two")
     if legacy:
         for name in _LEGACY:
             if len(getattr(dummy, name)) not in (1, count):
@@ -138,6 +140,6 @@ def _shapes(dummy: Any, count: int) -> list[tuple[int, ...]]:
     for shape in shapes:
         if not shape or min(shape) < 1 or math.prod(shape) > LARGEST:
             raise ValueError(
-                f"a blob of shape {shape}: extents are 1 or more, {LARGEST:,} elements at most"
+                f"a blob of shape {shape}: extents must be 1 or more, with at most {LARGEST:,} elements"
             )
     return shapes

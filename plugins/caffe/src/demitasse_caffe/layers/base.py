@@ -119,7 +119,7 @@ def check_whole(what: str, count: int, numbers: Tensor) -> None:
     most = _WHOLE.get(numbers.dtype, count)
     if count > most:
         raise ValueError(
-            f"{what} is {count:,}, and blobs of {numbers.dtype} tell {most:,} whole numbers apart; plan "
+            f"{what} is {count:,}, but blobs of {numbers.dtype} tell {most:,} whole numbers apart; plan "
             f"the net with precision f64"
         )
 

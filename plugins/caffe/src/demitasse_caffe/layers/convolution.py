@@ -31,7 +31,9 @@ class Convolution(CaffeLayer):
     ) -> Sequence[Tensor]:
         convolution, x = self._parameters(message), bottoms[0]
         if len(layer.tops) != len(bottoms):
-            raise ValueError(f"has {len(bottoms)} bottoms and {len(layer.tops)} tops; each has its own")
+            raise ValueError(
+                f"has {len(bottoms)} bottoms and {len(layer.tops)} tops; give each bottom its own top"
+            )
         axis = canonical(convolution.axis, x)
         kernel, windows = _windows(convolution, len(x.shape) - axis - 1)
         channels = x.shape[axis]
@@ -114,7 +116,7 @@ class Deconvolution(Convolution):
     ) -> tuple[Tensor, dict[str, Any]]:
         if around.alike:
             return x, {**attributes, "pad": around.before}
-        raise ValueError("cuts as much off each side of its top; give pad, pad_h or pad_w")
+        raise ValueError("must cut the same amount off each side of its top; give pad, pad_h or pad_w")
 
     def _emit(
         self,
@@ -152,7 +154,7 @@ class Im2col(CaffeLayer):
         convolution, x = message.convolution_param, bottoms[0]
         axis = canonical(convolution.axis, x)
         if axis == len(x.shape) - 1:
-            raise ValueError(f"axis {convolution.axis} of {x!r} has no spatial axis behind it")
+            raise ValueError(f"axis {convolution.axis} of {x!r} has no spatial axis after it")
         kernel, windows = _windows(convolution, len(x.shape) - axis - 1)
         y = graph.apply("im2col", _as_images(x, axis, graph), kernel=kernel, **windows)
         return [_as_before(x, axis, y, graph)]
@@ -177,9 +179,9 @@ class Pooling(CaffeLayer):
         pad = window_extents(pooling, "pad", "pad", spatial, 0)
         if self._is_global(pooling):
             if any(pooling.HasField(field) for field in ("kernel_size", "kernel_h", "kernel_w")):
-                raise ValueError("global_pooling takes all of the space: give no kernel_size with it")
+                raise ValueError("global_pooling covers all of the space: leave kernel_size out")
             if max(pad) > 0 or set(stride) != {1}:
-                raise ValueError(f"global_pooling has pad 0 and stride 1, not {pad} and {stride}")
+                raise ValueError(f"global_pooling needs pad 0 and stride 1, not {pad} and {stride}")
             kernel = x.shape[2:]
         else:
             kernel = window_extents(pooling, "kernel_size", "kernel", spatial, None)
@@ -205,7 +207,7 @@ class Pooling(CaffeLayer):
         if around is not None:
             if method == "STOCHASTIC" or len(layer.tops) > 1 or spatial != 2:
                 told = "one side is padded more than the other" if not around.alike else method
-                raise ValueError(f"{told}: of images, with MAX or averages, and one top")
+                raise ValueError(f"{told}: supported for images, with MAX or AVE, and one top")
             return [pooled(layer, x, method, kernel, stride, around, rounding, graph)]
         method = "AVE" if method == "AVE_EXC_PAD" else method
         if spatial != 2:
@@ -221,9 +223,11 @@ class Pooling(CaffeLayer):
         if not any(pooling.HasField(f"{stem}_shape") for stem in ("kernel", "stride", "pad")):
             return pooling
         if not pooling.HasField("kernel_shape"):
-            raise ValueError("repeats stride or pad, and needs a kernel_size as often")
+            raise ValueError("repeats stride or pad; repeat kernel_size as often")
         if pooling.global_pooling or pooling.HasField("round_mode"):
-            raise ValueError("a kernel_size for each axis goes without global_pooling and round_mode")
+            raise ValueError(
+                "a kernel_size for each axis cannot be combined with global_pooling or round_mode"
+            )
         return by_shapes(pooling, type(message.pooling_nd_param)(pool=pooling.pool))
 
     def _is_global(self, pooling: Any) -> bool:
@@ -257,7 +261,8 @@ class SPP(CaffeLayer):
             if any(p >= k for p, k in zip(pad, kernel, strict=True)):
                 raise ValueError(
                     f"pyramid_height {spp.pyramid_height}: level {level} cuts {x.shape[2:]} into "
-                    f"{bins} x {bins} windows of {kernel}, whose pad {pad} would be as large as they"
+                    f"{bins} x {bins} windows of {kernel}, whose pad {pad} would be as large as the "
+                    f"window"
                 )
             attributes = {"kernel": kernel, "stride": kernel, "pad": pad}
             levels.append(_pooled(x, method, attributes, in_training(message, graph), graph, level)[0])
@@ -288,7 +293,9 @@ def _pooled(
     if method == "AVE":
         return [graph.apply("pooling_average", x, **attributes)]
     if any(attributes["pad"]):
-        raise ValueError(f"pool STOCHASTIC has no padding (pad {attributes['pad']}); MAX and AVE have")
+        raise ValueError(
+            f"pool STOCHASTIC supports no padding (pad {attributes['pad']}); MAX and AVE do"
+        )
     if not draws:
         return [graph.apply("pooling_self_weighted", x, **attributes)]
     counters = graph.scalar("iteration"), graph.scalar("sample")
@@ -375,10 +382,10 @@ def window_extents(
         raise ValueError(f"{shape} is for the layer types NdConvolution and NdPooling; give a {field}")
     if field in _FIRST_AXIS and (named := of_first_axis(message)):
         if spatial != 3:
-            raise ValueError(f"{named[0]} is for 3 spatial axes, here are {spatial}")
+            raise ValueError(f"{named[0]} is for 3 spatial axes, but there are {spatial}")
         first = [getattr(message, name) for name in _FIRST_AXIS[field] if name in named]
         if not first and default is None:
-            raise ValueError(f"has {named[0]}, and needs a {' or a '.join(_FIRST_AXIS[field])}")
+            raise ValueError(f"has {named[0]}, so it also needs a {' or a '.join(_FIRST_AXIS[field])}")
         return (*(first or [default or 0])[:1], *_plane(message, field, stem, 2, default))
     return _plane(message, field, stem, spatial, default)
 
@@ -408,9 +415,9 @@ def _plane(message: Any, field: str, stem: str | None, spatial: int, default: in
     )
     if any(message.HasField(name) for name in pair):
         if given:
-            raise ValueError(f"{field} and {' or '.join(pair)} exclude each other")
+            raise ValueError(f"{field} and {' or '.join(pair)} cannot be combined")
         if spatial != 2:
-            raise ValueError(f"{' and '.join(pair)} are for 2 spatial axes, here are {spatial}")
+            raise ValueError(f"{' and '.join(pair)} are for 2 spatial axes, but there are {spatial}")
         if not all(message.HasField(name) for name in pair) and default is None:
             raise ValueError(f"needs both {pair[0]} and {pair[1]}")
         return tuple(getattr(message, name) if message.HasField(name) else default or 0 for name in pair)
@@ -432,7 +439,9 @@ def by_shapes(parameters: Any, made: Any) -> Any:
     for stem, default in (("kernel", 0), ("stride", 1), ("pad", 0)):
         given = list(getattr(parameters, f"{stem}_shape").dim) or [default] * len(kernel)
         if len(given) != len(kernel):
-            raise ValueError(f"{stem}_shape has {len(given)} numbers, and kernel_shape {len(kernel)}")
+            raise ValueError(
+                f"{stem}_shape has {len(given)} numbers, but kernel_shape has {len(kernel)}"
+            )
         if min(given) < 0:
             raise ValueError(f"{stem}_shape {given} has a number below 0")
         field = "kernel_size" if stem == "kernel" else stem

@@ -42,7 +42,7 @@ class Data(CaffeLayer):
         check_served(parameters, SCALING)
         source = source_of(data, "data_param", layer)
         if parameters.force_color and parameters.force_gray:
-            raise ValueError("force_color and force_gray exclude each other")
+            raise ValueError("force_color and force_gray cannot be combined")
         options = _cropping(message, graph)
         if parameters.force_color or data.force_encoded_color:
             options["mode"] = "color"
@@ -84,9 +84,7 @@ class ImageData(CaffeLayer):
         data = message.image_data_param
         check_served(message.transform_param, SCALING)
         if videos := [name for name in _VIDEOS if data.HasField(name)]:
-            raise ValueError(
-                f"image_data_param {{ {videos[0]} }} is C3D's, for the layer type VideoData"
-            )
+            raise ValueError(f"image_data_param {{ {videos[0]} }} belongs to C3D's layer type VideoData")
         source = source_of(data, "image_data_param", layer)
         check_resized(data)
         options = {
@@ -116,7 +114,7 @@ class DenseImageData(CaffeLayer):
         source = source_of(data, "dense_image_data_param", layer, moved=("mean_file",))
         if parameters.crop_size or parameters.mirror:
             raise ValueError(
-                "transform_param { crop_size, mirror } are of the image alone; write "
+                "transform_param { crop_size, mirror } apply to the image only; write "
                 "dense_image_data_param { crop_height: ... crop_width: ... mirror: true }"
             )
         options = {
@@ -151,7 +149,7 @@ class ImageSegData(CaffeLayer):
         sides = parameters.crop_height, parameters.crop_width
         if parameters.crop_size:
             if any(sides):
-                raise ValueError("crop_size and crop_height, crop_width exclude each other")
+                raise ValueError("crop_size cannot be combined with crop_height and crop_width")
             sides = (parameters.crop_size,) * 2
         options = {
             **of_listed_images(data, layer, graph),
@@ -189,7 +187,9 @@ class WindowData(CaffeLayer):
         source = source_of(data, "window_data_param", layer, moved=_MOVED[1:])
         crop, padding = parameters.crop_size, data.context_pad
         if crop < 1:
-            raise ValueError("windows are warped to transform_param { crop_size: ... }; it has none")
+            raise ValueError(
+                "windows are warped to transform_param { crop_size: ... }, which is not given"
+            )
         if crop <= 2 * padding:
             raise ValueError(f"a context_pad of {padding} leaves nothing of a crop_size of {crop}")
         if data.crop_mode not in ("warp", "square"):

@@ -43,12 +43,12 @@ class DenseBlock(CaffeLayer):
         steps, growth = given.numTransition, given.growthRate
         if len(x.shape) != 4 or min(steps, growth) < 1:
             raise ValueError(
-                f"takes images, of four axes, and a numTransition and growthRate of 1 or more; it has "
+                f"needs images (four axes), and a numTransition and growthRate of 1 or more; it has "
                 f"{x!r}, {steps} and {growth}"
             )
         for field, served in _FIXED.items():
             if getattr(given, field) != served:
-                raise ValueError(f"denseblock_param {{ {field} }} is not served but for {served}")
+                raise ValueError(f"denseblock_param {{ {field} }} is supported only as {served}")
         fraction = number(given.moving_average_fraction)
         if not 0 <= fraction <= 1:
             raise ValueError(f"moving_average_fraction {fraction:g} is not from 0 to 1")

@@ -22,7 +22,7 @@ class Concat(CaffeLayer):
     ) -> Sequence[Tensor]:
         concat = message.concat_param
         if concat.HasField("concat_dim") and concat.HasField("axis"):
-            raise ValueError("axis and the older concat_dim exclude each other")
+            raise ValueError("axis and the older concat_dim cannot be combined")
         axis = concat.concat_dim if concat.HasField("concat_dim") else concat.axis
         axis = canonical(axis, bottoms[0])
         if len(bottoms) == 1:
@@ -50,8 +50,8 @@ class Mul(CaffeLayer):
         inner = factor.shape[first:end]
         if x.shape[first:end] != inner or len(factor.shape) not in (0, len(x.shape)):
             raise ValueError(
-                f"multiplies blobs of one shape, or one by another whose first and last extents are "
-                f"1; here are {x!r} and {factor!r}"
+                f"multiplies blobs of the same shape, or one by another whose first and last extents "
+                f"are 1; its bottoms are {x!r} and {factor!r}"
             )
         numbers = graph.apply("reshape", factor, shape=inner)
         return [graph.apply("scale", x, numbers, None, axis=first)]

@@ -30,7 +30,7 @@ class L1Loss(Loss):
         if message.HasField("l1_loss_param"):
             return [_of_flows(message.l1_loss_param, bottoms, graph)]
         if len(bottoms) == 1:
-            raise ValueError("has 1 bottom, not 2; with an l1_loss_param, as of FlowNet's fork, it may")
+            raise ValueError("has 1 bottom, not 2; it may with an l1_loss_param, as in FlowNet's fork")
         x = bottoms[0]
         d = graph.apply("sum", x, alike(bottoms[1], x, graph), coefficients=(1.0, -1.0))
         mean = {"coefficient": 1 / x.shape[0], "normalization": "full"}

@@ -32,7 +32,9 @@ class DepthwiseConvolution(Convolution):
 
     def _groups(self, convolution: Any, channels: int) -> int:
         if self.name != "ConvolutionDepthwise" and convolution.group not in (1, channels):
-            raise ValueError(f"has a group for each of its {channels} channels, not {convolution.group}")
+            raise ValueError(
+                f"needs a group for each of its {channels} channels, not {convolution.group}"
+            )
         return channels
 
     def _outputs(self, convolution: Any, channels: int) -> int:
@@ -65,7 +67,7 @@ class Axpy(CaffeLayer):
         a, x, y = bottoms
         rows = x.shape[:2]
         if len(rows) < 2 or a.shape[:2] != rows or any(extent != 1 for extent in a.shape[2:]):
-            raise ValueError(f"its first bottom {a!r} has no number for each channel of {x!r}")
+            raise ValueError(f"its first bottom {a!r} does not have a number for each channel of {x!r}")
         if len(a.shape) > 2:
             a = graph.apply("reshape", a, shape=rows)
         return [graph.apply("sum", graph.apply("scale", x, a, None, axis=0), y)]
@@ -86,7 +88,7 @@ class BroadcastMul(CaffeLayer):
             x, a = a, x
         rows = x.shape[:2]
         if len(rows) < 2 or a.shape[:2] != rows or math.prod(a.shape) != math.prod(rows):
-            raise ValueError(f"its bottom {a!r} has not one number for each channel of {x!r}")
+            raise ValueError(f"its bottom {a!r} does not have one number for each channel of {x!r}")
         a = graph.apply("reshape", a, shape=rows)
         return [graph.apply("scale", x, a, None, axis=0)]
 
@@ -102,7 +104,7 @@ class ShuffleChannel(CaffeLayer):
     ) -> Sequence[Tensor]:
         x, groups = bottoms[0], message.shuffle_channel_param.group
         if len(x.shape) < 2:
-            raise ValueError(f"shuffles channels, axis 1, which its bottom {x!r} lacks")
+            raise ValueError(f"shuffles channels (axis 1), but its bottom {x!r} has none")
         samples, channels = x.shape[:2]
         if groups < 1 or channels % groups:
             raise ValueError(f"group {groups} does not divide {channels} channels")
@@ -125,7 +127,7 @@ class SpatialDropout(CaffeLayer):
     ) -> Sequence[Tensor]:
         x, ratio = bottoms[0], number(message.dropout_param.dropout_ratio)
         if len(x.shape) < 2:
-            raise ValueError(f"drops channels, axis 1, which its bottom {x!r} lacks")
+            raise ValueError(f"drops channels (axis 1), but its bottom {x!r} has none")
         if ratio == 0 or not drops_now(message, graph):
             return [x]
         ones = graph.constant(f"{layer.name}.ones", np.ones(x.shape[:2]))
@@ -150,7 +152,7 @@ class GradientScaler(CaffeLayer):
             raise ValueError(f"lower_bound {lower:g} is above upper_bound {upper:g}")
         if not (0 <= steepness < math.inf and 1 <= iterations < math.inf):
             raise ValueError(
-                f"alpha {steepness:g} is not 0 or more, or max_iter {iterations:g} not 1 or more"
+                f"alpha {steepness:g} must be 0 or more, and max_iter {iterations:g} 1 or more"
             )
         given = {"lower": lower, "upper": upper, "steepness": steepness, "iterations": iterations}
         return [graph.apply("reverse_gradient", bottoms[0], graph.scalar("iteration"), **given)]
@@ -171,24 +173,22 @@ class SpatialTransformer(CaffeLayer):
         about, (x, theta) = message.st_param, bottoms
         for kind, known in (("transform_type", "affine"), ("sampler_type", "bilinear")):
             if getattr(about, kind) != known:
-                raise ValueError(
-                    f"{kind} {getattr(about, kind)!r} is not {known!r}, the only one there is"
-                )
+                raise ValueError(f"{kind} {getattr(about, kind)!r} is not supported (valid: {known!r})")
         if len(x.shape) != 4:
-            raise ValueError(f"transforms images, of four axes; its first bottom is {x!r}")
+            raise ValueError(f"transforms images (four axes); its first bottom is {x!r}")
         size = tuple(
             int(getattr(about, field)) if about.HasField(field) else x.shape[axis]
             for field, axis in (("output_H", 2), ("output_W", 3))
         )
         if min(size) < 1:
-            raise ValueError(f"output_H and output_W {size} are not 1 or more")
+            raise ValueError(f"output_H and output_W {size} must be 1 or more")
         names = [f"theta_{row}_{column}" for row in (1, 2) for column in (1, 2, 3)]
         fixed = tuple(float(getattr(about, each)) if about.HasField(each) else None for each in names)
         learned, each = fixed.count(None), math.prod(theta.shape[1:])
         if theta.shape[:1] != x.shape[:1] or each != learned:
             raise ValueError(
-                f"its second bottom {theta!r} has not {learned} numbers for each sample: those of the "
-                f"six that st_param does not give"
+                f"its second bottom {theta!r} does not have {learned} numbers for each sample, those of "
+                f"the six that st_param does not give"
             )
         theta = graph.apply("reshape", theta, shape=(x.shape[0], learned))
         x = x if about.to_compute_dU else graph.apply("stop_gradient", x)
@@ -241,7 +241,7 @@ class Reverse(CaffeLayer):
     ) -> Sequence[Tensor]:
         x, axis = bottoms[0], message.reverse_param.axis
         if not 0 <= axis < len(x.shape):
-            raise ValueError(f"reverse_param {{ axis }} {axis} is no axis of {x!r}, counted from 0 on")
+            raise ValueError(f"reverse_param {{ axis }} {axis} is not an axis of {x!r}, counted from 0")
         return [_reversed(layer, x, axis, graph)]
 
 
@@ -256,7 +256,7 @@ class Flip(CaffeLayer):
     ) -> Sequence[Tensor]:
         x, about = bottoms[0], message.flip_param
         if len(x.shape) != 4:
-            raise ValueError(f"mirrors images, of four axes; its bottom is {x!r}")
+            raise ValueError(f"mirrors images (four axes); its bottom is {x!r}")
         for axis, turned in ((2, about.flip_height), (3, about.flip_width)):
             x = _reversed(layer, x, axis, graph) if turned else x
         return [x]
@@ -277,7 +277,7 @@ class ChannelScale(CaffeLayer):
         check_channels(x)
         samples, channels, *plane = x.shape
         if w.shape[:1] != (samples,) or math.prod(w.shape) * channels != math.prod(x.shape):
-            raise ValueError(f"its second bottom {w!r} has not one number for each place of {x!r}")
+            raise ValueError(f"its second bottom {w!r} does not have one number for each place of {x!r}")
         w = graph.apply("reshape", w, shape=(samples, *plane))
         if math.prod(plane) == 1:
             return [graph.apply("scale", x, graph.apply("reshape", w, shape=(samples,)), None, axis=0)]
@@ -322,10 +322,10 @@ def _unit_lengths(layer: Layer, message: Any, x: Tensor, graph: GraphBuilder) ->
     about = message.normalize_param
     if message.HasField("norm_param"):
         raise ValueError(
-            "norm_param is of SSD's Normalize, a second top and normalize_param of NormFace's"
+            "norm_param belongs to SSD's Normalize, a second top and normalize_param to NormFace's"
         )
     if about.normalize_type != "L2" or about.fix_gradient:
-        raise ValueError("normalize_param: normalize_type L2 without fix_gradient is supported")
+        raise ValueError("normalize_param: only normalize_type L2 without fix_gradient is supported")
     last = len(x.shape) - 1
     behind, back = (0, *range(2, last + 1), 1), (0, last, *range(1, last))
     rows = rearranged(graph, "permute", x, order=behind) if last > 1 else x
@@ -376,14 +376,14 @@ class BN(CaffeLayer):
         further = len(layer.tops) - 1
         if further and (given & _KEEPING or norm.bn_mode != norm.LEARN):
             raise ValueError(
-                "has further tops, a batch's mean and variance, in SegNet's mode LEARN alone"
+                "has further tops, the batch's mean and variance, only in SegNet's mode LEARN"
             )
         if given & _KEEPING or (len(message.param) == 4 and not given & _SEGNETS):
             if mixed := sorted(given & _SEGNETS):
                 keeping = sorted(given & _KEEPING)
                 raise ValueError(
                     f"bn_param has {', '.join(mixed)} of SegNet's fork and {', '.join(keeping)} of "
-                    f"PSPNet's and TSN's; which layer is it?"
+                    f"PSPNet's and TSN's; give the fields of one fork"
                 )
             return [self._by_averages(message, x, graph)]
         w = filled(graph, message, 0, x.shape[1:2], norm, "scale_filler", 0.0)

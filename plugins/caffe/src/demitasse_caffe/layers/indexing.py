@@ -50,19 +50,21 @@ class Slice(CaffeLayer):
     ) -> Sequence[Tensor]:
         cut, x, count = message.slice_param, bottoms[0], len(layer.tops)
         if cut.HasField("slice_dim") and cut.HasField("axis"):
-            raise ValueError("axis and the older slice_dim exclude each other")
+            raise ValueError("axis and the older slice_dim cannot be combined")
         axis = canonical(cut.slice_dim if cut.HasField("slice_dim") else cut.axis, x)
         extent, points = x.shape[axis], list(cut.slice_point)
         if points and len(points) != count - 1:
             raise ValueError(f"has {len(points)} slice_point for {count} tops; {count - 1} are needed")
         if not points:
             if extent % count:
-                raise ValueError(f"{count} tops do not divide the {extent} of axis {axis} of {x!r}")
+                raise ValueError(
+                    f"{count} tops do not divide the {extent} elements along axis {axis} of {x!r}"
+                )
             points = list(range(extent // count, extent, extent // count))
         edges = [0, *points, extent]
         if any(start >= stop for start, stop in pairwise(edges)):
             raise ValueError(
-                f"slice_point {points} do not rise from above 0 to below {extent}, of {x!r}"
+                f"slice_point {points} must rise, from above 0 to below {extent}, for {x!r}"
             )
         if count == 1:
             return [x]
@@ -96,7 +98,7 @@ class BatchReindex(CaffeLayer):
     ) -> Sequence[Tensor]:
         x, index = bottoms
         if len(index.shape) != 1:
-            raise ValueError(f"its second bottom is a row of sample numbers, not {index!r}")
+            raise ValueError(f"its second bottom must be a row of sample numbers, not {index!r}")
         return [graph.apply("gather", x, index, source=place_of(layer))]
 
 
@@ -139,8 +141,8 @@ class Filter(CaffeLayer):
         *given, selector = bottoms
         if len(layer.tops) not in (len(given), len(given) + 1):
             raise ValueError(
-                f"has {len(layer.tops)} tops for {len(given)} bottoms and a selector; each bottom has "
-                f"its own, and one more is the count"
+                f"has {len(layer.tops)} tops for {len(given)} bottoms and a selector; give each bottom "
+                f"its own, and one more for the count"
             )
         made = [graph.apply("compress", x, selector) for x in given]
         tops = [y for y, _ in made]
@@ -158,7 +160,7 @@ class Parameter(CaffeLayer):
     ) -> Sequence[Tensor]:
         shape = tuple(message.parameter_param.shape.dim)
         if min(shape, default=1) < 1:
-            raise ValueError(f"parameter_param has the shape {shape}; its extents are positive")
+            raise ValueError(f"parameter_param has the shape {shape}; its extents must be positive")
         # The message has no filler: any other's default is Caffe's zeros.
         return [learned(graph, message, 0, shape, message.bias_param.filler)]
 

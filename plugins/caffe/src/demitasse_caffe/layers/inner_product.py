@@ -31,7 +31,7 @@ class InnerProduct(CaffeLayer):
         b = learned(graph, message, 1, (outputs,), product.bias_filler) if product.bias_term else None
         if product.normalize:
             if product.transpose:
-                raise ValueError("normalize is of weights that are not transposed")
+                raise ValueError("normalize cannot be combined with transpose")
             rows = graph.apply("reshape", x, shape=(math.prod(x.shape[:axis]), inputs))
             y = _by_unit_vectors(graph, rows, w, b)
             return [graph.apply("reshape", y, shape=(*x.shape[:axis], outputs))]
@@ -62,7 +62,7 @@ class MarginInnerProduct(CaffeLayer):
             raise ValueError("margin_inner_product_param needs a num_output of 1 or more, the classes")
         if canonical(given.axis, x) != 1 or math.prod(label.shape) != samples:
             raise ValueError(
-                f"x {x!r} is not a row a sample from axis 1 on, label {label!r} a number each"
+                f"x {x!r} must be a row per sample from axis 1 on, label {label!r} a number each"
             )
         rows = graph.apply("reshape", x, shape=(samples, math.prod(x.shape[1:])))
         index = graph.apply("reshape", label, shape=(samples,))

@@ -43,7 +43,7 @@ class SoftmaxWithLoss(Loss):
         weighted = message.loss_param.weight_by_label_freqs
         if weighted and len(weights) != bottoms[0].shape[axis]:
             raise ValueError(
-                f"has {len(weights)} class_weighting for {bottoms[0].shape[axis]} classes; one for each"
+                f"has {len(weights)} class_weighting for {bottoms[0].shape[axis]} classes; give one each"
             )
         # A matrix of the weights alone gains nothing from other classes.
         matrix = (graph.constant(f"{layer.name}.weights", np.diag(weights)),) if weighted else ()
@@ -158,14 +158,14 @@ class CenterLoss(Loss):
         samples, classes = x.shape[0], given.num_output
         if graph.workers > 1:
             raise ValueError(
-                f"how far centres move depends on how often a class is in the whole batch, of which "
-                f"each of {graph.workers} workers has a part; train it with one worker"
+                f"how far centres move depends on how often a class occurs in the whole batch, but each "
+                f"of {graph.workers} workers has only a part of it; train it with one worker"
             )
         if classes < 1:
             raise ValueError("center_loss_param needs a num_output of 1 or more, the number of classes")
         if canonical(given.axis, x) != 1 or math.prod(label.shape) != samples:
             raise ValueError(
-                f"x {x!r} is not a row a sample from axis 1 on, label {label!r} a number each"
+                f"x {x!r} must be a row per sample from axis 1 on, label {label!r} a number each"
             )
         shape = samples, math.prod(x.shape[1:])
         rows = graph.apply("reshape", x, shape=shape)
@@ -224,7 +224,7 @@ class TripletLoss(Loss):
             )
         if len(shape) < 2 or any(each.shape != shape for each in bottoms):
             told = ", ".join(map(repr, bottoms))
-            raise ValueError(f"anchors, positives and negatives {told} are not rows of one length each")
+            raise ValueError(f"anchors, positives and negatives {told} must be rows of the same length")
         rows = (shape[0], math.prod(shape[1:]))
         anchor, *others = (graph.apply("reshape", each, shape=rows) for each in bottoms)
         away = [graph.apply("sum", anchor, each, coefficients=(1.0, -1.0)) for each in others]
@@ -277,7 +277,9 @@ class SegAccuracy(CaffeLayer):
             raise ValueError("an accuracy has no gradient, so a loss_weight cannot be trained with")
         about = message.seg_accuracy_param
         if not about.reset:
-            raise ValueError("reset: false adds up batches; here a test tells the mean over them")
+            raise ValueError(
+                "reset: false accumulates over batches; here a test reports the mean over them"
+            )
         return [graph.apply("segment_scores", *bottoms, ignored=tuple(about.ignore_label))]
 
 

@@ -30,7 +30,7 @@ class Margin(CaffeLayer):
         """The score (N, 1) of each sample at its label, without a gradient, and its place among all."""
         samples, classes = x.shape[0], math.prod(x.shape[1:])
         if len(x.shape) < 2 or math.prod(label.shape) != samples:
-            raise ValueError(f"x {x!r} is not a row a sample, label {label!r} a number each")
+            raise ValueError(f"x {x!r} must be a row per sample, label {label!r} a number each")
         if samples * classes > _LARGEST:
             raise ValueError(
                 f"has {samples} x {classes:,} = {samples * classes:,} scores; at most {_LARGEST:,}"
@@ -86,7 +86,7 @@ class CosinAddm(Margin):
         x, label = bottoms
         m = number(message.cosin_add_m_param.m)
         if not 0 <= m < math.pi:
-            raise ValueError(f"cosin_add_m_param {{ m: {m:g} }} is no angle from 0 to below pi")
+            raise ValueError(f"cosin_add_m_param {{ m: {m:g} }} is not an angle from 0 to below pi")
         own, place = self._own(layer, x, label, graph)
         cosine = graph.apply("clip", own, least=-1.0, most=1.0)
         squares = graph.apply("product", cosine, cosine)

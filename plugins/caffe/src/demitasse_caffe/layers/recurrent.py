@@ -124,7 +124,7 @@ class Lstm(CaffeLayer):
         if units < 1:
             raise ValueError("lstm_param needs a num_output of 1 or more")
         if not 0 <= bound < math.inf:
-            raise ValueError(f"clipping_threshold {bound:g} is not a number from 0 on; 0 is none")
+            raise ValueError(f"clipping_threshold {bound:g} is not 0 or more; 0 means no clipping")
         lined = given.HasField("batch_size") or len(x.shape) < 3
         if lined and graph.workers > 1:
             raise ValueError(
@@ -134,7 +134,7 @@ class Lstm(CaffeLayer):
         check_samples(x, 1, "streams", graph)
         streams = given.batch_size if lined else x.shape[1]
         if lined and (streams < 1 or x.shape[0] % streams):
-            raise ValueError(f"x {x!r} does not have a multiple of batch_size {streams} rows")
+            raise ValueError(f"the rows of x {x!r} are not a multiple of batch_size {streams}")
         steps = x.shape[0] // streams if lined else x.shape[0]
         inputs = prod(x.shape[1:] if lined else x.shape[2:])
         rows = graph.apply("reshape", x, shape=(steps, streams, inputs))

@@ -44,14 +44,17 @@ class ArgMax(CaffeLayer):
         argmax, x = message.argmax_param, bottoms[0]
         count, values = argmax.top_k, argmax.out_max_val
         if count < 1:
-            raise ValueError("top_k is 0, not positive")
+            raise ValueError("top_k is 0; it must be 1 or more")
         if argmax.HasField("axis"):
             axis, give = canonical(argmax.axis, x), "values" if values else "places"
             if not values:
                 check_whole(f"the extent of axis {axis}", x.shape[axis], x)
             return [graph.apply("largest", x, axis=axis, count=count, give=give)]
         if not x.shape:
-            raise ValueError(f"looks for the largest of each sample, and its bottom {x!r} has none")
+            raise ValueError(
+                f"looks for the largest value of each sample, but its bottom {x!r} has no axis of "
+                f"samples"
+            )
         check_whole("the size of a sample", math.prod(x.shape[1:]), x)
         samples = graph.apply("reshape", x, shape=(x.shape[0], math.prod(x.shape[1:])))
         found = graph.apply("largest", samples, axis=1, count=count, give="both" if values else "places")

@@ -29,11 +29,13 @@ class ROIPooling(CaffeLayer):
         pooling = message.roi_pooling_param
         for field in ("pooled_h", "pooled_w"):
             if getattr(pooling, field) < 1:
-                raise ValueError(f"roi_pooling_param {{ {field} }} is 0 or not given; it is 1 or more")
+                raise ValueError(
+                    f"roi_pooling_param {{ {field} }} is 0 or not given; it must be 1 or more"
+                )
         if pooling.pad_ratio:
             raise ValueError(
-                f"pad_ratio {number(pooling.pad_ratio):g}, of MS-CNN's fork, is not 0: regions do not "
-                f"grow in this type; they do in ROIAlign"
+                f"pad_ratio {number(pooling.pad_ratio):g}, of MS-CNN's fork, must be 0: this type does "
+                f"not enlarge regions; ROIAlign does"
             )
         scale = number(pooling.spatial_scale)
         if not 0 < scale < math.inf:
@@ -81,7 +83,7 @@ class SmoothL1LossOHEM(Loss):
     ) -> Sequence[Tensor]:
         x = bottoms[0]
         if not 2 <= len(x.shape) <= 4:
-            raise ValueError(f"its bottom {x!r} is not of samples, channels, rows and columns")
+            raise ValueError(f"its bottom {x!r} is not samples x channels x rows x columns")
         term = _smooth(bottoms, 1.0, graph)
         samples, channels, *plane = x.shape
         over, fixed = normalization(message.loss_param, "valid")
@@ -120,6 +122,6 @@ def alike(other: Tensor, x: Tensor, graph: GraphBuilder) -> Tensor:
     if other.shape == x.shape:
         return other
     if other.shape[:1] != x.shape[:1] or math.prod(other.shape) != math.prod(x.shape):
-        raise ValueError(f"its bottoms {x!r} and {other!r} are not of one shape")
+        raise ValueError(f"its bottoms {x!r} and {other!r} do not have the same shape")
     made: Tensor = graph.apply("reshape", other, shape=x.shape)
     return made

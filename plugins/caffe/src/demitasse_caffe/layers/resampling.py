@@ -28,9 +28,9 @@ class Interp(CaffeLayer):
         cut = (-interp.pad_beg, -interp.pad_end)
         inner = [extent - sum(cut) for extent in x.shape[2:]]
         if min(cut) < 0:
-            raise ValueError(f"pad_beg {-cut[0]} and pad_end {-cut[1]}: what is cut off is 0 or less")
+            raise ValueError(f"pad_beg {-cut[0]} and pad_end {-cut[1]} cut off, and must be 0 or less")
         if min(inner) < 1:
-            raise ValueError(f"pad_beg {-cut[0]} and pad_end {-cut[1]} do not leave a part of {x!r}")
+            raise ValueError(f"pad_beg {-cut[0]} and pad_end {-cut[1]} leave nothing of {x!r}")
         if any(cut):
             x = graph.apply("crop", x, offset=(0, 0, cut[0], cut[0]), extent=(*x.shape[:2], *inner))
         sizes = _resized(interp, inner)
@@ -51,7 +51,7 @@ def _resized(interp: Any, inner: Sequence[int]) -> list[int]:
     sizes = [interp.height, interp.width]
     if len(given) == 1 or not named:
         if min(getattr(interp, name) for name in given) < 1:
-            raise ValueError(f"interp_param {{ {given[0]} }} is not 1 or more")
+            raise ValueError(f"interp_param {{ {given[0]} }} must be 1 or more")
         fewer = ((extent - 1) // interp.shrink_factor for extent in inner)
         sizes = [steps * interp.zoom_factor + 1 for steps in fewer]
     return list(_some(*sizes))
@@ -100,7 +100,9 @@ class Reorg(CaffeLayer):
         about, x = message.reorg_param, bottoms[0]
         stride = about.stride
         if stride < 1 or len(x.shape) != 4:
-            raise ValueError(f"reorg_param {{ stride }} is not given, or its bottom {x!r} no image")
+            raise ValueError(
+                f"reorg_param {{ stride }} is not given, or its bottom {x!r} is not an image"
+            )
         images, channels, rows, columns = x.shape
         if channels % stride**2 or (not about.reverse and (rows % stride or columns % stride)):
             raise ValueError(
@@ -130,7 +132,7 @@ class Unpooling(CaffeLayer):
     ) -> Sequence[Tensor]:
         unpooling, x = message.unpooling_param, bottoms[0]
         if unpooling.unpool != unpooling.MAX or unpooling.pad:
-            raise ValueError("puts maxima back where they were: unpool is MAX, and pad 0")
+            raise ValueError("puts maxima back where they were: unpool must be MAX, and pad 0")
         if len(x.shape) != 4:
             raise ValueError(f"puts images on a larger plane; its bottom is {x!r}")
         sides = [name for name in ("unpool_h", "unpool_w") if unpooling.HasField(name)]
@@ -148,7 +150,9 @@ def _enlarged(upsample: Any, x: Tensor) -> tuple[int, int]:
     sizes = [name for name in ("upsample_h", "upsample_w") if upsample.HasField(name)]
     scales = [name for name in ("scale_h", "scale_w") if upsample.HasField(name)]
     if len(sizes) == 1 or len(scales) == 1:
-        raise ValueError(f"upsample_param {{ {(*sizes, *scales)[0]} }} needs the other side's, too")
+        raise ValueError(
+            f"upsample_param {{ {(*sizes, *scales)[0]} }} also needs the one of the other side"
+        )
     if sizes:
         return _some(upsample.upsample_h, upsample.upsample_w)
     factors = [getattr(upsample, name) for name in scales] or [upsample.scale] * 2
@@ -161,7 +165,7 @@ def _enlarged(upsample: Any, x: Tensor) -> tuple[int, int]:
 
 def _some(height: int, width: int) -> tuple[int, int]:
     if min(height, width) < 1:
-        raise ValueError(f"makes an image of {height} x {width}")
+        raise ValueError(f"would make an image of {height} x {width}")
     return height, width
 
 

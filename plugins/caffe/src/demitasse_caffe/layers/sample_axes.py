@@ -25,8 +25,8 @@ def check_samples(x: Tensor, axis: int, what: str, graph: GraphBuilder) -> None:
     if graph.workers > 1 and sample_axis(x, graph) != axis:
         raise ValueError(
             f"{what} lie along axis {axis} of {x!r}, but {graph.workers} workers divide a batch along "
-            f"the first axis of what is read, which does not become that one (it may be time); train it "
-            f"with one worker"
+            f"the first axis of the input, which is another one (it may be time); train it with one "
+            f"worker"
         )
 
 

@@ -36,7 +36,7 @@ class ContinuationIndicator(CaffeLayer):
         if given.time_step < 1 or batch < 1:
             raise ValueError(
                 f"continuation_indicator_param {{ time_step: {given.time_step} batch_size: "
-                f"{batch} }}: both are 1 or more"
+                f"{batch} }}: both must be 1 or more"
             )
         check_size(f"top {layer.tops[0]!r}", (given.time_step, batch))
         streams = batch if bottoms or graph.workers == 1 else share_of(batch, graph)
@@ -65,7 +65,7 @@ class CtcLoss(Loss):
         for field, (wanted, there) in asked.items():
             if wanted not in (0, there):
                 raise ValueError(
-                    f"ctc_loss_param {{ {field}: {wanted} }}, and {bottoms[0]!r} has {there}"
+                    f"ctc_loss_param {{ {field}: {wanted} }}, but {bottoms[0]!r} has {there}"
                 )
         for field, served in (
             ("output_delay", 0),
@@ -74,14 +74,14 @@ class CtcLoss(Loss):
         ):
             if getattr(given, field) != served:
                 raise ValueError(
-                    f"ctc_loss_param {{ {field} }} is not served but for {str(served).lower()}"
+                    f"ctc_loss_param {{ {field} }} is supported only as {str(served).lower()}"
                 )
         check_samples(x, 1, "samples", graph)
         label, steps, blank = self.labels(given, x, bottoms[1:], graph)
         if math.prod(label.shape[1:]) > x.shape[0] and len(bottoms) == 2:
             log.warning(
-                "%s: layer %r: labels have room for %d classes and scores for %d steps: a label of more "
-                "than these counts 0 and is not learned from",
+                "%s: layer %r: labels have room for %d classes and scores for %d steps: a longer label "
+                "counts 0 and is not learned from",
                 layer.location,
                 layer.name,
                 math.prod(label.shape[1:]),
@@ -220,7 +220,7 @@ class LabelsequenceAccuracy(CaffeLayer):
 def _scores(x: Tensor, graph: GraphBuilder) -> Tensor:
     """Scores with three axes. Raises ValueError for others than those and ones of 1 behind."""
     if len(x.shape) < 3 or math.prod(x.shape[3:]) != 1:
-        raise ValueError(f"scores {x!r} have not the three axes of steps, samples and classes")
+        raise ValueError(f"scores {x!r} do not have the three axes steps, samples and classes")
     made: Tensor = x if len(x.shape) == 3 else graph.apply("reshape", x, shape=x.shape[:3])
     return made
 

@@ -105,7 +105,9 @@ def _check_apart(layer: Layer) -> None:
 def _filled(dims: Shape, x: Tensor, start: int, stop: int) -> Shape:
     """``dims`` with its zeros copied from x and its -1 inferred."""
     if any(dim < -1 for dim in dims) or dims.count(-1) > 1:
-        raise ValueError(f"shape {dims}: an extent is positive, 0 (as before) or, once, -1 (the rest)")
+        raise ValueError(
+            f"shape {dims}: an extent must be positive, 0 (as before) or, once, -1 (the rest)"
+        )
     copied = []
     for position, dim in enumerate(dims):
         if dim == 0 and start + position >= len(x.shape):
@@ -116,5 +118,5 @@ def _filled(dims: Shape, x: Tensor, start: int, stop: int) -> Shape:
     known = -math.prod(copied)
     total = math.prod(x.shape[start:stop])
     if known == 0 or total % known:
-        raise ValueError(f"shape {dims}: {total} elements do not divide by {known}")
+        raise ValueError(f"shape {dims}: {total} elements are not divisible by {known}")
     return tuple(total // known if dim == -1 else dim for dim in copied)

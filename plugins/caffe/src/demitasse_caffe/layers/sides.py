@@ -35,18 +35,20 @@ def sides(message: Any, x: Tensor, reach: Shape, stride: Shape, pad: Shape) -> S
     spatial = len(x.shape) - 2
     given = [getattr(message, name) for name in FIELDS]
     if message.pad_type not in (0, 1):
-        raise ValueError(f"pad_type {message.pad_type} is none of 0 (as the fields say) and 1 (SAME)")
+        raise ValueError(
+            f"unknown pad_type {message.pad_type} (valid: 0, as the fields say, and 1, SAME)"
+        )
     if not any(given) and not message.pad_type:
         return None
     named = next((name for name, value in zip(FIELDS, given, strict=True) if value), "pad_type")
     if spatial != 2:
-        raise ValueError(f"{named} is for 2 spatial axes, here are {spatial}")
+        raise ValueError(f"{named} is for 2 spatial axes, but there are {spatial}")
     if not any(given):  # pad has no say then
         extents = zip(x.shape[2:], reach, stride, strict=True)
         total = [max(0, (-(-n // s) - 1) * s + k - n) for n, k, s in extents]
         return Sides(tuple(each // 2 for each in total), tuple(each - each // 2 for each in total))
     if any(pad):
-        raise ValueError(f"pad and {named} exclude each other")
+        raise ValueError(f"pad and {named} cannot be combined")
     if min(given) < 0:
         negative = next(name for name, value in zip(FIELDS, given, strict=True) if value < 0)
         raise ValueError(f"{negative} {min(given)} is negative")

@@ -83,7 +83,9 @@ class UpsampleDarknet(CaffeLayer):
     ) -> Sequence[Tensor]:
         x, stride = bottoms[0], message.upsample_darknet_param.stride
         if len(x.shape) != 4 or stride < 1:
-            raise ValueError(f"repeats places of images a stride of 1 or more times, not {x!r} {stride}")
+            raise ValueError(
+                f"repeats pixels of images, by a stride of 1 or more, not {x!r} by {stride}"
+            )
         size = [extent * stride for extent in x.shape[2:]]
         check_size(f"top {layer.tops[0]!r}", (*x.shape[:2], *size))
         return [repeated(layer, graph, x, size)]
@@ -103,7 +105,7 @@ class Pad(CaffeLayer):
         if not about.constant_values:
             return [_surrounded(layer, x, sides, graph)]
         if any(sides[0]):
-            raise ValueError("paddings of the first axis are samples, which are padded with 0 alone")
+            raise ValueError("paddings of the first axis add samples, which are padded only with 0")
         around = _surrounded(layer, x, sides, graph)
         inside = tuple(slice(before, extent + before) for extent, (before, _) in _each(x, sides))
         values = np.full(around.shape[1:], about.constant_values, np.float32)
@@ -149,7 +151,7 @@ class SpaceToDepth(CaffeLayer):
         x, block, form = _blocks(message.space_to_depth_param, bottoms)
         n, c, h, w = (x.shape[axis] for axis in ((0, 3, 1, 2) if form == "NHWC" else range(4)))
         if h % block or w % block:
-            raise ValueError(f"{h} x {w} places are not blocks of {block} x {block}")
+            raise ValueError(f"{h} x {w} places do not divide into blocks of {block} x {block}")
         high, wide, more = h // block, w // block, c * block**2
         if form == "NHWC":
             parts, order = (n, high, block, wide, block, c), (0, 1, 3, 2, 4, 5)
@@ -222,18 +224,18 @@ def _resizing(
     wanted. Raises ValueError."""
     asked = [way for way in ways if getattr(about, way)]
     if len(asked) > 1:
-        raise ValueError(f"{asked[0]} and {asked[1]} exclude each other")
+        raise ValueError(f"{asked[0]} and {asked[1]} cannot be combined")
     first = _rows(about.data_format, x)
     sizes = []
     for axis, side in enumerate(("height", "width"), first):
         said = about.HasField(f"output_{side}")
         factor = np.float32(getattr(about, f"scale_{side}"))
         if not said and not (np.isfinite(factor) and factor > 0):
-            raise ValueError(f"scale_{side} {factor} is no factor above 0")
+            raise ValueError(f"scale_{side} {factor} must be above 0")
         scaled = math.floor(np.float32(x.shape[axis]) * factor)
         sizes.append(getattr(about, f"output_{side}") if said else scaled)
     if min(sizes) < 1:
-        raise ValueError(f"makes an image of {sizes[0]} x {sizes[1]}")
+        raise ValueError(f"would make an image of {sizes[0]} x {sizes[1]}")
     check_size(f"top {layer.tops[0]!r}", (*x.shape[:first], *sizes, *x.shape[first + 2 :]))
     return "".join(asked), first, (sizes[0], sizes[1])
 
@@ -242,7 +244,7 @@ def _rows(form: str, x: Tensor) -> int:
     if form not in FORMATS:
         raise ValueError(unknown("data_format", form, FORMATS))
     if len(x.shape) != 4:
-        raise ValueError(f"is for images, of four axes; its bottom is {x!r}")
+        raise ValueError(f"is for images (four axes); its bottom is {x!r}")
     return FORMATS[form]
 
 

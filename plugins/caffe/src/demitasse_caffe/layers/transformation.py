@@ -95,7 +95,7 @@ def check_served(parameters: Any, served: Collection[str] = ()) -> None:
         if counts and field.name not in served:
             whose, whom = _OWNERS.get(field.name, ("SSD's fork", "AnnotatedData layers"))
             raise ValueError(
-                f"transform_param {{ {field.name} }} is of {whose}, and only {whom} have it here"
+                f"transform_param {{ {field.name} }} belongs to {whose}; here only {whom} have it"
             )
 
 
@@ -109,7 +109,7 @@ def scaling(parameters: Any) -> dict[str, Any]:
         return {}
     intels = [name for name in given if name in _INTELS]
     if intels and len(given) > 1:
-        raise ValueError(f"transform_param {{ {' and '.join(given)} }} exclude each other")
+        raise ValueError(f"transform_param {{ {' and '.join(given)} }} cannot be combined")
     where = f"transform_param {{ {given[0]} }}"
     if not parameters.crop_size:
         raise ValueError(f"{where} leaves images of several sizes; it needs a crop_size")
@@ -119,7 +119,7 @@ def scaling(parameters: Any) -> dict[str, Any]:
         return {"scaling": _stretched(parameters)}
     about = getattr(parameters, given[0])
     if about.resize_param.resize_mode != about.resize_param.WARP or about.resize_param.prob != 1:
-        raise ValueError(f"{where}: of its resize_param, interp_mode alone has a say")
+        raise ValueError(f"{where}: only interp_mode of its resize_param has an effect")
     names = tuple(about.resize_param.Interp_mode.Name(each) for each in about.resize_param.interp_mode)
     asked: dict[str, Any] = {"interpolations": names or ("LINEAR",)}
     if given == ["random_resize_param"]:
@@ -136,11 +136,11 @@ def scaling(parameters: Any) -> dict[str, Any]:
         for name in ("min_area_ratio", "max_area_ratio", "aspect_ratio_change")
     )
     if about.max_attempt > _MOST_ATTEMPTS:
-        raise ValueError(f"{where} {{ max_attempt: {about.max_attempt} }}: {_MOST_ATTEMPTS} at most")
+        raise ValueError(f"{where} {{ max_attempt: {about.max_attempt} }}: at most {_MOST_ATTEMPTS}")
     if not 0 < least <= most or not 0 < change <= 1:
         raise ValueError(
             f"{where} {{ min_area_ratio: {least:g} max_area_ratio: {most:g} aspect_ratio_change: "
-            f"{change:g} }}: areas are above 0 and in order, a change is above 0 and at most 1"
+            f"{change:g} }}: areas must be above 0 and in order, the change above 0 and at most 1"
         )
     return {
         "scaling": {
@@ -158,7 +158,7 @@ def _fitted(parameters: Any, others: Sequence[str]) -> dict[str, Any]:
     where = "transform_param { resize_param }"
     if others:
         raise ValueError(
-            f"transform_param {{ resize_param and {' and '.join(others)} }} exclude each other"
+            f"transform_param {{ resize_param and {' and '.join(others)} }} cannot be combined"
         )
     if len(parameters.resize_param) > 1:
         raise ValueError(
@@ -176,7 +176,8 @@ def resizing(message: Any) -> dict[str, Any]:
     """What a source is asked for a resize_param. Raises ValueError."""
     if message.height < 1 or message.width < 1:
         raise ValueError(
-            f"resize_param {{ height: {message.height} width: {message.width} }} is no size of an image"
+            f"resize_param {{ height: {message.height} width: {message.width} }} is not the size of an "
+            f"image"
         )
     if message.height_scale or message.width_scale:
         raise ValueError("resize_param { height_scale, width_scale } have no counterpart here")
@@ -240,7 +241,7 @@ def subtracted(
     random bytes. Raises ValueError, or ModelError or DataError for a file."""
     values = [number(value) for value in parameters.mean_value]
     if parameters.mean_file and values:
-        raise ValueError("mean_file and mean_value exclude each other")
+        raise ValueError("mean_file and mean_value cannot be combined")
     if parameters.mean_file:
         if counted is not None and find(parameters.mean_file, layer.location.file)[0] is None:
             return np.broadcast_to(np.float32(127.5), counted)

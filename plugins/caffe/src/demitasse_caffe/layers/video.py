@@ -68,12 +68,12 @@ class VideoData(CaffeLayer):
         samples, *labels = read("video_data_param", layer, spec, data.batch_size, fields, graph)
         axes = "channels x rows x columns" if stacked else "channels x frames x rows x columns"
         if len(samples.shape) != (4 if stacked else 5):
-            raise ValueError(f"its samples are {axes}, not {samples.shape[1:]}")
+            raise ValueError(f"its samples must be {axes}, not {samples.shape[1:]}")
         if not transformed:
             return [samples, *labels]
         if cut_there and parameters.crop_size and set(samples.shape[-2:]) != {parameters.crop_size}:
             raise ValueError(
-                f"transform_param {{ {cut_there[0]} }} is done where a list's videos are read: arrays "
+                f"transform_param {{ {cut_there[0]} }} is done when a list's videos are read: arrays "
                 f"have {parameters.crop_size} rows and columns; these have {samples.shape[-2:]}"
             )
         return [self._transformed(layer, message, samples, stacked, bool(cut_there), graph), *labels]
@@ -85,7 +85,8 @@ class VideoData(CaffeLayer):
         if stacked and given:
             mixed = next(name for name in _TSNS if data.HasField(name))
             raise ValueError(
-                f"video_data_param has {given[0]} of C3D and {mixed} of TSN's fork; which layer is it?"
+                f"video_data_param has {given[0]} of C3D and {mixed} of TSN's fork; give the fields of "
+                f"one fork"
             )
         if not stacked and not data.HasField("new_length"):
             raise ValueError("video_data_param needs a new_length, the frames of a sample")

@@ -78,7 +78,7 @@ def _contrastive_shapes(shapes: Shapes, attributes: Attributes) -> tuple[Shape, 
 def _segments(shapes: Shapes, attributes: Attributes) -> tuple[Shape, ...]:
     x, label = shapes["x"], shapes["label"]
     if len(x) != 4 or label != (x[0], 1, *x[2:]):
-        raise ValueError(f"label {label} has not one class for each pixel of x {x}")
+        raise ValueError(f"label {label} does not have one class for each pixel of x {x}")
     return ((1, 1, 1, 3),)
 
 
@@ -86,7 +86,7 @@ def _margin_shapes(shapes: Shapes, attributes: Attributes) -> tuple[Shape, ...]:
     x, samples = shapes["x"], _same_samples(shapes, "x", "length", "label")
     if len(x) != 2 or count(shapes["length"]) != samples or count(shapes["label"]) != samples:
         raise ValueError(
-            f"x {x} is not a row a sample, length {shapes['length']} and label {shapes['label']} a "
+            f"x {x} must be a row per sample, length {shapes['length']} and label {shapes['label']} a "
             f"number each"
         )
     return (x, (1,))

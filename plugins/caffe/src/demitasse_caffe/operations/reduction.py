@@ -52,7 +52,9 @@ def _total(name: str, term: str, slope: str) -> tuple[Operation, Operation]:
 def _largest_shapes(shapes: Shapes, attributes: Attributes) -> tuple[Shape]:
     x, axis, wanted = shapes["x"], attributes["axis"], attributes["count"]
     if not 1 <= wanted <= x[axis]:
-        raise ValueError(f"there are no {wanted} largest among the {x[axis]} of x {x} along axis {axis}")
+        raise ValueError(
+            f"cannot take the {wanted} largest of the {x[axis]} elements of x {x} along axis {axis}"
+        )
     both = (2,) if attributes["give"] == "both" else ()
     return ((*x[:axis], *both, wanted, *x[axis + 1 :]),)
 

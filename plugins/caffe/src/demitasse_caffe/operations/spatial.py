@@ -40,7 +40,7 @@ def _sampled(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     learned = attributes["fixed"].count(None)
     if len(x) != 4 or theta != (x[0], learned):
         raise ValueError(
-            f"theta {theta} has not {learned} numbers for each sample of x {x}, which are "
+            f"theta {theta} does not have {learned} numbers for each sample of x {x}, which are "
             f"samples x channels x rows x columns"
         )
     return ((*x[:2], *attributes["size"]),)

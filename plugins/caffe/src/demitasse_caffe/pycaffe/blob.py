@@ -74,7 +74,7 @@ class Blob:
     def _extent(self, axis: int) -> int:
         if len(self.shape) > 4:
             raise ShapeError(
-                f"num, channels, height and width are of blobs with up to 4 axes; this has {self.shape}"
+                f"num, channels, height and width are for blobs of up to 4 axes; this has {self.shape}"
             )
         return self.shape[axis] if axis < len(self.shape) else 1
 
@@ -102,7 +102,7 @@ class NetBlob(Blob):
 
     def reshape(self, *shape: int) -> None:
         if any(extent < 1 for extent in shape):
-            raise ShapeError(f"blob {self._name!r}: {shape} is no shape: extents are 1 or more")
+            raise ShapeError(f"blob {self._name!r}: {shape} is not a shape: extents must be 1 or more")
         self._owner.reshape_blob(self._name, tuple(int(extent) for extent in shape))
 
 
@@ -135,7 +135,7 @@ class ParameterBlob(Blob):
         if wanted == before.shape:
             return
         if any(extent < 1 for extent in wanted):
-            raise ShapeError(f"{self.where}: {wanted} is no shape: extents are 1 or more")
+            raise ShapeError(f"{self.where}: {wanted} is not a shape: extents must be 1 or more")
         if wanted == self._data().shape:
             self._own = None
         else:

@@ -22,7 +22,7 @@ def crop(top_from: Top, top_to: Top) -> Any:
             ModelError(f"cannot crop: pixels are {a.tolist()} times as far apart"), AssertionError
         )
     if (b > 1e-9).any() or not np.allclose(b, np.round(b)):
-        told = f"cannot crop: the offset is {(-b).tolist()}, not whole pixels from 0 up"
+        told = f"cannot crop: the offset is {(-b).tolist()}, not whole pixels, 0 or more"
         raise also(ModelError(told), AssertionError)
     offset = np.round(-b).astype(int).tolist()
     return layers.Crop(
@@ -38,7 +38,7 @@ def coord_map_from_to(top_from: Top, top_to: Top) -> Map:
     except ValueError as error:
         raise also(ModelError(str(error)), RuntimeError) from error
     if found is None:
-        told = "the two tops are made of no common one by layers that map coordinates"
+        told = "the two tops do not come from a common one through layers that map coordinates"
         raise also(ModelError(told), RuntimeError)
     return found
 

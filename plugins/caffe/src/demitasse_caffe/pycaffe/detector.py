@@ -49,7 +49,7 @@ class Detector(ImageNet):
     def detect_selective_search(self, image_fnames: Sequence[str | Path]) -> list[dict[str, Any]]:
         """Raises ModelError: Caffe's calls a MATLAB package for the windows."""
         raise ModelError(
-            "windows by selective search come from a program that is not here; make them yourself "
+            "selective search needs a program that is not included; make the windows yourself "
             "(OpenCV has one in ximgproc) and call detect_windows"
         )
 

@@ -89,7 +89,7 @@ def oversample(images: Sequence[np.ndarray], crop_dims: Dims) -> np.ndarray:
     crop = np.array([int(extent) for extent in crop_dims])
     if (crop > size).any() or (crop < 1).any():
         raise ShapeError(
-            f"a crop of {tuple(crop.tolist())} does not lie in an image of {tuple(size.tolist())}"
+            f"a crop of {tuple(crop.tolist())} does not fit in an image of {tuple(size.tolist())}"
         )
     edges = size - crop
     corners = [(y, x) for y in (0, edges[0]) for x in (0, edges[1])]
@@ -155,7 +155,7 @@ class Transformer:
         self._check(in_)
         if sorted(order) != list(range(len(self.inputs[in_]) - 1)):
             raise ShapeError(
-                f"{tuple(order)} is no order of the axes of input {in_!r} without the batch"
+                f"{tuple(order)} is not an order of the axes of input {in_!r} without the batch"
             )
         self.transpose[in_] = order
 
@@ -164,7 +164,7 @@ class Transformer:
         self._check(in_)
         if sorted(order) != list(range(self.inputs[in_][1])):
             raise ShapeError(
-                f"{tuple(order)} is no order of the {self.inputs[in_][1]} channels of {in_!r}"
+                f"{tuple(order)} is not an order of the {self.inputs[in_][1]} channels of {in_!r}"
             )
         self.channel_swap[in_] = order
 

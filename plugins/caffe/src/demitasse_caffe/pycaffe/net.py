@@ -258,7 +258,7 @@ class Net(Callbacks):
                 )
                 raise also(ShapeError(told), RuntimeError)
             if not len(array) or len(array) % batch or len(data) != len(labels):
-                told = f"{len(data)} samples and {len(labels)} labels are no whole batches of {batch}"
+                told = f"{len(data)} samples and {len(labels)} labels are not whole batches of {batch}"
                 raise also(ShapeError(told), RuntimeError)
         self._samples = [(arrays, 0)]
 
@@ -365,7 +365,7 @@ class Net(Callbacks):
         if (mine := self._definition.phase) != phase:
             raise ModelError(
                 f"{self._definition.location}: the net is made for caffe.{mine.upper()}; give "
-                f"caffe.{phase.upper()} where it is made"
+                f"caffe.{phase.upper()} when you make it"
             )
 
     def _differentiate(self, last: int) -> None:

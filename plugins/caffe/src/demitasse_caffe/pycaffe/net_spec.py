@@ -54,7 +54,7 @@ class Function:
         self.ntop = int(self.params.pop("ntop", 1))
         self.in_place = bool(self.params.pop("in_place", False))
         if self.in_place and len(inputs) != self.ntop:
-            raise ValueError(f"{type_name}: in place it has as many tops as inputs: {len(inputs)}")
+            raise ValueError(f"{type_name}: in place it must have as many tops as inputs: {len(inputs)}")
         self.tops = tuple(Top(self, number) for number in range(self.ntop))
 
     def to_proto(self) -> Any:

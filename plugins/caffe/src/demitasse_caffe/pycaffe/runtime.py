@@ -155,7 +155,7 @@ def solver_rank() -> int:
 def set_solver_count(count: int) -> None:
     """Raises CompositionError unless it is 1: workers are the hardware description's."""
     if count != 1:
-        raise CompositionError("how many workers train is said by the hardware description (--hw)")
+        raise CompositionError("the hardware description (--hw) decides how many workers train")
 
 
 def set_solver_rank(rank: int) -> None:

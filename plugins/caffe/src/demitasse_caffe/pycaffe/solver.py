@@ -146,7 +146,10 @@ class Solver:
         """Let a base_lr that the script has written to ``param`` count."""
         base, rate = self._base_rate, self._rate
         if self.param.base_lr != base and base == 0:
-            raise ModelError("base_lr is 0 in the solver's file, and no policy makes another rate of it")
+            raise ModelError(
+                "base_lr is 0 in the solver's file, so the rate cannot be scaled to the script's "
+                "base_lr; give one above 0 there"
+            )
         factor = self.param.base_lr / base if base else 1.0
         made = rate if factor == 1 else lambda iteration: factor * rate(iteration)
         self._trainer.solver = replace(self._trainer.solver, rate=made)
@@ -214,7 +217,7 @@ def _read(runtime: Runtime, path: Path, messages: Schema) -> tuple[Any, SolverFi
     text = read_text(path)
     outline = Outline(text)
     if (kind := which(outline, messages)) != "SolverParameter":
-        raise ModelError(f"{path}: is {'a net' if kind else 'no solver'}; a solver is needed here")
+        raise ModelError(f"{path}: is {'a net' if kind else 'not a solver'}; a solver is needed here")
     message = parse(path, text, outline, kind, messages)
     file = SolverFile(path, message, outline, messages)
     present = type(message)()

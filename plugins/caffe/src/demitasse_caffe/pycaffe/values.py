@@ -58,7 +58,7 @@ class Values:
                 self._pending[name] = np.zeros(shape, np.float32)
         elif shape != (mine := self.blob_data(name).shape):
             raise ShapeError(
-                f"blob {name!r} is no input: its shape {mine} follows from those of the inputs "
+                f"blob {name!r} is not an input: its shape {mine} follows from those of the inputs "
                 f"({', '.join(inputs) or 'none'}); asked for {shape}"
             )
 

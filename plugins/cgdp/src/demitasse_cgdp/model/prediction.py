@@ -47,7 +47,7 @@ class Predicted(GradientSync):
     def bind(self, memory: FlatMemory) -> None:
         """Raises CompositionError: there are no streams in which anything could run."""
         raise CompositionError(
-            "plugin 'cgdp' only predicts what this exchange takes: the workers have no streams here"
+            "plugin 'cgdp' only predicts the time of this exchange: the workers have no streams here"
         )
 
     def owned(self, span: Span) -> Span:

@@ -153,7 +153,7 @@ def check(given: Mapping[str, Any], where: str) -> None:
         share = given.get(name, 0.0)
         if type(share) not in (int, float) or not 0 <= share < 100:
             raise DescriptionError(
-                f"{where}: {name} = {share!r} (valid: a number from 0, below 100, like 0.15)"
+                f"{where}: {name} = {share!r} (valid: a number, 0 or more and below 100, like 0.15)"
             )
 
 
@@ -164,7 +164,7 @@ def _told(given: Mapping[str, Any], where: str) -> dict[str, Quantity]:
             if not isinstance(given[name], str):
                 example = "20 us" if unit == "s" else "15 GB/s"
                 raise DescriptionError(
-                    f"{where}: {name} = {given[name]!r} (valid: a text like {example!r})"
+                    f"{where}: {name} = {given[name]!r} (valid: a string like {example!r})"
                 )
             found[name] = Quantity.parse(given[name], unit=unit, where=f"{where}: {name} = ")
     return found

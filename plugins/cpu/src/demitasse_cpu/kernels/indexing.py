@@ -123,7 +123,7 @@ def gather(request: Request) -> Iterable[Candidate]:
 
         def failed() -> DataError:
             return DataError(
-                f"{source}: index {numbers[wrong[0]]:g} at place {wrong[0]} is no row "
+                f"{source}: index {numbers[wrong[0]]:g} at place {wrong[0]} is not a row "
                 f"(valid: whole numbers from 0 to {rows - 1})"
             )
 

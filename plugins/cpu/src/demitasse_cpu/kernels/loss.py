@@ -372,7 +372,7 @@ def wrong_label(
         sample = row // labels_of_sample
         also = "" if ignored is None else f", or {ignored}, which is ignored"
         return SampleError(
-            f"label {labels[row]:g} of sample {sample} of the batch is no class "
+            f"label {labels[row]:g} of sample {sample} of the batch is not a class "
             f"(valid: whole numbers from 0 to {classes - 1}{also})",
             sample,
             labels.size // labels_of_sample,

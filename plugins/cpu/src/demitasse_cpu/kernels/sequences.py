@@ -172,7 +172,7 @@ def _wrong(wrong: Any, found: Any, of_sample: int, what: str, valid: str) -> Cal
         place = int(wrong[0])
         sample = place // of_sample
         return SampleError(
-            f"{what} {found[place]:g} of sample {sample} of the batch is none of those that are valid "
+            f"{what} {found[place]:g} of sample {sample} of the batch is not valid "
             f"(whole numbers from 0 {valid})",
             sample,
             found.size // of_sample,

@@ -125,7 +125,7 @@ def unpooling(request: Request) -> Iterable[Candidate]:
 
         def failed() -> DataError:
             return DataError(
-                f"{source}: {places[wrong[0]]:g} is no place in {height} x {width} "
+                f"{source}: {places[wrong[0]]:g} is not a place in {height} x {width} "
                 f"(valid: whole numbers from 0 to {height * width - 1})"
             )
 

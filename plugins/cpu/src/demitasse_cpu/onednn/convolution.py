@@ -137,7 +137,7 @@ class _Convolution:
         made = Primitive(lib, self.threads, name, *common)
         if self.is_depthwise and "dw" not in made.name:
             # It would take groups of one channel for groups of many: 34 ms for what takes 0.4 in loops.
-            raise UnimplementedError(f"oneDNN {name}: none for a group for each channel")
+            raise UnimplementedError(f"oneDNN {name}: not for a group per channel")
         return made
 
 

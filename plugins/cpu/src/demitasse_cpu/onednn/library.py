@@ -51,7 +51,7 @@ class Library:
         self.functions.dnnl_version.restype = ctypes.POINTER(c_int)
         self.version = tuple(self.functions.dnnl_version()[:3])
         if self.version[0] != 3:
-            raise PlanError(f"{path} is oneDNN {self.version}; version 3 is needed")
+            raise PlanError(f"{path} is oneDNN {self.version}, but version 3 is needed")
         for name, result in _RESULTS.items():
             getattr(self.functions, name).restype = result
         self.engine, self.stream = c_void_p(), c_void_p()

@@ -30,18 +30,20 @@ def read_label_map(path: Path, strict: bool = True) -> dict[str, int]:
     items = r'\s*item\s*\{((?:[^{}"]|"[^"]*")*)\}'
     left = re.sub(items, "", text).strip()
     if left:
-        raise DataError(f"{path}: {left[:60]!r} is no item {{ name: ... label: ... }} of a label map")
+        raise DataError(
+            f"{path}: {left[:60]!r} is not an item {{ name: ... label: ... }} of a label map"
+        )
     found: dict[str, int] = {}
     for number, item in enumerate(re.findall(items, text), 1):
         fields = dict(re.findall(r'(\w+)\s*:\s*("[^"]*"|\'[^\']*\'|-?\w+)', item))
         name, label = fields.get("name", "").strip("\"'"), fields.get("label", "")
         if not name or not re.fullmatch(r"-?\d{1,9}", label):
-            raise DataError(f"{path}: item {number} has no name, or no label that is a whole number")
+            raise DataError(f"{path}: item {number} needs a name and a label that is a whole number")
         if strict and name in found:
-            raise DataError(f"{path}: item {number}: the name {name!r} is given before")
+            raise DataError(f"{path}: item {number}: the name {name!r} was given before")
         found[name] = int(label)
     if not found:
-        raise DataError(f"{path}: is no label map: there are no items in it")
+        raise DataError(f"{path}: is not a label map: it has no items")
     return found
 
 
@@ -51,10 +53,10 @@ def from_xml(path: Path, size: Size, labels: Mapping[str, int]) -> Boxes:
     try:
         root = ElementTree.fromstring(file_text(path))
     except ElementTree.ParseError as error:
-        raise DataError(f"{path}: is no XML: {error}") from error
+        raise DataError(f"{path}: is not XML: {error}") from error
     said = [_number(root.find(f"size/{side}"), 0.0) or 0.0 for side in ("width", "height")]
     if not np.isfinite(said).all():
-        raise DataError(f"{path}: the image is {said[0]:g} x {said[1]:g} there")
+        raise DataError(f"{path}: it says that the image is {said[0]:g} x {said[1]:g}")
     width, height = said if all(said) else size
     rows = []
     for number, thing in enumerate(root.iter("object"), 1):
@@ -89,8 +91,8 @@ def from_json(path: Path, size: Size, labels: Mapping[str, int]) -> Boxes:
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         told = f"{type(error).__name__}: {error}"
         raise DataError(
-            f"{path}: is no JSON of an image, {{image: {{width, height}}, annotation: [{{category_id, "
-            f"bbox}}]}} ({told})"
+            f"{path}: is not the JSON of an image, {{image: {{width, height}}, annotation: "
+            f"[{{category_id, bbox}}]}} ({told})"
         ) from error
     return _boxes(rows, size)
 
@@ -127,11 +129,11 @@ def _boxes(rows: list[tuple[str, int, Any, Any]], size: Size) -> Boxes:
     made, counts = np.zeros((len(rows), BOX)), dict[int, int]()
     for row, (where, label, corners, difficult) in zip(made, rows, strict=True):
         if width < 1 or height < 1:
-            raise DataError(f"{where}: nobody says how large the image is: {width} x {height}")
+            raise DataError(f"{where}: the size of the image is not known: {width} x {height}")
         corners = np.array(corners, np.float64)
         if not np.isfinite(corners).all() or (corners[2:] < corners[:2]).any():
             told = ", ".join(f"{side} {corner:g}" for side, corner in zip(_SIDES, corners, strict=True))
-            raise DataError(f"{where}: is no box: {told}")
+            raise DataError(f"{where}: is not a box: {told}")
         row[:2] = label, counts.get(label, 0)
         row[2:6], row[6] = corners / ([width, height] * 2), bool(difficult)
         counts[label] = counts.get(label, 0) + 1

@@ -35,13 +35,13 @@ def augmentation(given: Mapping[str, Any], seed: int, stream: int) -> Augmentati
     for side in made.crop or ():
         _check_side("crop", side)
     if made.expansion and not made.expansion[1] >= 1:
-        raise ValueError(f"an image is expanded {made.expansion[1]:g} times; 1 or more")
+        raise ValueError(f"an image is expanded {made.expansion[1]:g} times (valid: 1 or more)")
     return made
 
 
 def _check_side(what: str, side: int) -> None:
     if not 1 <= side <= LARGEST_IMAGE:
-        raise ValueError(f"{what} {side:,} of images; valid are 1 to {LARGEST_IMAGE:,}")
+        raise ValueError(f"{what} {side:,} of images (valid: 1 to {LARGEST_IMAGE:,})")
 
 
 def _made(kind: type[_Made], values: Mapping[str, Any]) -> _Made:

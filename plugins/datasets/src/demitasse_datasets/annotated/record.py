@@ -46,16 +46,18 @@ def parse_annotated(record: memoryview | bytes, boxed: bool = False) -> Annotate
     if datum is None:
         plain = parse(record)
         is_datum = len(plain.data) or plain.floats is not None
-        what = "a Datum without boxes, which Data layers read" if is_datum else "no AnnotatedDatum"
+        what = "a Datum without boxes, which Data layers read" if is_datum else "not an AnnotatedDatum"
         raise DataError(f"it is {what}; demitasse convert_annoset writes images with boxes")
     if kind is None:
         return Annotated(datum, None)
     if kind != 0:
-        raise DataError(f"its AnnotatedDatum is of type {kind}; 0, boxes, is what there is")
+        raise DataError(f"its AnnotatedDatum is of type {kind} (valid: 0, boxes)")
     boxes = np.array(rows, np.float64).reshape(-1, BOX)
     if not np.isfinite(boxes).all():
         at = int((~np.isfinite(boxes).all(1)).argmax())
-        raise DataError(f"box {at} of its AnnotatedDatum has no finite corners: {rows[at][2:6]}")
+        raise DataError(
+            f"box {at} of its AnnotatedDatum has corners that are not finite: {rows[at][2:6]}"
+        )
     return Annotated(datum, boxes)
 
 
@@ -106,11 +108,11 @@ def _fields(view: memoryview, what: str) -> Iterator[tuple[int, int | memoryview
         elif kind in (_FIXED32, _FIXED64):
             length = 4 if kind == _FIXED32 else 8
         else:
-            raise DataError(f"it is no {what}: byte {start} begins a field of wire type {kind}")
+            raise DataError(f"it is not a valid {what}: byte {start} begins a field of wire type {kind}")
         if length > end - at:
             raise DataError(
                 f"its {what} is cut short: field {number} at byte {start} promises {length:,} bytes, "
-                f"{end - at:,} are there"
+                f"but {end - at:,} are there"
             )
         yield number, view[at : at + length]
         at += length

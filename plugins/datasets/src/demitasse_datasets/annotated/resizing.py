@@ -63,7 +63,7 @@ class Resizing:
         """Raise ValueError for a size that no image has, and for an unknown word."""
         for what, side in (("height", self.height), ("width", self.width)):
             if not 1 <= side <= LARGEST_IMAGE:
-                raise ValueError(f"{what} {side:,} of images; valid are 1 to {LARGEST_IMAGE:,}")
+                raise ValueError(f"{what} {side:,} of images (valid: 1 to {LARGEST_IMAGE:,})")
         for what, name, valid in (
             ("mode of resizing", self.mode, MODES),
             ("kind of padding", self.pad, tuple(PADS)),

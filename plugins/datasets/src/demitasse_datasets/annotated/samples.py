@@ -60,12 +60,12 @@ class AnnotatedSamples:
         record = parse_annotated(get(number), self._forced)
         if (record.boxes is not None) != self._boxed:
             has, first = ("no boxes", "some") if self._boxed else ("boxes", "none")
-            raise DataError(f"it has {has}, and the first record has {first}")
+            raise DataError(f"it has {has}, but the first record has {first}")
         rows = np.empty((0, ROW - 1)) if record.boxes is None else record.boxes
         pixels = self._pixels(record)
         if pixels.shape[2] != self._channels:
             raise DataError(
-                f"its image has {pixels.shape[2]} channels, the first one {self._channels}; read all in "
+                f"its image has {pixels.shape[2]} channels, but the first {self._channels}; read all in "
                 f"color or gray (transform_param {{ force_color: true }})"
             )
         pixels, rows = self._augmentation(pixels, rows, sample)
@@ -76,7 +76,7 @@ class AnnotatedSamples:
         elif "label" in out:
             if len(rows) > self._objects:
                 raise DataError(
-                    f"its image has {len(rows):,} objects, and a sample's label has room for "
+                    f"its image has {len(rows):,} objects, but a sample's label has room for "
                     f"{self._objects:,}: give annotated_data_param {{ max_objects: {len(rows)} }}, or "
                     f"as many as any image has"
                 )
@@ -96,5 +96,5 @@ class AnnotatedSamples:
             return images.decode(record.datum.data, self._mode)
         pixels = record.datum.pixels()
         if pixels.dtype != np.uint8:
-            raise DataError("its Datum has float_data; images with boxes have bytes")
+            raise DataError("its Datum has float_data, but images with boxes need bytes")
         return np.ascontiguousarray(pixels.transpose(1, 2, 0))

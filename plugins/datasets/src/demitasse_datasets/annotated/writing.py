@@ -51,10 +51,10 @@ def convert_annotated(
     if form not in READERS:
         raise DataError(unknown("form of annotations", form, READERS))
     if min(shorter, longest) < 0 or (height and (shorter or longest)):
-        raise DataError("give a height and a width, or the shorter side and the longest, not both")
+        raise DataError("give a height and a width, or the shorter and the longest side, not both")
     if not labels and form != "txt":
         raise DataError(
-            f"{form} files name classes; a label map (--label_map_file) gives them their numbers"
+            f"{form} files name classes; give a label map (--label_map_file) with their numbers"
         )
     written = replace(form_of(height, width, gray, encoded), shorter=shorter, longest=longest)
     names = read_label_map(Path(labels), check_labels) if labels else {}

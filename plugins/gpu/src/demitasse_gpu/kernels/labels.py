@@ -30,7 +30,7 @@ def checked(
         sample = row // of_sample
         also = "" if ignored is None else f", or {ignored:g}, which is ignored"
         raise SampleError(
-            f"label {value:g} of sample {sample} of the batch is no class "
+            f"label {value:g} of sample {sample} of the batch is not a class "
             f"(valid: whole numbers from 0 to {classes - 1}{also})",
             sample,
             prod(label.shape) // of_sample,
@@ -47,7 +47,7 @@ def checked_rows(works: Sequence[Any], index: Any, rows: int, source: str) -> Ch
     def check() -> None:
         if (found := _first_wrong(index, rows, None)) is not None:
             place, value = found
-            told = f"{source}: index {value:g} at place {place} is no row"
+            told = f"{source}: index {value:g} at place {place} is not a row"
             raise DataError(f"{told} (valid: whole numbers from 0 to {rows - 1})")
 
     return Checked(index.device, works, check)

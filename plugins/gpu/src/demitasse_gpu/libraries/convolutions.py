@@ -453,8 +453,8 @@ def _quickest(
         if not found:
             shapes = ", ".join("x".join(map(str, extents)) for extents in (asked.x, asked.w))
             raise PlanError(
-                f"{library.device.space}: cuDNN has no engine for a convolution of {shapes}; leave it "
-                f"out ([options.gpu] libraries = false)"
+                f"{library.device.space}: cuDNN has no engine for a convolution of {shapes}; leave "
+                f"cuDNN out ([options.gpu] libraries = false)"
             )
         name = [*found][quickest(library.device, [*found.values()])]
         if (other := judge(name, found)) is not None:

@@ -92,7 +92,7 @@ class CublasLt:
     def __init__(self, device: Device, loaded: Any = None) -> None:
         found = loaded or library("cublasLt")
         if found is None:
-            raise PlanError("cuBLASLt is not here")
+            raise PlanError("cuBLASLt was not found")
         self.device, self._library = device, found
         handle = ctypes.c_void_p()
         self.call("cublasLtCreate", ctypes.byref(handle))

@@ -151,7 +151,7 @@ class Cudnn:
     def __init__(self, device: Device, loaded: Any = None) -> None:
         found = loaded or library("cudnn")
         if found is None:
-            raise PlanError("cuDNN is not here")
+            raise PlanError("cuDNN was not found")
         if loaded is None:
             found.cudnnGetErrorString.restype = ctypes.c_char_p
         self.device, self._library = device, found

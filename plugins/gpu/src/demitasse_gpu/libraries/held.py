@@ -103,12 +103,12 @@ class HeldCall(Call):
             proof.holds = distance <= proof.near
             proof.settle(proof.holds)
             if not proof.holds:
-                far = f"are {distance:.2g} of the largest off those of {proof.other}"
+                far = f"differ by {distance:.2g} of the largest from those of {proof.other}"
                 if not math.isfinite(distance):
-                    far = f"are not finite, or not made at all, unlike those of {proof.other}"
+                    far = f"are not finite, or missing, unlike those of {proof.other}"
                 log.warning(
-                    "%s: our kernel %r makes numbers that %s, which takes its place; please report it, "
-                    "with what demitasse doctor says here",
+                    "%s: our kernel %r makes numbers that %s, which is used instead; please report it, "
+                    "with the output of demitasse doctor here",
                     *(proof.what, proof.own, far),
                 )
                 other(self._stream)

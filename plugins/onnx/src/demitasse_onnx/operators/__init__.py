@@ -67,7 +67,7 @@ class OnnxNode:
         """Emit the operations of the node's operator. Raises ValueError that names it."""
         call = layer.parameters
         if not isinstance(call, Call):
-            raise ValueError("a node of ONNX stands in an .onnx file only")
+            raise ValueError("a node of ONNX can only be in an .onnx file")
         values = [
             self._known.get(bottoms[operand], bottoms[operand]) if isinstance(operand, int) else operand
             for operand in call.operands
@@ -87,7 +87,7 @@ class OnnxNode:
         if call.operator in MADE and len(arrays) == len(values):
             return made_of(call.operator, arrays, call.attributes, len(layer.tops))
         if call.operator not in OPERATORS:
-            raise ValueError("of numbers that the net computes is not supported, only of constants")
+            raise ValueError("is supported for constants only, not for numbers that the net computes")
         return OPERATORS[call.operator].build(layer, values, graph)
 
     def _constant(self, layer: Layer, number: int, array: np.ndarray, graph: GraphBuilder) -> Tensor:

@@ -39,7 +39,7 @@ def _along(
     if isinstance(other, np.number):  # what NumPy makes of arithmetic on an array without axes
         other = np.asarray(other)
     if isinstance(other, np.ndarray) and other.dtype.kind not in "fiu":
-        raise ValueError(f"an operand is of {other.dtype.name}, not of numbers")
+        raise ValueError(f"an operand has elements of {other.dtype.name}, not numbers")
     axis, core = core_of(tuple(other.shape), x.shape)
     wanted = x.shape[axis : axis + len(core)]
     if isinstance(other, np.ndarray):
@@ -161,7 +161,7 @@ def _modulo(given: Operands) -> Sequence[Tensor]:
     """What is left of whole numbers, which has the sign of the first (fmod), or lies from 0 on."""
     x, under = given.tensor(), given.values[1] if len(given.values) == 2 else None
     if given.kind() != WHOLE or not isinstance(under, np.ndarray) or not (under > 0).all():
-        raise ValueError("is supported for whole numbers by constants above 0")
+        raise ValueError("is supported only for whole numbers, by constants above 0")
     if given["fmod"]:
         times = _whole_quotient(given)
     else:
@@ -223,7 +223,9 @@ def aligned(expand: Expand) -> Expand:
     def moved(given: Operands) -> Sequence[Tensor | np.ndarray]:
         said = [name for name in BROADCAST if name in given.call.attributes]
         if said and given.call.opset >= 7:
-            raise ValueError(f"attribute {said[0]} is of versions before 7, not of {given.call.opset}")
+            raise ValueError(
+                f"attribute {said[0]} belongs to versions before 7, not to {given.call.opset}"
+            )
         if given["axis"] is None or given["axis"] < 0 or len(given.values) != 2:
             return expand(given)
         first, second = given.values
@@ -232,7 +234,7 @@ def aligned(expand: Expand) -> Expand:
         behind = len(first.shape) - given["axis"] - len(second.shape)
         if behind < 0:
             raise ValueError(
-                f"axis {given['axis']}: an operand of shape {tuple(second.shape)} has no place there in "
+                f"axis {given['axis']}: an operand of shape {tuple(second.shape)} does not fit there in "
                 f"{tuple(first.shape)}"
             )
         shape = (*second.shape, *(1,) * behind)

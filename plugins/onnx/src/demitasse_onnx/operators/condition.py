@@ -98,7 +98,7 @@ def _where(given: Operands) -> Sequence[Tensor]:
     for name, value in present.items():
         if isinstance(value, np.ndarray):
             if value.dtype.kind not in "bfiu":
-                raise ValueError(f"its {name} is of {value.dtype.name}, not of numbers")
+                raise ValueError(f"its {name} has elements of {value.dtype.name}, not numbers")
             value = given.fixed(name, value.astype(np.float64))
         parts.append(repeated(given, value, shape))
     return [given.apply("select", *parts)]
@@ -108,7 +108,7 @@ def _triangle(given: Operands) -> Sequence[Tensor]:
     """What lies above a diagonal of the last two axes, or below it, and zeros elsewhere."""
     x, shift = given.tensor(), given.constant(1)
     if len(x.shape) < 2 or (shift is not None and shift.size != 1):
-        raise ValueError(f"takes a part of matrices by one number; its input is {x!r}")
+        raise ValueError(f"takes the triangle of matrices, by one number; its input is {x!r}")
     diagonal = 0 if shift is None else int(shift.reshape(()))
     part = (np.triu if given["upper"] else np.tril)(np.ones(x.shape[-2:]), diagonal)
     kept, zeros = (

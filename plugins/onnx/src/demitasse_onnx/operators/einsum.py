@@ -31,7 +31,7 @@ def _letters(equation: Any, ranks: Sequence[int]) -> tuple[list[str], str]:
     left, arrow, right = str(equation).replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(ranks):
-        raise ValueError(f"{told} has {len(terms)} operands, the node {len(ranks)}")
+        raise ValueError(f"{told} has {len(terms)} operands, but the node has {len(ranks)}")
     unused = [letter for letter in _MORE if letter not in left]
     beyond = [rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks, strict=True)]
     most = max((count for count, term in zip(beyond, terms, strict=True) if "..." in term), default=0)
@@ -73,7 +73,7 @@ def _multiplied(
     sizes = dict(zip(first, a.shape, strict=True))
     for letter, extent in zip(second, b.shape, strict=True):
         if sizes.setdefault(letter, extent) != extent:
-            raise ValueError(f"axis {letter!r} is {sizes[letter]} long in {a!r}, {extent} in {b!r}")
+            raise ValueError(f"axis {letter!r} is {sizes[letter]} long in {a!r}, but {extent} in {b!r}")
     pairs = "".join(letter for letter in first if letter in second and letter in kept)
     inner = "".join(letter for letter in first if letter in second and letter not in kept)
     rows = "".join(letter for letter in first if letter not in second)

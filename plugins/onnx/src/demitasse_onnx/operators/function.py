@@ -44,7 +44,7 @@ def _clip(given: Operands) -> Sequence[Tensor]:
             x, value = larger(given, x, value, 1 if name == "min" else -1), np.array(default)
         limit = given.attributes.get(name, default) if value is None else value
         if np.size(limit) != 1:
-            raise ValueError(f"{name} has the shape {np.shape(limit)}; one number is supported")
+            raise ValueError(f"{name} has the shape {np.shape(limit)}; only one number is supported")
         limits.append(float(np.reshape(limit, ())))
     limits[0] = min(limits)
     if limits == [0.0, np.inf]:
@@ -63,7 +63,7 @@ def _gelu(given: Operands) -> Sequence[Tensor]:
     if given["approximate"] == "none":
         return [given.apply("gelu", x)]
     if given["approximate"] != "tanh":
-        raise ValueError(f"approximate {given['approximate']!r} is none of none, tanh")
+        raise ValueError(f"unknown approximate {given['approximate']!r} (valid: none, tanh)")
     cube = given.apply("power", x, power=3.0)
     inner = given.apply("sum", x, cube, coefficients=(1.0, 0.044715))
     # (1 + tanh(z)) / 2 is the sigmoid of 2 z.
@@ -151,7 +151,7 @@ def _power(given: Operands) -> Sequence[Tensor]:
             y = given.apply("exponential", value, scale=math.log(number))
             return [repeated(given, y, np.broadcast_shapes(base.shape, y.shape))]
     if not isinstance(value, np.ndarray) or value.size != 1:
-        raise ValueError("neither is its exponent one constant number, nor its base one above 0")
+        raise ValueError("its exponent must be one constant number, or its base one above 0")
     x = given.tensor()
     y = given.apply("power", x, power=float(value.reshape(())))
     return [repeated(given, y, np.broadcast_shapes(value.shape, y.shape))]

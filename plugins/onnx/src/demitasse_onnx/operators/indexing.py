@@ -25,10 +25,10 @@ def _moved(given: Operands) -> Sequence[Tensor]:
         first += size
     index = given.constant(1)
     if index is None or index.dtype.kind not in "iu":
-        raise ValueError("its indices (input 1) are no whole numbers")
+        raise ValueError("its indices (input 1) are not whole numbers")
     (places,) = made_of(given.call.operator, [numbered[0], index, *numbered[1:]], given.call.attributes)
     if not places.size:
-        raise ValueError("takes nothing: no blob is empty")
+        raise ValueError("takes nothing, but no blob may be empty")
     flat = [given.apply("reshape", each, shape=(math.prod(each.shape),)) for each in sources]
     whole = given.apply("concat", *flat, axis=0) if len(flat) > 1 else flat[0]
     y = taken(given, whole, 0, places.reshape(-1))

@@ -22,7 +22,7 @@ def _statistics(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarra
         constant_of(call, position, name) for position, name in enumerate(names, 1)
     )
     if len({array.shape for array in (scale, bias, mean, variance)}) != 1 or scale.ndim != 1:
-        raise ValueError("scale, bias, mean and variance need the same shape, one number a channel")
+        raise ValueError("scale, bias, mean and variance need the same shape, one number per channel")
     return [mean, variance, scale, bias]
 
 
@@ -75,7 +75,7 @@ def _layer_normalization(given: Operands) -> Sequence[Tensor]:
     axis %= len(x.shape)
     w = given.learned[0]
     if w.shape != x.shape[axis:]:
-        raise ValueError(f"its scale {w.shape} is not of the axes from {axis} on of {x!r}")
+        raise ValueError(f"its scale {w.shape} does not fit the axes from {axis} on of {x!r}")
     return [_scaled(given, _normalised_rows(given, x, axis, given["epsilon"]), axis, given.learned)]
 
 
@@ -86,7 +86,7 @@ def _rms_normalization(given: Operands) -> Sequence[Tensor]:
         raise ValueError(f"axis {axis} is not one of the axes of {x!r}")
     axis %= len(x.shape)
     if w.shape != x.shape[axis:]:
-        raise ValueError(f"its scale {w.shape} is not of the axes from {axis} on of {x!r}")
+        raise ValueError(f"its scale {w.shape} does not fit the axes from {axis} on of {x!r}")
     share = 1 / math.prod(x.shape[axis:])
     squares = given.apply("square_total", x, axis=axis, coefficient=share)
     inverse = given.apply("power", squares, power=-0.5, shift=given["epsilon"])
@@ -97,7 +97,7 @@ def _mean_variance_normalization(given: Operands) -> Sequence[Tensor]:
     x = given.tensor()
     axes = given["axes"]
     if not axes or any(not -len(x.shape) <= axis < len(x.shape) for axis in axes):
-        raise ValueError(f"axes {axes} are not of {x!r}")
+        raise ValueError(f"axes {axes} are not axes of {x!r}")
     chosen = {axis % len(x.shape) for axis in axes}
     kept = [axis for axis in range(len(x.shape)) if axis not in chosen]
     order = (*kept, *sorted(chosen))
@@ -113,7 +113,7 @@ def _mean_variance_normalization(given: Operands) -> Sequence[Tensor]:
 def _instance_normalization(given: Operands) -> Sequence[Tensor]:
     x = given.tensor()
     if len(x.shape) < 3 or given.learned[0].shape != x.shape[1:2]:
-        raise ValueError(f"its scale {given.learned[0].shape} is not of the channels of {x!r}")
+        raise ValueError(f"its scale {given.learned[0].shape} does not fit the channels of {x!r}")
     return [_scaled(given, _normalised_rows(given, x, 2, given["epsilon"]), 1, given.learned)]
 
 
@@ -130,7 +130,7 @@ def _group_normalization(given: Operands) -> Sequence[Tensor]:
     if given.call.opset < 21:
         return [y]
     if w.shape != x.shape[1:2]:
-        raise ValueError(f"its scale {w.shape} is not of the channels of {x!r}")
+        raise ValueError(f"its scale {w.shape} does not fit the channels of {x!r}")
     return [_scaled(given, y, 1, given.learned)]
 
 

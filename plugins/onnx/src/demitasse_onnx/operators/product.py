@@ -44,7 +44,7 @@ def _times(array: np.ndarray, factor: float) -> np.ndarray:
 def _gemm(given: Operands) -> Sequence[Tensor]:
     x = given.tensor()
     if "broadcast" in given.call.attributes and given.call.opset >= 7:
-        raise ValueError(f"attribute broadcast is of versions before 7, not of {given.call.opset}")
+        raise ValueError(f"attribute broadcast belongs to versions before 7, not to {given.call.opset}")
     w, *bias = given.learned or [given.tensor(1)]
     if len(x.shape) != 2 or len(w.shape) != 2:
         raise ValueError(f"multiplies matrices; its inputs are {x!r} and {w!r}")
@@ -91,11 +91,11 @@ def products_of_pairs(given: Operands, a: Tensor, b: Tensor) -> Sequence[Tensor]
     if len(b.shape) == 1:
         b = given.apply("reshape", b, shape=(*b.shape, 1))
     if len(a.shape) < 2 or len(b.shape) < 2 or a.shape[-1] != b.shape[-2]:
-        raise ValueError(f"{a!r} and {b!r} are no matrices that can be multiplied")
+        raise ValueError(f"{a!r} and {b!r} are not matrices that can be multiplied")
     outer = tuple(np.broadcast_shapes(a.shape[:-2], b.shape[:-2]))
     pairs = math.prod(outer)
     if pairs > _PAIRS:
-        raise ValueError(f"{pairs} products of {a!r} and {b!r}: up to {_PAIRS} are supported")
+        raise ValueError(f"{pairs} products of {a!r} and {b!r}: at most {_PAIRS} are supported")
     first, second = (_matrices(given, each, outer) for each in (a, b))
     made = [
         given.apply(

@@ -22,7 +22,7 @@ def _directions(attributes: Mapping[str, Any]) -> tuple[bool, ...]:
     """Whether each direction of a call is backwards."""
     known = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
     if attributes["direction"] not in known:
-        raise ValueError(f"direction {attributes['direction']!r} is none of {', '.join(known)}")
+        raise ValueError(f"unknown direction {attributes['direction']!r} (valid: {', '.join(known)})")
     return known[attributes["direction"]]
 
 
@@ -33,7 +33,7 @@ def _arrays(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
     units = r.shape[-1]
     rows = gates * units
     if w.ndim != 3 or w.shape[:2] != (ways, rows) or r.shape != (ways, rows, units):
-        raise ValueError(f"its weights {w.shape} and {r.shape} are not of {ways} x {rows} rows")
+        raise ValueError(f"its weights {w.shape} and {r.shape} do not have {ways} x {rows} rows")
     b = constant_of(call, 3, "its biases") if has(call, 3) else np.zeros((ways, 2 * rows), w.dtype)
     if b.shape != (ways, 2 * rows):
         raise ValueError(f"its biases have the shape {b.shape}, not {(ways, 2 * rows)}")

@@ -24,7 +24,7 @@ def _over_axes(reduction: Reduction) -> Callable[[Operands], Sequence[Tensor]]:
         rank, axes = len(x.shape), given.constant(1)
         listed = given["axes"] if axes is None else tuple(int(axis) for axis in axes.reshape(-1))
         if any(not -rank <= axis < rank for axis in listed):
-            raise ValueError(f"axes {listed} are not of {x!r}")
+            raise ValueError(f"axes {listed} are not axes of {x!r}")
         if not listed and given["noop_with_empty_axes"]:
             return [x]
         chosen = {axis % rank for axis in listed} or set(range(rank))

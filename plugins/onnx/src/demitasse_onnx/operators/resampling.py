@@ -68,12 +68,14 @@ def _pad(given: Operands) -> Sequence[Tensor]:
     chosen = given.constant(3)
     axes = range(len(x.shape)) if chosen is None else [int(a) % len(x.shape) for a in chosen.reshape(-1)]
     if len(pads) != 2 * len(axes):
-        raise ValueError(f"pads {pads}: {2 * len(axes)} whole numbers are needed for {x!r}")
+        raise ValueError(f"pads {pads}: give {2 * len(axes)} whole numbers for {x!r}")
     around = {axis: (pads[i], pads[i + len(axes)]) for i, axis in enumerate(axes)}
     if mode == "constant":
         return [_with_constant(given, x, around, filler)]
     if mode not in _EDGES:
-        raise ValueError(f"mode {shortened(mode, quoted=True)} is none of constant, {', '.join(_EDGES)}")
+        raise ValueError(
+            f"unknown mode {shortened(mode, quoted=True)} (valid: constant, {', '.join(_EDGES)})"
+        )
     for axis, (before, behind) in around.items():
         bounded(before + x.shape[axis] + behind, "table of places")
         x = taken(
@@ -193,7 +195,7 @@ def _resize(given: Operands) -> Sequence[Tensor]:
     axes = [axis % len(x.shape) for axis in given["axes"]] or list(range(len(x.shape)))
     wanted = scales if scales is not None and scales.size else sizes
     if wanted is None or wanted.size != len(axes):
-        raise ValueError(f"scales or sizes: one for each of {len(axes)} axes of {x!r} is needed")
+        raise ValueError(f"scales or sizes: give one for each of {len(axes)} axes of {x!r}")
     if wanted is sizes and given["keep_aspect_ratio_policy"] != "stretch":
         raise ValueError("keep_aspect_ratio_policy other than stretch is not supported")
     transform = "asymmetric" if older else given["coordinate_transformation_mode"]
@@ -203,7 +205,7 @@ def _resize(given: Operands) -> Sequence[Tensor]:
         size = math.floor(extent * float(number)) if by_scale else int(number)
         scale = float(number) if by_scale else size / extent
         if size < 1 or scale <= 0:
-            raise ValueError(f"axis {axis} of {x!r} would have no element")
+            raise ValueError(f"axis {axis} of {x!r} would have no elements")
         bounded(size, "table of places")
         if size != extent or scale != 1:
             at = _coordinates(transform, size, extent, scale)
@@ -226,8 +228,8 @@ def _coordinates(mode: str, size: int, extent: int, scale: float) -> np.ndarray:
         centre = extent / 2 * (1 - size / (scale * extent))
         return centre + (places + 0.5) / scale - 0.5
     raise ValueError(
-        f"coordinate_transformation_mode {shortened(mode, quoted=True)} is none of align_corners, "
-        f"asymmetric, half_pixel, half_pixel_symmetric, pytorch_half_pixel"
+        f"unknown coordinate_transformation_mode {shortened(mode, quoted=True)} (valid: align_corners, "
+        f"asymmetric, half_pixel, half_pixel_symmetric, pytorch_half_pixel)"
     )
 
 
@@ -237,12 +239,13 @@ def _table(given: Operands, at: np.ndarray, extent: int, scale: float, older: bo
         rounding = "floor" if older else given["nearest_mode"]
         if rounding not in _ROUNDINGS:
             raise ValueError(
-                f"nearest_mode {shortened(rounding, quoted=True)} is none of {', '.join(_ROUNDINGS)}"
+                f"unknown nearest_mode {shortened(rounding, quoted=True)} (valid: "
+                f"{', '.join(_ROUNDINGS)})"
             )
         places = np.clip(_ROUNDINGS[rounding](at), 0, extent - 1).astype(np.int64)
         return places[:, None], np.ones((len(at), 1))
     if mode not in ("linear", "bilinear", "trilinear", "cubic"):
-        raise ValueError(f"mode {shortened(mode, quoted=True)} is none of nearest, linear, cubic")
+        raise ValueError(f"unknown mode {shortened(mode, quoted=True)} (valid: nearest, linear, cubic)")
     cubic = mode == "cubic"
     stretch = 1 / scale if thinned else 1.0
     reach = math.ceil((2 if cubic else 1) * stretch)

@@ -60,7 +60,7 @@ def _as_kind(given: Operands, kind: str) -> Tensor:
 def _cast(given: Operands) -> Sequence[Tensor | np.ndarray]:
     """All is computed in the net's precision, whatever the file says."""
     if given["to"] not in CASTS:
-        raise ValueError(f"to {given['to']} is no type of numbers that is read")
+        raise ValueError(f"to {given['to']} is not a supported type of numbers")
     return [_as_kind(given, kind_of_type(given["to"]))]
 
 
@@ -83,23 +83,25 @@ def _along(given: Operands, x: Tensor, numbers: np.ndarray, name: str) -> tuple[
     axis = axis % len(x.shape) if numbers.size > 1 else 0
     extent = x.shape[axis : axis + 1]
     if numbers.size not in (1, *extent):
-        raise ValueError(f"{name} of shape {numbers.shape}: one, or one for each of {extent} is needed")
+        raise ValueError(
+            f"{name} of shape {numbers.shape}: give one number, or one for each of {extent}"
+        )
     return given.fixed(name, np.broadcast_to(numbers.reshape(-1).astype(np.float64), extent)), axis
 
 
 def _constants(given: Operands) -> tuple[np.ndarray, np.ndarray]:
     scale, zero = given.constant(1), given.constant(2)
     if scale is None or scale.dtype.kind != "f" or not scale.size or not (scale > 0).all():
-        raise ValueError("its scale (input 1) is not of numbers above 0")
+        raise ValueError("its scale (input 1) must be numbers above 0")
     if zero is not None and zero.size not in (1, scale.size):
-        raise ValueError(f"its zero point has the shape {zero.shape}, its scale {scale.shape}")
+        raise ValueError(f"its zero point has the shape {zero.shape}, but its scale has {scale.shape}")
     return scale, np.zeros(scale.shape, _type(given)) if zero is None else zero
 
 
 def _type(given: Operands) -> type[np.generic]:
     kind = CASTS.get(given.attributes.get("output_dtype", 0) or 2)
     if kind is None:
-        raise ValueError(f"output_dtype {given['output_dtype']} is no type of numbers that is read")
+        raise ValueError(f"output_dtype {given['output_dtype']} is not a supported type of numbers")
     return kind
 
 
@@ -107,7 +109,7 @@ def _quantize(given: Operands) -> Sequence[Tensor]:
     """round(x / scale) + zero point, kept within what the type of that can hold."""
     x, (scale, zero) = given.tensor(), _constants(given)
     if zero.dtype.kind not in "iu" or zero.dtype.itemsize > 2:
-        raise ValueError(f"to {zero.dtype.name}: whole numbers of 8 or 16 bits are supported")
+        raise ValueError(f"to {zero.dtype.name}: only whole numbers of 8 or 16 bits are supported")
     limits = np.iinfo(zero.dtype)
     w, axis = _along(given, x, 1 / scale.astype(np.float64), "inverse")
     y = stepped(given, "round", given.apply("scale", x, w, None, axis=axis))

@@ -71,12 +71,14 @@ def _reshape(given: Operands) -> Sequence[Tensor]:
             raise ValueError(f"shape {wanted}: the 0 at place {place} has no axis in {x!r} to copy")
         copied.append(x.shape[place] if extent == 0 else extent)
     if any(extent < -1 for extent in copied) or copied.count(-1) > 1:
-        raise ValueError(f"shape {wanted}: an extent is positive, 0 (as before) or, once, -1 (the rest)")
+        raise ValueError(
+            f"shape {wanted}: an extent must be positive, 0 (as before) or, once, -1 (the rest)"
+        )
     total = math.prod(x.shape)
     if -1 in copied:
         known = -math.prod(copied)
         if known == 0 or total % known:
-            raise ValueError(f"shape {wanted}: {total} elements of {x!r} do not divide by {known}")
+            raise ValueError(f"shape {wanted}: {total} elements of {x!r} are not divisible by {known}")
         copied = [total // known if extent == -1 else extent for extent in copied]
     return _as(given, x, tuple(copied))
 
@@ -104,7 +106,7 @@ def _transpose(given: Operands) -> Sequence[Tensor]:
     x = given.tensor()
     order = given["perm"] or tuple(reversed(range(len(x.shape))))
     if sorted(order) != list(range(len(x.shape))):
-        raise ValueError(f"perm {order} is no order of the axes of {x!r}")
+        raise ValueError(f"perm {order} is not an order of the axes of {x!r}")
     return [permuted(given, x, order)]
 
 
@@ -123,7 +125,7 @@ def _depth_to_space(given: Operands) -> Sequence[Tensor]:
         raise ValueError(f"blocksize {size} does not divide the channels of {x!r} twice")
     n, c, h, w = x.shape
     if mode not in ("DCR", "CRD"):
-        raise ValueError(f"mode {shortened(mode, quoted=True)} is none of DCR, CRD")
+        raise ValueError(f"unknown mode {shortened(mode, quoted=True)} (valid: DCR, CRD)")
     depth = c // size**2
     cut = (n, size, size, depth, h, w) if mode == "DCR" else (n, depth, size, size, h, w)
     order = (0, 3, 4, 1, 5, 2) if mode == "DCR" else (0, 1, 4, 2, 5, 3)
@@ -134,9 +136,9 @@ def _depth_to_space(given: Operands) -> Sequence[Tensor]:
 def _space_to_depth(given: Operands) -> Sequence[Tensor]:
     x, size, mode = given.tensor(), given["blocksize"], given["mode"]
     if len(x.shape) != 4 or not isinstance(size, int) or size < 1 or any(e % size for e in x.shape[2:]):
-        raise ValueError(f"blocksize {size} does not divide the space of {x!r}")
+        raise ValueError(f"blocksize {size} does not divide the rows and columns of {x!r}")
     if mode not in ("DCR", "CRD"):
-        raise ValueError(f"mode {shortened(mode, quoted=True)} is none of DCR, CRD")
+        raise ValueError(f"unknown mode {shortened(mode, quoted=True)} (valid: DCR, CRD)")
     n, c, h, w = x.shape
     cut = _as(given, x, (n, c, h // size, size, w // size, size))[0]
     moved = permuted(given, cut, (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4))
@@ -166,7 +168,7 @@ def _expand(given: Operands) -> Sequence[Tensor]:
 def _tile(given: Operands) -> Sequence[Tensor]:
     x, repeats = given.tensor(), _integers(given, 1, "repeats")
     if len(repeats) != len(x.shape) or any(each < 1 for each in repeats):
-        raise ValueError(f"repeats {repeats}: a number from 1 on is needed for each axis of {x!r}")
+        raise ValueError(f"repeats {repeats}: give a number, 1 or more, for each axis of {x!r}")
     for axis, tiles in enumerate(repeats):
         if tiles != 1:
             x = given.apply("tile", x, axis=axis, tiles=tiles)

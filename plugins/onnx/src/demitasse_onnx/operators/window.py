@@ -25,7 +25,7 @@ def numbers_of(given: Operands, name: str, spatial: int, default: int, least: in
     """An attribute with a number for each spatial axis."""
     value = given[name] or (default,) * spatial
     if len(value) != spatial or not all(isinstance(each, int) and each >= least for each in value):
-        raise ValueError(f"{name} {value}: {spatial} whole numbers from {least} on are needed")
+        raise ValueError(f"{name} {value}: give {spatial} whole numbers, {least} or more")
     return tuple(value)
 
 
@@ -33,12 +33,12 @@ def pads_of(given: Operands, x: Tensor, reach: Shape, strides: Shape) -> tuple[S
     """What is padded before and behind each spatial axis; ``reach`` is a window's extent."""
     spatial, auto = len(x.shape) - 2, given["auto_pad"]
     if auto not in _AUTO:
-        raise ValueError(f"auto_pad {auto!r} is none of {', '.join(_AUTO)}")
+        raise ValueError(f"unknown auto_pad {auto!r} (valid: {', '.join(_AUTO)})")
     if auto in ("NOTSET", "VALID"):
         pads = given["pads"] if auto == "NOTSET" else ()
         pads = pads or (0,) * (2 * spatial)
         if len(pads) != 2 * spatial or not all(isinstance(each, int) and each >= 0 for each in pads):
-            raise ValueError(f"pads {pads}: {2 * spatial} whole numbers from 0 on are supported")
+            raise ValueError(f"pads {pads}: give {2 * spatial} whole numbers, 0 or more")
         return tuple(pads[:spatial]), tuple(pads[spatial:])
     before, behind = [], []
     for extent, window, stride in zip(x.shape[2:], reach, strides, strict=True):
@@ -124,7 +124,7 @@ def _transposed(given: Operands) -> Sequence[Tensor]:
     if wanted or given["auto_pad"].startswith("SAME"):
         sizes = wanted or tuple(s * n for s, n in zip(strides, x.shape[2:], strict=True))
         if len(sizes) != spatial:
-            raise ValueError(f"output_shape {sizes} is not of {spatial} spatial axes")
+            raise ValueError(f"output_shape {sizes} does not have {spatial} spatial axes")
         total = [full - size for full, size in zip(spread, sizes, strict=True)]
         beyond = tuple(max(0, -each) for each in total)  # zeros behind, where nothing reaches
         total = [max(0, each) for each in total]

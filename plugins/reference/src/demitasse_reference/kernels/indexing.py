@@ -38,7 +38,7 @@ def gather(x: Reals, index: Values, *, source: str) -> Reals:
     if wrong.any():
         place = int(wrong.ravel().argmax())
         raise DataError(
-            f"{source}: index {index.ravel()[place]:g} at place {place} is no row "
+            f"{source}: index {index.ravel()[place]:g} at place {place} is not a row "
             f"(valid: whole numbers from 0 to {len(x) - 1})"
         )
     return x[index.astype(np.int64)]

@@ -95,7 +95,7 @@ def _labels(x: Reals, label: Values, axis: int, ignore_label: int | None) -> tup
         first = tuple(np.argwhere(wrong)[0])
         ignored = "" if ignore_label is None else f", or {ignore_label}, which is ignored"
         raise SampleError(
-            f"label {given[first]:g} of sample {first[0]} of the batch is none of the {classes} "
+            f"label {given[first]:g} of sample {first[0]} of the batch is not one of the {classes} "
             f"classes (valid: whole numbers from 0 to {classes - 1}{ignored})",
             int(first[0]),
             len(given),

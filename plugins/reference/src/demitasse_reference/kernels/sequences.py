@@ -105,7 +105,7 @@ def _check_lengths(lengths: Values, most: int, what: str) -> None:
     if wrong.any():
         n = int(wrong.argmax())
         raise SampleError(
-            f"{what} {lengths[n]:g} of sample {n} of the batch is no whole number from 0 to {most}",
+            f"{what} {lengths[n]:g} of sample {n} of the batch is not a whole number from 0 to {most}",
             n,
             len(lengths),
         )
@@ -119,8 +119,8 @@ def _labels(label: Values, classes: int, blank: int) -> list[Values]:
     if wrong.any():
         n, i = np.argwhere(wrong)[0]
         raise SampleError(
-            f"label {rows[n, i]:g} of sample {n} of the batch is none of the {classes} classes (valid: "
-            f"whole numbers from 0 to {classes - 1}, and -1, which ends a label)",
+            f"label {rows[n, i]:g} of sample {n} of the batch is not one of the {classes} classes "
+            f"(valid: whole numbers from 0 to {classes - 1}, and -1, which ends a label)",
             int(n),
             len(rows),
         )

@@ -194,7 +194,7 @@ def unpooling(x: Reals, place: Values, *, size: Extents, source: str) -> Reals:
     wrong = ~((place >= 0) & (place < prod(size)) & (place == np.floor(place)))
     if wrong.any():
         raise DataError(
-            f"{source}: {place[wrong][0]:g} is no place in {size[0]} x {size[1]} "
+            f"{source}: {place[wrong][0]:g} is not a place in {size[0]} x {size[1]} "
             f"(valid: whole numbers from 0 to {prod(size) - 1})"
         )
     y = np.zeros((*x.shape[:2], prod(size)))

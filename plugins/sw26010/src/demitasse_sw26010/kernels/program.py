@@ -143,7 +143,7 @@ class Binder:
                 loop(counters, True, *PLACES.arrays(ldm), *arrays, *numbers)
             if wrong[0]:
                 which, wrong[0] = int(wrong[0]) - 1, 0
-                raise DataError(f"label {which} of the batch is none of the classes")
+                raise DataError(f"label {which} of the batch is not one of the classes")
 
         return work
 

@@ -48,24 +48,24 @@ class Cost:
         if self.mpe_cycles > 0.05 * self.seconds * CLOCK:
             yield (
                 f"principle 1: {self.mpe_cycles / CLOCK / self.seconds:.0%} of the time is work on the "
-                f"MPE; give it to the CPEs"
+                f"MPE; move it to the CPEs"
             )
         possible = self.messages * FLOPS_OF_MESSAGE
         if self.flops < 0.5 * possible:
             yield (
-                f"principle 1: {self.flops / possible:.0%} of the mesh's products are of use; the rest "
+                f"principle 1: {self.flops / possible:.0%} of the mesh's products are useful; the rest "
                 f"is padding to its tiles"
             )
         if self.dma_seconds > 0.2 * self.seconds:
             if self.small_bytes > 0.5 * moved:
                 yield (
-                    f"principle 3: {self.small_bytes / moved:.0%} of the DMA moves under "
+                    f"principle 3: {self.small_bytes / moved:.0%} of the DMA moves less than "
                     f"{SATISFACTORY_TRANSFER} bytes a CPE at a time; move more at once"
                 )
             if self.short_bytes > 0.5 * moved:
                 yield (
-                    f"principle 3: {self.short_bytes / moved:.0%} of the DMA is in strided blocks under "
-                    f"{SATISFACTORY_BLOCK} bytes; make rows longer"
+                    f"principle 3: {self.short_bytes / moved:.0%} of the DMA is in strided blocks of "
+                    f"less than {SATISFACTORY_BLOCK} bytes; make rows longer"
                 )
         if self.flops > 26.5 * moved and not self.messages:
             yield "principle 4: much arithmetic and no register message; share operands along rows"

@@ -44,8 +44,8 @@ class Ldm:
         if self.nbytes > LDM_BYTES:
             each = ", ".join(f"{b.name} {b.nbytes:,}" for b in self.buffers)
             raise PlanError(
-                f"kernel {self.kernel!r} needs {self.nbytes:,} bytes of LDM, a CPE has {LDM_BYTES:,}: "
-                f"{each}; use smaller blocks"
+                f"kernel {self.kernel!r} needs {self.nbytes:,} bytes of LDM, but a CPE has "
+                f"{LDM_BYTES:,}: {each}; use smaller blocks"
             )
 
     @property
