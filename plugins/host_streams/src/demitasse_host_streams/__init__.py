@@ -1,1 +1,2 @@
-"""Streams on any machine: each a thread of the host, copies at the pace of a described link."""
+"""Streams on any machine: each stream is a thread of the host, and copies go at the pace of a described
+link."""

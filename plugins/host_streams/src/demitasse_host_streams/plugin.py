@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 @hookimpl
 def stream_engine(space: str, machine: Machine, options: Mapping[str, Any]) -> StreamEngine:
-    """Threads of the host as the streams of a stand-in accelerator, whose memory is ``space``."""
+    """Return threads of the host as the streams of the stand-in accelerator whose memory is
+    ``space``."""
     from demitasse_host_streams.description import engine_of
 
     return engine_of(space, machine, options)
@@ -21,7 +22,8 @@ def stream_engine(space: str, machine: Machine, options: Mapping[str, Any]) -> S
 
 @hookimpl
 def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
-    """Host memory that stands for a stand-in's own: ``accelerator:N``."""
+    """Return an allocator of host memory for a stand-in's space ``accelerator:N``, None for other
+    spaces."""
     if space.partition(":")[0] != "accelerator":
         return None
     from demitasse_host_streams.memory import StandInAllocator
