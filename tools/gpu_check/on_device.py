@@ -19,8 +19,7 @@ from demitasse_gpu.machine import device_count
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    """Report what failed, and why. If several processes share the tests, the one that started them
-    reports."""
+    """Report what failed, and why. If several processes share the tests, their parent reports."""
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         crash = getattr(report.longrepr, "reprcrash", None)
         why = crash.message if crash is not None else str(report.longrepr)

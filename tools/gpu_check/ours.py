@@ -79,8 +79,7 @@ def on_cpu() -> Any:
 
 
 def trainer(runtime: Any, net: Net, precision: str, samples: Any = None, **wishes: Any) -> Any:
-    """Return a trainer of a net, with random parameters, and with random samples unless some are
-    given."""
+    """Return a trainer of a net with random parameters, on random samples unless some are given."""
     samples = values.samples(net, net.batch) if samples is None else samples
     with tempfile.TemporaryDirectory() as folder:
         path = prototxt.write(net, Path(folder))

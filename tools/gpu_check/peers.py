@@ -55,8 +55,7 @@ class Training:
         return sum(w * loss for w, loss in zip(self.weights, losses, strict=True))
 
     def run(self, steps: int) -> None:
-        """Run some steps until they are finished. The loss is read once, which favours PyTorch as far as
-        possible."""
+        """Run some steps until they are finished. The loss is read only once, which favours PyTorch."""
         for _ in range(steps):
             self.optimizer.zero_grad(set_to_none=True)
             loss = self.objective(self.data, self.label)

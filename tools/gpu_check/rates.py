@@ -1,5 +1,4 @@
-"""The rates that layers reach on a GPU, by operation and precision: the sustained rates for a
-description."""
+"""The rates that layers reach on a GPU, by operation and precision, for descriptions."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ def rates(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
 
 
 def _in_precisions(rate: Quantity) -> dict[str, str]:
-    """Return a rate in a description's form, with no more digits than so short a measurement
-    justifies."""
+    """Return a rate as a description writes it, with no more digits than the measurement justifies."""
     others = rate.others if isinstance(rate, Rate) else {}
     values = {"f32": rate.value, **{name: each.value for name, each in others.items()}}
     return {name: f"{value / 1e9:.3g} GFLOP/s" for name, value in values.items()}

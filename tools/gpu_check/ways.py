@@ -1,5 +1,4 @@
-"""Our own convolutions on a GPU: every way to compute one, compared with NumPy in float64, not only the
-fastest."""
+"""Our own convolutions on a GPU: every way to compute one, not only the fastest, against float64."""
 
 from __future__ import annotations
 
@@ -13,8 +12,7 @@ import ours
 from cases import Cases, Table
 
 WITHIN = {"f32": 1e-5, "tf32": 2e-3}
-"""The largest allowed error: the norm of the difference, relative to the result's. TF32 truncates to 10
-bits."""
+"""The largest allowed norm of the error, relative to the result's. TF32 truncates to 10 bits."""
 FORWARD, OF_FILTERS = 10, 11
 KINDS = {FORWARD: "forward", OF_FILTERS: "gradient of filters", 12: "gradient of images"}
 FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], int, int]] = {
@@ -26,8 +24,7 @@ FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], int, int]] = {
     "small images": ((3, 512, 7, 7), (72, 512, 3, 3), 1, 1),
     "a stride of three": ((2, 24, 17, 15), (40, 24, 5, 4), 3, 2),
 }
-"""Extents of images and filters, stride and pad. For one of them, Winograd's tiles are made in several
-shares."""
+"""Extents of images and filters, stride and pad. One has Winograd tiles in several shares."""
 
 
 def ways(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:

@@ -13,8 +13,7 @@ import numpy as np
 from demitasse import Span
 
 LEAST = 1 << 16
-"""The fewest elements worth a thread of their own: waking a thread takes as long as adding some
-50,000."""
+"""The fewest elements worth a thread of their own: waking one takes as long as adding some 50,000."""
 
 CACHE_LINE = 64
 
@@ -49,8 +48,7 @@ class Adder:
         self._jobs.put(job)
 
     def add(self, parts: Sequence[Any], total: Any, spans: Sequence[Span]) -> None:
-        """Called in a job: set ``total`` over ``spans`` to the sum of ``parts``, added in their
-        order."""
+        """Called in a job: set ``total`` over ``spans`` to the sum of ``parts``, in their order."""
         from demitasse_cgdp.loops import add_up
 
         def one(span: Span) -> None:

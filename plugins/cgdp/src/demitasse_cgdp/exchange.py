@@ -1,5 +1,4 @@
-"""The exchange of one team's gradients on the host: each replica's part, their sum, and the chunks of an
-iteration."""
+"""A team's gradients on the host: each replica's part, their sum, and the chunks of an iteration."""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@ from demitasse import compiled_loop
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 BLOCK = 2048
-"""Elements that are summed over all replicas before the next ones are, so that they stay in the L1
-cache."""
+"""Elements that are summed over all replicas at a time, so that they stay in the L1 cache."""
 
 
 @compiled_loop

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def gradient_sync(group: Group) -> GradientSync:
-    """Return one accelerator's part of the exchange: through the host (cgdp), or along a tree
-    (typical)."""
+    """Return one accelerator's part of the exchange: by the host (cgdp), or along a tree (typical)."""
     from demitasse_cgdp.gradient_sync import sync_of
 
     return sync_of(group)

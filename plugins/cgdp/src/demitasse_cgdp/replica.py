@@ -98,8 +98,7 @@ class CpuGpuSync(GradientSync):
         return None
 
     def spans(self) -> Iterable[tuple[str, float, float]]:
-        """Return the last iteration's copies and sums as (name, start, stop), in seconds of
-        ``time.perf_counter``."""
+        """Return (name, start, stop) of the last iteration's copies and sums (``time.perf_counter``)."""
         found = list[tuple[str, float, float]]()
         for chunk, sent in self._last:
             assert chunk.returned is not None

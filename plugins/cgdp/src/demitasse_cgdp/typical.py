@@ -1,5 +1,4 @@
-"""Typical data parallelism (section 2.3), for comparison: accelerator 0 collects, updates and
-broadcasts."""
+"""Typical data parallelism (section 2.3), to compare: accelerator 0 collects, updates, broadcasts."""
 
 from __future__ import annotations
 
@@ -87,8 +86,7 @@ class TypicalSync(GradientSync):
     # The hooks of a step.
 
     def bind(self, memory: FlatMemory) -> None:
-        """Take the replica's memory, and allocate room on this accelerator for each child's
-        gradients."""
+        """Take the replica's memory, and allocate room here for each child's gradients."""
         self.memory = self.board.memory[self.index] = memory
         for child in self.children:
             self.board.room[child] = memory.gradients.copy()
@@ -144,8 +142,7 @@ class TypicalSync(GradientSync):
             self._hand_down()
 
     def spans(self) -> Iterable[tuple[str, float, float]]:
-        """Return the last iteration's copies and sums as (name, start, stop), in seconds of
-        ``time.perf_counter``."""
+        """Return (name, start, stop) of the last iteration's copies and sums (``time.perf_counter``)."""
         last = self._last
         for _, _, stop in last:
             stop.wait()

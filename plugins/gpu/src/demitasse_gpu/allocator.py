@@ -42,8 +42,7 @@ class DeviceMemory:
 
 
 class DeviceAllocator:
-    """Allocates blocks of one device's memory, and counts all blocks and bytes that it ever
-    allocated."""
+    """Allocates blocks of one device's memory, and counts all that it ever allocated."""
 
     def __init__(self, device: Device) -> None:
         self.device, self.space = device, device.space
@@ -51,8 +50,7 @@ class DeviceAllocator:
         self.bytes = 0
 
     def allocate(self, nbytes: int) -> DeviceMemory:
-        """Return a new zeroed block. Raises MemoryError that says how much was requested and how much is
-        free."""
+        """Return a new zeroed block. Raises MemoryError with the requested and the free bytes."""
         memory = DeviceMemory(self.device, nbytes)
         self.allocations += 1
         self.bytes += nbytes

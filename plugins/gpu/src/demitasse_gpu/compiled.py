@@ -57,15 +57,13 @@ def _key(source: str, options: Sequence[str]) -> str:
 
 
 def _whole(content: bytes) -> bytes | None:
-    """Return the machine code in a file, or None if it is damaged: a driver might run it
-    nevertheless."""
+    """Return the machine code in a file, or None if it is damaged: a driver might still run it."""
     digest, image = content[:_DIGEST], content[_DIGEST:]
     return image if hashlib.sha256(image).digest() == digest else None
 
 
 def _write(path: Path, image: bytes) -> None:
-    """Write machine code with its checksum, atomically, because other processes may be looking for
-    it."""
+    """Write machine code and its checksum atomically, because other processes may be reading."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as partial:
         partial.write_bytes(hashlib.sha256(image).digest() + image)

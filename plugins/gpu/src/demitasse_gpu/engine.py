@@ -1,5 +1,4 @@
-"""The streams of a device: copies, events and host calls, in order, while the worker's thread drives the
-device."""
+"""The streams of a device: copies, events and host calls, beside the thread that drives the device."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ ANCHOR_SECONDS = 4.0
 this has steps of a quarter of a microsecond, so a new first event is recorded by then."""
 
 TRIES, SURE_ENOUGH = 16, 50e-6
-"""How often the first event's time is measured at most, and the uncertainty in seconds that is good
-enough."""
+"""The most measurements of the first event's time, and the uncertainty, in seconds, that suffices."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +69,7 @@ class Anchor:
 
     @property
     def seconds(self) -> float:
-        """When the event was reached: the previous anchor's time plus the device's time between the
-        two."""
+        """When the event was reached: the previous anchor's time plus the device's difference."""
         if self._seconds is None:
             assert self.before is not None
             passed = self.device.driver.seconds_between(self.before.event, self.event)
@@ -173,8 +170,7 @@ class DeviceStream:
         self.check(self.position)
 
     def check(self, position: int) -> None:
-        """Raise the error of a call up to a position, or of a call in a stream that was waited for up to
-        there."""
+        """Raise the error of a call up to a position, or of one that was waited for up to there."""
         if (error := self.failure(position)) is not None:
             raise error
 

@@ -1,5 +1,4 @@
-"""A step's loss, added up and checked on the device, so that nobody waits for it in the middle of a
-step."""
+"""A step's loss, added up and checked on the device, so that no step waits for it in the middle."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ from demitasse_gpu.driver import Driver, Handle
 
 STREAM = dict.fromkeys(("copy", "clear", "record", "launch", "launch_graph"), -1)
 STREAM |= dict.fromkeys(("wait_in_stream", "call"), 0)
-"""The calls that enqueue in a stream, with the position of that argument. Captures already hold the
-turn."""
+"""Calls that enqueue in a stream, with that argument's position. Captures already hold the turn."""
 
 
 class InTurn:

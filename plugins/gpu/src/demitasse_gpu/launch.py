@@ -1,5 +1,4 @@
-"""Works in a device's default stream: launches of kernels, library calls, and graphs of consecutive
-ones."""
+"""Works in a device's default stream: launches of kernels, library calls, and graphs of both."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ class Launch:
         """What a preceding launch may use to do this launch's work too (see united.py)."""
 
         self.with_next: Callable[[Launch], Launch | Sequence[Launch] | None] | None = None
-        """Given the next launch, returns what does the work of both, or None if nothing does it
-        better."""
+        """Given the next launch, returns what does the work of both, or None if nothing does."""
 
     def __call__(self) -> None:
         self._launch(
@@ -158,8 +156,7 @@ def captured(device: Device, enqueue: Callable[[], None]) -> Handle:
 
 
 def _united(works: Sequence[Launch | Call]) -> list[Launch | Call]:
-    """Return the works, with two consecutive launches replaced by what does both wherever that
-    exists."""
+    """Return the works, with two consecutive launches replaced by what does both, if that exists."""
     found: list[Launch | Call] = []
     for work in works:
         before = found[-1] if found else None

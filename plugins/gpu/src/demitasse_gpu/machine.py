@@ -42,8 +42,7 @@ def with_devices(levels: Iterable[Level], files: Path = FILES) -> tuple[Level, .
 
 
 def listed(files: Path = FILES) -> list[str]:
-    """Return the names of the GPUs according to the kernel's driver, in the order of their bus
-    addresses."""
+    """Return the names of the GPUs, as the kernel's driver has them, in the order of bus addresses."""
     names = []
     for information in sorted(files.glob("gpus/*/information")):
         lines = information.read_text("utf-8", "replace").splitlines()

@@ -31,8 +31,7 @@ class Options:
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Options:
-        """Return the given options. Raises CompositionError for an unknown option or an invalid
-        value."""
+        """Return the given options. Raises CompositionError for an unknown or invalid option."""
         names = [field.name for field in fields(cls)]
         for name, value in given.items():
             where = option_place(given, "gpu", name)

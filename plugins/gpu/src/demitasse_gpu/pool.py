@@ -59,8 +59,7 @@ class Pool:
         self._used = self._peak = 0
 
     def take(self, nbytes: int) -> Block:
-        """Return a zeroed block. Raises MemoryError that says what was requested and what is
-        available."""
+        """Return a zeroed block. Raises MemoryError with the requested and the available bytes."""
         size = -(-max(1, nbytes) // ALIGNMENT) * ALIGNMENT
         with self._lock:
             self._join()

@@ -1,2 +1,1 @@
-"""Streams on any machine: each stream is a thread of the host, and copies go at the pace of a described
-link."""
+"""Streams on any machine: each is a thread of the host, and copies keep the pace of a described link."""

@@ -1,5 +1,4 @@
-"""What a description says about stand-ins: the rates of their links to the host, and each one's
-memory."""
+"""What a description says about stand-ins: the rates of their links, and whose memory is whose."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The streams of a stand-in accelerator. Each is a thread; the default stream is its caller's own
-thread."""
+"""The streams of a stand-in accelerator. Each is a thread; the default one is the caller's own."""
 
 from __future__ import annotations
 
@@ -191,8 +190,7 @@ class ThreadStream(HostStream):
 
 
 class CallersStream(HostStream):
-    """The default stream. It works, and waits, at once in the caller's thread, as kernels on the host
-    do."""
+    """The default stream. It works, and waits, in its caller's thread, as the host's kernels do."""
 
     def wait(self, event: EngineEvent) -> None:
         """Block the caller, because the kernels that come next run in its thread. Raises the error that

@@ -23,8 +23,7 @@ core, which is 1% of the time of a piece at 2 GB/s."""
 
 @dataclass(frozen=True)
 class Rate:
-    """The rate of one direction: ``latency`` in seconds per transfer, ``bandwidth`` in bytes per
-    second."""
+    """The rate of one direction: ``latency`` in seconds per transfer, ``bandwidth`` in B/s."""
 
     latency: float = 0.0
     bandwidth: float = float("inf")
@@ -35,8 +34,7 @@ class Rate:
         return self.latency > 0 or self.bandwidth < float("inf")
 
     def then(self, other: Rate) -> Rate:
-        """Return the rate of this link followed by another: the sum of the latencies and the lower
-        bandwidth."""
+        """Return the rate of this link followed by another: summed latencies, the lower bandwidth."""
         return Rate(self.latency + other.latency, min(self.bandwidth, other.bandwidth))
 
 
@@ -49,13 +47,11 @@ class Direction:
 
 
 _DIRECTIONS: dict[tuple[str, str], Direction] = {}
-"""By memory space and direction. Each stand-in exists once in a process, as a device does, whoever uses
-it."""
+"""By memory space and direction. A stand-in exists once in a process, as a device does."""
 
 
 def direction(space: str, way: str) -> Direction:
-    """Return the direction ``way`` (``d2h`` or ``h2d``) of the link of the stand-in with memory
-    ``space``."""
+    """Return direction ``way`` (``d2h`` or ``h2d``) of the link of the stand-in in ``space``."""
     return _DIRECTIONS.setdefault((space, way), Direction())
 
 

@@ -1,5 +1,4 @@
-"""Memory of stand-ins and of the host: ordinary memory, and a registry of the space that each block is
-in."""
+"""Memory of stand-ins and of the host: ordinary memory, and a registry of each block's space."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ PINNED = "host (pinned)"
 
 
 class Registry:
-    """The memory space of each block of addresses. Blocks do not overlap, and each is forgotten with its
-    array."""
+    """The memory space of each block of addresses. Blocks do not overlap, and die with their arrays."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -51,14 +51,12 @@ class Predicted(GradientSync):
         )
 
     def owned(self, span: Span) -> Span:
-        """Return the whole span for every replica of CGDP, and for accelerator 0 of the typical
-        scheme."""
+        """Return the whole span for each replica of CGDP, and for the typical scheme's accelerator 0."""
         everything = self.options.scheme == "cgdp" or self.index == 0
         return span if everything else Span(span.start, span.start)
 
     def workspace_bytes(self, elements: int) -> int:
-        """Return the bytes on accelerator 0 for other replicas' gradients (section 5.2.4): none for
-        CGDP."""
+        """Return the bytes on accelerator 0 for others' gradients (section 5.2.4): none for CGDP."""
         if self.options.scheme != "typical" or self.tree is None:
             return 0
         return self.tree.room(elements * self._item)

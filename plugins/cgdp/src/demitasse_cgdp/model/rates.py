@@ -1,5 +1,4 @@
-"""What a description says about the exchange between accelerators: links, the host's additions,
-synchronisation."""
+"""What a description says about the exchange: links, the host's additions, synchronisation."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ callbacks and threads that add hold up the threads that drive accelerators. The 
 first."""
 
 PASSES = 3
-"""Passes over memory for one addition, on an accelerator or on the host: two operands are read, one is
-written."""
+"""Passes over memory for one addition, on an accelerator or the host: two reads and one write."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +82,7 @@ class Tree:
         return sum(hop.seconds(size) for hop in self.hops)
 
     def room(self, size: int) -> int:
-        """Return the bytes on accelerator 0 for the gradients of those that it collects from, each
-        separately."""
+        """Return the bytes on accelerator 0 for the gradients of each that it collects from."""
         return len(self.hops) * size
 
 

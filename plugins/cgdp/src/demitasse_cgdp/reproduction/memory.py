@@ -25,8 +25,7 @@ def image(net: Net) -> int:
 
 
 def needed(framework: str, batch: int) -> float:
-    """Return the bytes for VGGNet-16: as printed for the printed batch, plus those of each further
-    image."""
+    """Return the bytes for VGGNet-16: the printed batch's as printed, plus those of further images."""
     net = NETS[NET]()
     scheme = rooms(net) if framework == BVLC else 0
     return TABLE_5[NET][1] * MB + scheme + (batch - PRINTED_BATCH) * image(net)

@@ -109,8 +109,7 @@ class Net:
         self._passes("drop", 3, 3, kernels=(2, 1))
 
     def lrn(self) -> None:
-        """Add an LRN across channels, with a blob of its own. Backward reads three blobs and writes
-        one."""
+        """Add an LRN across channels, not in place. Backward reads three blobs and writes one."""
         self._passes("norm", 3, 5)
         self.numbers += prod(self.shape)
 

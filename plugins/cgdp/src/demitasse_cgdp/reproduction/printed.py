@@ -80,8 +80,7 @@ TABLE_1: Mapping[str, tuple[int, float]] = {
 """The number of layers, and millions of parameters."""
 
 LONG_RUN: Mapping[str, float] = {BVLC: 79, TRL: 62}
-"""Minutes to train AlexNet to 50% with four GPUs: 21,000 iterations and a test after each 1,000 (section
-5.2.5)."""
+"""Minutes of AlexNet to 50% with four GPUs: 21,000 iterations, a test per 1,000 (section 5.2.5)."""
 
 RUN, TESTS, TEST, TEST_BATCH, TEST_SECONDS = 21_000, 21, 1000, 50, 14.7
 """The long run's iterations and tests; each test's iterations, their batch size (50,000 images in all)

@@ -88,8 +88,7 @@ def _cell(
 
 
 def table_1() -> Iterator[dict[str, Any]]:
-    """Yield layers and parameters by the nets' own counts. GoogLeNet's omit its further losses, as
-    printed."""
+    """Yield layers and parameters as counted, GoogLeNet's without its further losses, as printed."""
     for name, (deep, paper) in TABLE_1.items():
         net = googlenet(further=False) if name == "GoogLeNet-v1" else NETS[name]()
         yield _cell("Table 1", name, "Layers", "layers", deep, net.depth, "count")
@@ -98,8 +97,7 @@ def table_1() -> Iterator[dict[str, Any]]:
 
 
 def table_2() -> Iterator[dict[str, Any]]:
-    """Yield the times of an iteration. The one with one GPU is as printed: it turns counts into
-    seconds."""
+    """Yield times of an iteration. With one GPU they are as printed: they turn counts into seconds."""
     for (framework, name), row in TABLE_2.items():
         for gpus, paper in zip(GPUS, row, strict=True):
             value = iteration(framework, name, gpus) / MS
@@ -108,8 +106,7 @@ def table_2() -> Iterator[dict[str, Any]]:
 
 
 def table_3() -> Iterator[dict[str, Any]]:
-    """Yield the phases of AlexNet with four GPUs. The time for which all wait for the slowest is in
-    backward."""
+    """Yield the phases of AlexNet with four GPUs. Waiting for the slowest is part of backward."""
     name, gpus, machine = "AlexNet", 4, calibrated()
     net, tree, size = NETS[name](), machine.tree(gpus), float(NETS[name]().gradients)
     forward, backward, update = phases(net)

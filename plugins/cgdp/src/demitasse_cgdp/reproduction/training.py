@@ -13,12 +13,10 @@ from demitasse_cgdp.reproduction.nets import NETS, WORD, Net
 from demitasse_cgdp.reproduction.printed import BVLC, LARGEST_CHUNK, TABLE_2, TRL
 
 UPDATE = 10
-"""Passes over the parameters of Caffe's SGD: 3 for weight decay, 4 for momentum, 3 for subtracting the
-step."""
+"""Passes of Caffe's SGD over the parameters: 3 for weight decay, 4 for momentum, 3 for the step."""
 
 BESIDES = 5e-6
-"""Seconds of a kernel besides its arithmetic and memory traffic (assumed; ``launch`` in the
-description)."""
+"""Seconds of a kernel besides arithmetic and memory traffic (assumed; the description's ``launch``)."""
 
 LIKE = {"ResNet-152": "GoogLeNet-v1"}
 """For a net whose single-GPU time is not printed, the net whose slowness it is assumed to have: the
@@ -106,8 +104,7 @@ def reached(net: Net, slow: float, ends: Sequence[str], launch: float = LAUNCH) 
 
 @cache
 def layer_times(name: str, batch: int, gpus: int, size: int) -> tuple[tuple[LayerTimes, ...], float]:
-    """Return the model's terms for chunks of ``size`` layers, and the time of backward without
-    synchronisation."""
+    """Return the model's terms for chunks of ``size`` layers, and the time of backward alone."""
     net, rates = NETS[name](batch), calibrated().rates
     slow, together = slowness(name), chunks(exchanged(net), size)
     times = reached(net, slow, [chunk[-1][0] for chunk in together])

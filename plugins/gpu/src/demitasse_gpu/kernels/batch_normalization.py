@@ -34,8 +34,7 @@ bits. It is that of an H100 or an H200, which run all blocks at the same time.""
 
 
 class Channels(NamedTuple):
-    """``outer`` x ``channels`` x ``inner`` elements in memory, in ``layout``, and how kernels walk
-    them."""
+    """``outer`` x ``channels`` x ``inner`` elements, in ``layout``, and how kernels walk them."""
 
     layout: Layout
     outer: int
@@ -105,8 +104,7 @@ class Channels(NamedTuple):
 def channels_of(
     request: Request, leader: TensorSpec, real: str, axis: int = 1, extents: int = 1, file: str = ""
 ) -> Channels:
-    """Return how the tensors of a request lie in memory, with ``extents`` axes from ``axis`` on as the
-    channels."""
+    """Return how a request's tensors lie in memory; ``extents`` axes from ``axis`` on are channels."""
     shape, layout = leader.shape, by_channels(request, leader)
     if is_innermost(layout) and (axis, extents) != (1, 1):
         layout = Layout(layout.name, stored=layout.stored) if layout.stored else PLAIN
@@ -273,8 +271,7 @@ def _outputs(request: Request, layout: Layout) -> tuple[Layout, ...]:
 
 
 def fold_normalization(request: Request) -> Iterable[Candidate]:
-    """Return candidates on plain float weights and biases. A plan rounds and reorders the results,
-    once."""
+    """Return candidates on plain float weights and biases: a plan rounds and reorders them, once."""
     w = spec(request.inputs[0])
     if not (real := real_type(*request.inputs, *request.outputs)):
         return ()

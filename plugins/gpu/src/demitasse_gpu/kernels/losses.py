@@ -1,5 +1,4 @@
-"""Losses other than softmax's: of predictions and labels, of predictions and targets, or of two
-tensors."""
+"""Losses other than softmax's: of predictions and labels or targets, or of two tensors."""
 
 from __future__ import annotations
 

@@ -111,8 +111,7 @@ def image_transform(request: Request) -> Iterable[Candidate]:
 
 
 def reorder(request: Request) -> Iterable[Candidate]:
-    """Return candidates that convert between any two orders, and between stored types if these
-    differ."""
+    """Return candidates that convert between any two orders, and between the stored types."""
     x, y = spec(request.inputs[0]), spec(request.outputs[0])
     if x.layout.blocks or y.layout.blocks or len(x.shape) > _DIMENSIONS or prod(x.shape) == 0:
         return ()

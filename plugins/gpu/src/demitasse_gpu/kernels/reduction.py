@@ -1,5 +1,4 @@
-"""Sums over trailing axes, the standardisation of rows (mean and deviation), and the largest elements of
-rows."""
+"""Sums over trailing axes, standardised rows (mean and deviation), and the largest elements of rows."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Solver updates of a slice of flat memory in one pass, and the sums of squares that some of them
-need."""
+"""Solver updates of a slice of flat memory in one pass, and the sums of squares that some need."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ _SLICE = (
 
 
 def _tables(segments: Sequence[Sequence[Any]], chunk: int) -> Iterator[tuple[Any, int, int]]:
-    """Yield segments in the form that kernels take, their number, and the number of blocks that they
-    need."""
+    """Yield segments as kernels take them, their number, and the number of blocks that they need."""
     import numpy as np
 
     for first in range(0, len(segments), _TOGETHER):

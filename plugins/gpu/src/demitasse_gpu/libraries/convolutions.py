@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 Way: TypeAlias = Callable[[int], None]
 """Enqueues a convolution in a stream."""
 Ways: TypeAlias = Iterator[tuple[str, Way]]
-"""Ways with their names, which are the same in every process. If ``only`` one is wanted, no other is
-made."""
+"""Ways by names that are the same in every process. If ``only`` one is wanted, no other is made."""
 
 INNERMOST = (0, 2, 3, 1)
 LEAST = 32 * 2**20
@@ -216,8 +215,7 @@ def _spare(asked: Convolution) -> int:
 
 
 def _copies(asked: Convolution, workspace: Any) -> Iterator[tuple[str, copies.Copies]]:
-    """Yield the copies of a convolution's operands with more channels that are tried, with their
-    names."""
+    """Yield the copies with more channels of a convolution's operands, with their names."""
     for number, copied in enumerate(
         copies.tried(asked, workspace.address + asked.limit + _spare(asked))
     ):
@@ -317,8 +315,7 @@ def _own_ways(
 def _fused(
     library: cudnn.Cudnn, asked: Convolution, tensors: Sequence[Tensor]
 ) -> tuple[list[cudnn.Descriptor], list[Tensor]]:
-    """Return the operations of a convolution followed by bias and ReLU, and the tensors that are not
-    virtual."""
+    """Return a convolution's operations, with bias and ReLU, and the tensors that are not virtual."""
     x, w, y = tensors
     made, number = Tensor(10, y.extents, y.strides, "float32", virtual=True), 10
     operations = [library.convolution(asked.kind, x, w, made, asked.geometry)]

@@ -85,8 +85,7 @@ class Copies(ABC):
 
     @abstractmethod
     def gradient(self, device: Device, made: int) -> Launch:
-        """Copy the filters' gradient to ``made``, without the channels and taps that filters do not
-        have."""
+        """Copy the filters' gradient to ``made``, without the added channels and taps."""
 
 
 class WithZeros(Copies):

@@ -28,8 +28,7 @@ COMPUTE = {"f32": 68, "tf32": 77, "f64": 70}
 TRANSA, TRANSB, EPILOGUE, BIAS_POINTER = 3, 4, 7, 8
 """cublasLtMatmulDescAttributes_t."""
 MAX_WORKSPACE, ALIGNMENTS = 1, (5, 6, 7, 8)
-"""cublasLtMatmulPreferenceAttributes_t: bytes of workspace, and the alignments in bytes of a, b, c and
-d."""
+"""cublasLtMatmulPreferenceAttributes_t: workspace in bytes, and alignments in bytes of a, b, c and d."""
 NOTHING, RELU, BIAS, RELU_BIAS = 1, 2, 4, 6
 """cublasLtEpilogue_t."""
 EPILOGUES = {

@@ -50,8 +50,7 @@ TENSOR_CORE, DOWN_CONVERTED, REDUCED, NONDETERMINISTIC = 0, 1, 2, 4
 """cudnnBackendNumericalNote_t: what an engine says about its numerics."""
 OUT_OF_MEMORY = (4003, 4004)
 ASKED = 100
-"""How many configurations the heuristics are asked for: for exact float32 the first dozens are
-unusable."""
+"""How many configurations the heuristics are asked for: the first dozens are no use in exact float32."""
 ALIGNMENT = 16
 RETAINING, NOT_RETAINED = 92800, 1
 """From this version on a graph retains what it needs of a plan, and takes longer to launch because of
@@ -100,8 +99,7 @@ class Descriptor:
         return self
 
     def finalise(self) -> Descriptor:
-        """Finalise the descriptor, which checks it. Raises PlanError if cuDNN does not support what it
-        describes."""
+        """Finalise and check the descriptor. Raises PlanError if cuDNN does not support it."""
         self._owner.call("cudnnBackendFinalize", self.value)
         return self
 

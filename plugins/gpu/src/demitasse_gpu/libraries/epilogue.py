@@ -1,5 +1,4 @@
-"""What the libraries leave to be done around their products: biases, ReLU, sums of columns, wider
-types."""
+"""What the libraries leave to be done around their products: biases, ReLU, column sums, wider types."""
 
 from __future__ import annotations
 
@@ -52,8 +51,7 @@ class Table:
 
 
 def add_bias(device: Device, table: Table, y: Any, b: Any, relu: bool) -> Launch:
-    """Return y += b in each row, both in the table's type, followed by a ReLU if ``relu``; b may be
-    None."""
+    """Return y += b in each row, both in the table's type, then a ReLU if ``relu``; b may be None."""
     function = _function(device, "add_bias", table.stored)
     sizes = np.int64(table.rows), np.int32(table.columns), np.int32(table.inner), np.int32(relu)
     return Launch(device, function, _grid(table.rows * table.columns), BLOCK, (y, b, *sizes))

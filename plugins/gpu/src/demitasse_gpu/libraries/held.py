@@ -31,8 +31,7 @@ If the terms of sums cancel, nearly nothing but rounding may be left, on which k
 Then the difference is taken relative to what such terms would add up to if they were independent."""
 
 PIECES, PIECE = 4, 2**18
-"""What is compared of a large result: this many parts of this many numbers, from the first to the
-last."""
+"""What is compared of a large result: this many parts of this many numbers, from first to last."""
 
 OWN = re.compile(r"(copy \d+: )?(tiles|winograd) ")
 """The beginning of the names of ways by our own kernels."""
@@ -129,8 +128,7 @@ def judge(name: str, found: Iterable[str]) -> str | None:
 
 
 def pieces(made: DeviceArray) -> list[np.ndarray]:
-    """Return parts of an array, or all of a small one, on the host in float32. bfloat16 is stored as
-    uint16."""
+    """Return parts of an array, or all of a small one, on the host in float32 (bfloat16 is uint16)."""
     flat = made.reshape(-1)
     if flat.size <= PIECES * PIECE:
         starts, length = [0], flat.size

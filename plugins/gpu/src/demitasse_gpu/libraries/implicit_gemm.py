@@ -154,8 +154,7 @@ class Tiled:
         rectified: int = 0,
         parts: int = 1,
     ) -> Launch:
-        """Return the launch for y of x and w, or for ``parts`` partial sums of y, one behind the
-        other."""
+        """Return the launch for y of x and w, or for ``parts`` consecutive partial sums of y."""
         grid = tiles.count(self._points, self._outputs), 1, self._groups * parts
         numbers = *given, bias, made, *map(np.int32, (rectified, parts))
         name = f"convolution_{tiles.name}"
@@ -184,8 +183,7 @@ class Tiled:
         return [turn, product, _joined(device, partial, None, made, parts, 0, self._asked.x[1], size)]
 
     def weights_parts(self, tiles: Tiles) -> dict[str, int]:
-        """Return the number of parts for sums over points: as many as run at a time ("few"), or twice as
-        many."""
+        """Return the numbers of parts for sums over points: as many as run at a time, or twice that."""
         count = tiles.count(self._outputs, self._taps * self._channels) * self._groups
         most = min(-(-self._points // (8 * _DEPTH)), self._asked.limit // (4 * prod(self._asked.w)))
         least = max(1, tiles.at_once // count)

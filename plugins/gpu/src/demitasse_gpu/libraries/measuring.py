@@ -89,8 +89,7 @@ def _graph(device: Device, work: Callable[[], None]) -> Handle | None:
 
 
 def _seconds(device: Device, work: Callable[[], None], rounds: int) -> list[float]:
-    """Return the device's seconds for each of ``rounds`` calls of a work, enqueued one behind the
-    other."""
+    """Return the device's seconds for each of ``rounds`` consecutive calls of a work."""
     driver, stream = device.driver, device.stream
     events = [driver.event() for _ in range(rounds + 1)]
     try:

@@ -33,8 +33,7 @@ class Sizes(NamedTuple):
 
 
 def candidates(request: Request) -> list[Candidate]:
-    """Return a candidate for an inner product or one of its gradients in float32, float64 or
-    bfloat16."""
+    """Return a candidate for an inner product or one of its gradients (float32, float64, bfloat16)."""
     specs = [spec for spec in (*request.inputs, *request.outputs) if spec is not None]
     if {spec.dtype for spec in specs} not in ({"float32"}, {"float64"}) or not all(
         prod(spec.shape) for spec in specs

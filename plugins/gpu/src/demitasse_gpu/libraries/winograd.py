@@ -234,6 +234,5 @@ class _Form:
 
 
 def _fitting(sizes: Sequence[Tiles], rows: int, columns: int) -> Tiles:
-    """Return the tile size for a product that leaves the least of the tiles empty; the largest such
-    size."""
+    """Return the size that leaves the least of a product's tiles empty; the first such size."""
     return min(sizes, key=lambda each: each.count(rows, columns) * each.down * each.across)
