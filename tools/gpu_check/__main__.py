@@ -1,14 +1,14 @@
 """``python tools/gpu_check``: build, check and measure the gpu plugin on a GPU, in ten minutes.
 
-Nothing needs to be installed but NumPy, pluggy, packaging, msgpack, protobuf, CuPy, cuDNN and cuBLAS;
-with PyTorch there, its speed is measured beside ours, with pytest and hypothesis every kernel is
-compared with the reference, with click and rich the command line is tried. Parts that check run beside
-each other, parts that measure behind them, alone. Each has a process of its own, with a limit on its
-time, and goes on behind a case that fails, kills it or hangs; what came of it, with tracebacks, is
-written to the JSON file at once, so that a run that is cut off leaves what it has: its "parts" say of
-each whether it waits, runs, or was passed, failed or skipped. A run that is asked to end (SIGTERM) ends
-what it has started. ``--stand-in`` runs on the processor, with small nets, to try the script where there
-is no GPU.
+It needs only NumPy, pluggy, packaging, msgpack, protobuf, CuPy, cuDNN and cuBLAS. If PyTorch is
+installed, its speed is measured beside ours; with pytest and hypothesis, every kernel is compared with
+the reference; with click and rich, the command line is tried. Parts that check run beside each other;
+parts that measure follow, one at a time. Each part has a process of its own with a time limit, and
+continues behind a case that fails, kills it or hangs. Its results, with tracebacks, are written to the
+JSON file at once, so that a run that is cut off leaves what it has; "parts" in that file says of each
+part whether it waits, runs, passed, failed or was skipped. A run that is asked to end (SIGTERM) ends
+everything that it has started. ``--stand-in`` runs on the processor, with small nets, to try the script
+without a GPU.
 """
 
 from __future__ import annotations
@@ -49,21 +49,22 @@ CHECKS: dict[str, float] = {
     "command": 120,
 }
 """The parts that run beside each other, and the seconds that each may take. ``preparing`` has PyTorch
-compile what it will be measured with, and hold it; ``promises`` has all kernels compiled in all types,
-of a processor's time two minutes."""
+compile the nets that will be measured, and hold them. ``promises`` compiles all kernels for all types,
+which takes two minutes of a processor's time."""
 MEASURES: dict[str, float] = {"copies": 30, "speed": 300, "small": 90, "rates": 60}
-"""The parts that run alone, in this order; together more than there are, as most take less."""
+"""The parts that run alone, in this order, and the seconds that each may take. Together these are more
+than the run has, as most parts take less."""
 PARTS = {**CHECKS, **MEASURES}
 NETS = ("resnet50", "googlenet", "vgg16", "alexnet", "cifar10_quick", "lenet")
 PRECISIONS = ("tf32", "bf16", "f32")
 SETTINGS = ("eager", "compiled", "reduce-overhead")
 CHOSEN = ("precisions", "nets", "settings")
 ASKED_TO_END: list[int] = []
-"""The signals that did."""
+"""The signals that asked this run to end."""
 LEFT = 5.0
-"""Seconds kept to write the result."""
+"""Seconds reserved for writing the result."""
 KEPT = {"small": 45.0, "rates": 30.0}
-"""Seconds that parts before them leave to those that measure."""
+"""Seconds that earlier parts leave to these."""
 
 
 def options() -> argparse.Namespace:
@@ -96,7 +97,7 @@ def options() -> argparse.Namespace:
 
 
 class Run:
-    """The parts that were asked for, and what comes of them."""
+    """The requested parts, and their results."""
 
     def __init__(self, chosen: argparse.Namespace, described: Path) -> None:
         self._start, self._chosen, self._lock = time.monotonic(), chosen, threading.Lock()
@@ -107,12 +108,13 @@ class Run:
         paths = os.pathsep.join(map(str, [*PATHS, described]))
         before = os.environ.get("PYTHONPATH")
         self._environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [paths, before]))}
-        # Eight processes compile beside each other; each would start as many more as there are cores.
+        # Eight processes compile beside each other; by default each would start as many threads as there
+        # are cores.
         self._environment.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")
 
     def all(self) -> int:
-        """Run the parts, each as far as its time goes; 1 when one failed, else 0, also where some were
-        skipped for want of time, or the run was asked to end."""
+        """Run the parts, each as far as its time goes. Return 1 if one failed, else 0, even if some were
+        skipped for lack of time or the run was asked to end."""
         wanted = self._chosen.parts.split(",")
         write(self._chosen.json, self._result)
         together = [name for name in wanted if name in CHECKS]
@@ -120,7 +122,7 @@ class Run:
         with ThreadPoolExecutor(beside) as pool:
             doing = [pool.submit(self._one, name) for name in together]
             while wait(doing, isolated.LOOK).not_done:
-                pass  # a signal that comes behind another may not end a wait, and is heard after it
+                pass  # a signal right behind another may not end a wait; it is handled after it
             for each in doing:
                 each.result()
         for name in wanted:
@@ -150,14 +152,14 @@ class Run:
             print(f"{name}: {summary(found)}", flush=True)
 
     def _kept_behind(self, name: str) -> float:
-        """Seconds that are others' who measure after this one, and would find none left."""
+        """Return the seconds reserved for the measuring parts after this one."""
         order = [*MEASURES]
         behind = order[order.index(name) + 1 :] if name in order else []
         return sum(KEPT.get(each, 0.0) for each in behind if each in self._states)
 
     def _part(self, name: str, limit: float, found: dict[str, Any]) -> None:
-        """Run a part; what it finds, also one that fails or is cut off, is put into ``found``, and
-        written as it comes."""
+        """Run a part. Its results, even if it fails or is cut off, are put into ``found`` and written as
+        they come."""
         stand_in = ["--stand-in"] if self._chosen.stand_in else []
 
         def command(without: Sequence[str], seconds: float) -> list[str]:
@@ -177,7 +179,7 @@ class Run:
 
 
 def state(found: dict[str, Any]) -> str:
-    """What became of a part that has run."""
+    """Return the state of a part that has run."""
     if "error" in found or found.get("wrong"):
         return "failed"
     warned = ", with warnings" * bool(found.get("warnings"))
@@ -185,7 +187,7 @@ def state(found: dict[str, Any]) -> str:
 
 
 def verdict(states: dict[str, str]) -> str:
-    """What became of the parts, in a line: none that has not run is said to have passed."""
+    """Return the states of the parts in one line. No part that has not run counts as passed."""
     told = dict[str, list[str]]()
     for name, what in states.items():
         told.setdefault(what, []).append(name)
@@ -195,13 +197,14 @@ def verdict(states: dict[str, str]) -> str:
 
 
 def stopped(number: int, frame: object) -> None:
-    """Whoever ran this asks for its end: what it has started would go on, and have the device."""
+    """End everything that was started, because this run is asked to end: otherwise it would go on and
+    occupy the device."""
     isolated.end_all()
     ASKED_TO_END.append(number)
 
 
 def summary(found: dict[str, Any]) -> str:
-    """A part's result in a line."""
+    """Return a part's result in one line."""
     told = [f"{found['seconds']:.0f} s"] if "seconds" in found else []
     told += [
         f"{key}: {found[key]}"
@@ -212,7 +215,7 @@ def summary(found: dict[str, Any]) -> str:
 
 
 def write(path: Path, result: dict[str, Any]) -> None:
-    """Whole or not at all."""
+    """Write the result atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
     new.write_text(json.dumps(finite(result), indent=1, default=str), encoding="utf-8")
@@ -220,7 +223,7 @@ def write(path: Path, result: dict[str, Any]) -> None:
 
 
 def finite(value: Any) -> Any:
-    """A table without what JSON has no number for."""
+    """Return a table in which text replaces the numbers that JSON does not have."""
     if isinstance(value, dict):
         return {key: finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -233,12 +236,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.part is None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stopped)
-        # What was prepared and nobody asked may write there until it finds that it is gone.
+        # Prepared nets that nobody asked for may write there until they notice that the folder is gone.
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             described(ROOT, Path(folder))
             status = Run(chosen, Path(folder)).all()
         return 128 + ASKED_TO_END[0] if ASKED_TO_END else status
-    faulthandler.register(signal.SIGUSR1)  # by which one that is cut off is asked where it is
+    faulthandler.register(signal.SIGUSR1)  # the signal that asks a part that is cut off where it is
     from cases import say, warned
     from parts import RUN
     from race import asked

@@ -1,6 +1,6 @@
-"""A plugin of pytest that has the tests of the gpu plugin's kernels use the first GPU, and try what
-cuDNN and cuBLAS offer too. On a machine without a GPU it leaves them as they are. What fails is said at
-once; a process whose device is lost ends, for all that follows would fail."""
+"""A pytest plugin that runs the tests of the gpu plugin's kernels on the first GPU, and tests cuDNN's
+and cuBLAS's candidates too. Without a GPU it changes nothing. Failures are reported at once. A process
+whose device is lost ends, because everything after that would fail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from demitasse_gpu.machine import device_count
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    """Say what failed, and why; where several processes share the tests, the one that began them."""
+    """Report what failed, and why. If several processes share the tests, their parent reports."""
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         crash = getattr(report.longrepr, "reprcrash", None)
         why = crash.message if crash is not None else str(report.longrepr)
@@ -30,8 +30,7 @@ def pytest_runtest_logreport(report: Any) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, Any, Any]:
-    """Where a library took the place of a kernel that is wrong the numbers are right; a test fails all
-    the same."""
+    """Let a test fail if a library replaced a wrong kernel, although the numbers are right then."""
     said: list[str] = []
     with warned(said.append):
         result = yield
@@ -40,7 +39,7 @@ def pytest_runtest_call() -> Generator[None, Any, Any]:
 
 
 def pytest_runtest_teardown() -> None:
-    """End this process where its device is lost."""
+    """End this process if its device is lost."""
     if device_count() and not ours.is_alive(False):
         print("the device is lost to this process", file=sys.stderr, flush=True)
         os._exit(3)
@@ -54,7 +53,7 @@ def _driver(number: int = 0, **about: Any) -> Any:
 
 if device_count():
     cuda_on_cpu.EmulatedDriver = _driver
-    cuda_on_cpu.compiler = lambda: "nvrtc"  # the tests are skipped where there is none for emulation
+    cuda_on_cpu.compiler = lambda: "nvrtc"  # without one for emulation, the tests are skipped
     _candidates = own.candidates
 
     def _all(request: Any) -> Iterable[Any]:

@@ -1,4 +1,4 @@
-"""The parts of the check; each gives tables, one after the other, that together are its result."""
+"""The parts of the check. Each yields tables, one after the other, that together are its result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from whole_nets import agreement
 
 
 def about(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """The machine, the versions, and what ``doctor`` says."""
+    """Report the machine, the versions, and the output of ``doctor``."""
     from demitasse_gpu.diagnosis import findings
 
     versions = {"python": sys.version.split()[0], "numpy": np.__version__}
@@ -40,7 +40,7 @@ def about(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
 
 
 def engine(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """The streams, held to the kit that all engines are held to, check by check."""
+    """Check the streams, one by one, with the kit for all stream engines."""
     import functools
 
     from demitasse_gpu.array import empty
@@ -67,7 +67,7 @@ def engine(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
             bench.within(60.0, check, run)
             passed += 1
         except AssertionError as error:
-            # A device goes on to a copy behind a call without asking how the call ended.
+            # A device executes a copy behind a call without asking whether the call succeeded.
             known = check.__name__ == "errors_of_calls"
             yield {"known" if known else "wrong": [f"{check.__name__}: {error}"]}
         except Exception as error:  # noqa: BLE001 - the next check may do
@@ -76,7 +76,7 @@ def engine(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
 
 
 def copies(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """GB/s of large copies in each direction, beside what the link is said to carry."""
+    """Measure GB/s of large copies in each direction, beside the link's nominal rate."""
     from demitasse_gpu.array import empty
     from demitasse_gpu.device import device
     from demitasse_gpu.engine import DeviceEngine
@@ -113,7 +113,7 @@ def copies(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
 
 
 def link() -> str:
-    """The generation and width of the link to the GPU, as its driver says."""
+    """Return the generation and width of the link to the GPU, as its driver reports them."""
     asked = "pcie.link.gen.current,pcie.link.width.current,pcie.link.gen.max,pcie.link.width.max"
     command = ["nvidia-smi", f"--query-gpu={asked}", "--format=csv"]
     try:
@@ -123,8 +123,8 @@ def link() -> str:
 
 
 def packets() -> dict[str, int] | str:
-    """Bytes that a packet on the link to the GPU carries, and that one request may read, from the
-    device's configuration space (PCI Express base specification, 7.5.3.4)."""
+    """Return the bytes that a packet on the link to the GPU may carry, and that one request may read,
+    from the device's configuration space (PCI Express base specification, 7.5.3.4)."""
     asked = ["nvidia-smi", "--query-gpu=pci.bus_id", "--format=csv,noheader"]
     try:
         said = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True).stdout
@@ -142,7 +142,7 @@ def packets() -> dict[str, int] | str:
 
 
 def memory(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """Device memory of CGDP and of the typical scheme, two replicas on one device."""
+    """Measure the device memory of CGDP and of the typical scheme, with two replicas on one device."""
     from demitasse import SyncSpec
 
     name = "lenet" if stand_in else "alexnet"
@@ -169,8 +169,8 @@ def memory(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
 
 
 def mistakes(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """What is said when the device has not the memory, is not there, or a kernel goes astray: a line
-    that says what to do."""
+    """Check the errors when the device has too little memory, does not exist, or a kernel goes astray:
+    one line that says what to do."""
     cases: dict[str, tuple[Callable[[], object], str, str]] = {
         "a batch too large": (lambda: _too_large(stand_in), "PlanError", "use a smaller batch"),
         "a device that is not there": (
@@ -221,8 +221,8 @@ def _astray(stand_in: bool) -> None:
 
 
 def kernels(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """Every kernel on random requests beside the reference's: the plugin's own tests, on this device.
-    ``on_device``, a plugin of pytest, says what fails as it does."""
+    """Compare every kernel with the reference on random requests: the plugin's own tests, on this
+    device. ``on_device``, a pytest plugin, reports failures as they happen."""
     lacking = [name for name in ("pytest", "hypothesis") if importlib.util.find_spec(name) is None]
     if lacking:
         yield {"skipped": [f"kernels are compared by {lacking[0]}, which is not here"]}
@@ -252,8 +252,8 @@ def kernels(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
 
 
 def promises(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """The plugin held to what ``demitasse check`` holds kernels to, in each precision: every candidate
-    as plans ask for it, between guards, bound twice, in place and in parts, and a net trained."""
+    """Check the plugin as ``demitasse check`` checks kernels, in each precision: every candidate as
+    plans ask for it, between guards, bound twice, in place and in parts; then train a net."""
     from demitasse_conformance.computing import kernels
     from demitasse_conformance.inquiry import BROKEN, Inquiry
 

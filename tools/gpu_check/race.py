@@ -1,4 +1,4 @@
-"""Training beside PyTorch, by turns in one run."""
+"""Training in alternation with PyTorch, in one run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cases import Cases, Table, failed
 from held import Wish
 
 Case = tuple[str, str, int]
-"""A net, a precision, and images to a batch."""
+"""A net, a precision, and a batch size."""
 ROUNDS = 7
 BIG: tuple[Case, ...] = (
     ("resnet50", "tf32", 128),
@@ -39,14 +39,14 @@ SMALL: tuple[Case, ...] = tuple(
     (net, precision, 64) for net in ("lenet", "cifar10_quick") for precision in ("tf32", "bf16", "f32")
 )
 LONGEST = ("googlenet", "resnet50", "vgg16", "alexnet", "cifar10_quick", "lenet")
-"""The nets by how long PyTorch takes to compile them."""
+"""The nets by the time that PyTorch takes to compile them, the longest first."""
 
 
 @dataclass
 class Asked:
-    """What is measured. ``folder`` is where PyTorch's nets wait that were prepared beside other checks;
-    ``brief`` leaves out the time of each of a net's operations; ``graphs`` has PyTorch try CUDA graphs
-    with big nets too, which are compiled a second time for it."""
+    """What is measured. ``folder`` is where PyTorch's nets wait that were prepared during other checks.
+    ``brief`` omits the time of each of a net's operations. ``graphs`` has PyTorch try CUDA graphs with
+    big nets too, for which they are compiled a second time."""
 
     precisions: tuple[str, ...] = ("tf32", "bf16", "f32")
     nets: tuple[str, ...] = LONGEST
@@ -58,14 +58,14 @@ class Asked:
 
 asked = Asked()
 SETTINGS = {"big": ("eager", "compiled"), "small": ("eager", "reduce-overhead")}
-"""PyTorch's, of which the best counts; ``Asked.graphs`` adds to the big ones'."""
+"""PyTorch's settings, of which the best counts; ``Asked.graphs`` adds one for big nets."""
 GRAPHS = "reduce-overhead"
 
 
 def preparing(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """PyTorch compiles and tunes what it will be measured with, each net in a process that holds it.
-    What takes longest comes first, then what is not compiled, as far as memory goes, and last what is
-    compiled a second time, for CUDA graphs of large nets, as far as time goes."""
+    """Have PyTorch compile and tune the nets that will be measured, each in a process that holds it.
+    Those that take longest come first, then those that are not compiled, as far as memory goes; last
+    come those compiled a second time, for CUDA graphs of large nets, as far as time goes."""
     if stand_in or importlib.util.find_spec("torch") is None or asked.folder is None:
         yield {"skipped": ["no PyTorch to compare with"]}
         return
@@ -79,13 +79,13 @@ def preparing(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]
 
 
 def _when(wish: Wish) -> tuple[int, int]:
-    """Where a wish stands among others."""
+    """Return a wish's place in the order of preparing."""
     again = wish.setting == GRAPHS and wish[:3] in BIG
     return 2 if again else wish.setting == "eager", LONGEST.index(wish.net)
 
 
 def _of_big() -> tuple[str, ...]:
-    """PyTorch's settings for big nets."""
+    """Return PyTorch's settings for big nets."""
     return (*SETTINGS["big"], *[GRAPHS] * asked.graphs)
 
 
@@ -94,13 +94,13 @@ def _is_asked_for(case: Case) -> bool:
 
 
 def speed(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """Seconds a step of training the papers' nets."""
+    """Measure the seconds per training step of the papers' nets."""
     cases = (("lenet", "bf16", 16),) if stand_in else BIG
     yield from _race(cases, _of_big(), time.monotonic() + seconds, 5, stand_in, without)
 
 
 def small(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """The same of nets in which launches dominate."""
+    """Measure the same for nets in which launches dominate."""
     cases, steps = ((("lenet", "bf16", 16),), 2) if stand_in else (SMALL, 100)
     yield from _race(cases, SETTINGS["small"], time.monotonic() + seconds, steps, stand_in, without)
 
@@ -146,7 +146,7 @@ def _race(
                 ratio = round(medians[best] / medians["ours"], 3)
                 said["ratio"] = ratio
                 yield {"ratios": [[name, precision, batch, best, ratio]]}
-            yield {"timed": [dict(said)]}  # what follows takes long
+            yield {"timed": [dict(said)]}  # the rest takes long
             said["seconds, samples from the host"] = mine.reading(steps)
             if not asked.brief:
                 said["entries"] = mine.entries()
@@ -163,8 +163,8 @@ def _race(
 
 
 def _peer(peer: Any, net: Net, wish: Wish) -> Any:
-    """PyTorch's training, which waits where it was prepared; prepared now where nobody had it prepared,
-    or it is not compiled; else None."""
+    """Return PyTorch's training: the prepared one that waits. If none was prepared beforehand, or if it
+    needs no compiling, prepare it now; otherwise return None."""
     if asked.folder is not None and (place := wish.place(asked.folder)).exists():
         return held.Held(place)
     if asked.folder is not None and wish.setting != "eager":
@@ -173,7 +173,7 @@ def _peer(peer: Any, net: Net, wish: Wish) -> Any:
 
 
 def by_turns(runners: dict[str, Any], steps: int) -> dict[str, list[float]]:
-    """Seconds a step of each in some rounds, in which all take turns."""
+    """Return the seconds per step of each runner in several rounds, in which all take turns."""
     times: dict[str, list[float]] = {who: [] for who in runners}
     for _ in range(ROUNDS):
         for who, runner in runners.items():

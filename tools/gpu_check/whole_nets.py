@@ -1,4 +1,4 @@
-"""Nets on a GPU beside the host's: every blob and gradient of a step."""
+"""Nets on a GPU compared with the host's: every blob and gradient of a step."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Arrays = dict[str, np.ndarray]
 Losses = list[float]
 
 PRECISIONS = {"f32": 1e-5, "tf32": 1e-2, "bf16": 5e-2}
-"""How far the first loss may be from the host's in float64, of that."""
+"""How far the first loss may be from the host's in float64, relative to it."""
 NEAR = 1e-4
-"""How far an array in float32 may be: the difference's length, of the array's. Nets of many ReLUs and
-maxima are further: an element near 0 is passed on here and not there, with all that follows.
-Float32 on the host shows how far that goes in a net."""
+"""How far an array in float32 may be off: the norm of the difference, relative to the array's. Nets with
+many ReLUs and maxima are further off: an element near 0 is passed on here and not there, with everything
+that follows. Float32 on the host shows how far that goes in a net."""
 AS_FAR = 4.0
-"""How many times as far as the furthest array of the host's in float32 one may be then."""
+"""How many times the host's largest float32 error is allowed in that case."""
 STEPS = 4
 
 
 def agreement(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """Every blob, gradient and parameter of a step in float32, and the first loss in each precision,
-    against the host's in float64."""
+    """Compare every blob, gradient and parameter of a step in float32, and the first loss in each
+    precision, with the host's in float64."""
     nets = ("lenet",) if stand_in else ("lenet", "cifar10_quick", "alexnet", "resnet50", "googlenet")
     end, first = time.monotonic() + seconds, dict[str, float]()
     for name, precision in itertools.product(nets, PRECISIONS):
@@ -61,7 +61,7 @@ def _on_host(net: Net, precision: str) -> tuple[Arrays, Losses]:
 
 
 def _stepped(trainer: Any) -> tuple[Arrays, Losses]:
-    """All blobs, gradients and parameters after a step, by what they are, and the losses of some."""
+    """Return all blobs, gradients and parameters after one step, by name, and the losses of several."""
     losses, arrays = [float(trainer.step().loss)], Arrays()
     for blob in trainer.net.blobs:
         for part in ("data", "diff"):
@@ -75,7 +75,7 @@ def _stepped(trainer: Any) -> tuple[Arrays, Losses]:
 
 
 def _distances(found: Arrays, expected: Arrays) -> list[tuple[float, str]]:
-    """How far arrays are from what is expected, of its length, the furthest first. What is no number is
+    """Return the relative distances of arrays from the expected ones, the furthest first. NaN is
     infinitely far."""
     far = []
     for what, each in expected.items():

@@ -1,4 +1,4 @@
-"""Trainers of toys on accelerators that host_streams stands in for."""
+"""Trainers of toy nets on accelerators that host_streams stands in for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Train = Callable[..., Any]
 def accelerators(
     count: int, sync: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Machine:
-    """So many stand-ins, each with memory and streams of its own."""
+    """Return a machine with ``count`` stand-ins, each with memory and streams of its own."""
     memory = (MemorySpace("host", at="accelerator:*"),)
     level = Level("gpu", count, workers="streams", memory=memory, sync=SyncSpec("cgdp", sync))
     return Machine("toys", (level,), fingerprint="any", options=options or {})
@@ -26,7 +26,7 @@ def accelerators(
 @pytest.fixture
 def train(toy: ModuleType, no_threads_left: None) -> Iterator[Train]:
     """``train(replicas, net, solver={}, arrays=None, sync={}, **options)``: a trainer with reference
-    kernels, in float64 unless it is said otherwise."""
+    kernels, in float64 unless stated otherwise."""
     with ExitStack() as stack:
 
         def make(replicas: int, net: Any = None, **options: Any) -> Any:

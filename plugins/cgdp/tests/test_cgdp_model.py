@@ -1,4 +1,4 @@
-"""What CGDP takes, told beforehand: the definitions, chunks, a machine's figures, and ``simulate``."""
+"""Predictions of what CGDP takes: the definitions, chunks, a machine's figures, and ``simulate``."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_definitions_by_hand() -> None:
 
 
 def test_in_turn_by_hand() -> None:
-    # Copied to the host from 5 to 11, added until 15, back at 18; layers 2 and 1 wait in each line.
+    # Copied to the host from 5 to 11, added until 15, back at 18; layers 2 and 1 wait in each queue.
     assert in_turn(THREE) == 18 + 1 + 0.25
 
 
@@ -86,7 +86,8 @@ def test_proposition_4_1_counts_the_ways_to_place_delimiters(count: int) -> None
 
 
 def by_events(some: Sequence[LayerTimes]) -> float:
-    """When all is over, by events: each line serves whoever came first, one at a time."""
+    """Return when everything is over, by simulating events: each queue serves whoever came first, one at
+    a time."""
     lines = ("compute", "d2h", "host", "h2d")
     takes = [
         dict(zip(lines, (x.bp + x.sync, x.down, x.sum - x.down, x.back), strict=True)) for x in some
@@ -138,7 +139,7 @@ def test_a_tree_adds_and_copies_round_by_round() -> None:
     tree = Tree((Hop(0.1, 10), Hop(0.2, 5)), 100)
     assert tree.broadcast(20) == pytest.approx(0.1 + 2 + 0.2 + 4)
     assert tree.collect(20) == pytest.approx(tree.broadcast(20) + 2 * 3 * 0.2 + 2 * 0.2)
-    assert tree.room(20) == 2 * 20  # the root collects from one in each round
+    assert tree.room(20) == 2 * 20  # the root collects from one child in each round
 
 
 def test_each_replica_has_a_link_and_all_share_the_host() -> None:
@@ -147,7 +148,8 @@ def test_each_replica_has_a_link_and_all_share_the_host() -> None:
 
 
 def predicted(sync: str = "", found: str = "", left: str = "", path: Path | None = None) -> Predicted:
-    """The first replica of the machine with other options, and something in its description replaced."""
+    """Return the first replica of the machine with other options, and with something in its description
+    replaced."""
     text = POWER8.read_text(encoding="utf-8")
     head, _, _ = text.partition("[level.sync]")
     assert path is not None and found in head
@@ -166,7 +168,7 @@ def test_what_a_sync_does_not_say_is_the_links_and_the_hosts(tmp_path: Path) -> 
     rates = predicted("", path=path).rates
     assert rates is not None
     assert (rates.d2h, rates.h2d) == (34e9, 34e9)
-    assert rates.accumulate == pytest.approx(2 * 115e9 / 3)  # both processors', three passes
+    assert rates.accumulate == pytest.approx(2 * 115e9 / 3)  # both processors', in three passes
     assert rates.synchronise == 10e-6 and rates.interference == rates.adding == 0
     told = "\n".join(rates.sources)
     for name in ("d2h", "h2d", "accumulate", "synchronise"):
@@ -186,7 +188,7 @@ def test_what_a_sync_does_not_say_is_the_links_and_the_hosts(tmp_path: Path) -> 
 def test_backward_is_longer_beside_copies_and_beside_additions(
     tmp_path: Path, sync: str, seconds: float
 ) -> None:
-    """4 GB of each of four replicas: 1 s to the host, 2 s of additions, 4 s back."""
+    """4 GB from each of four replicas: 1 s to the host, 2 s of additions, 4 s back."""
     rates = 'd2h = "4 GB/s"\nh2d = "1 GB/s"\naccumulate = "8 GB/s"\n'
     made = predicted(rates + sync, path=tmp_path / "hw.toml")
     assert made.rates is not None
@@ -261,7 +263,8 @@ Simulate = Callable[..., Any]
 
 @pytest.fixture
 def simulate(tmp_path: Path) -> Simulate:
-    """``simulate(scheme, found="", left="", **options)`` on the machine, something in it replaced."""
+    """``simulate(scheme, found="", left="", **options)`` on the machine, with something in it
+    replaced."""
     (tmp_path / "net.prototxt").write_text(NET)
     solver = tmp_path / "solver.prototxt"
     solver.write_text(
@@ -317,7 +320,7 @@ def test_copies_and_additions_are_beside_backward_one_at_a_time(simulate: Simula
         assert copied.stop <= added.start + 1e-12 and added.stop <= back.start + 1e-12
     backward = [each for each in step.timeline if each.phase == "backward"]
     began, ended = lines["d2h"][0].start, max(each.stop for each in backward)
-    assert backward[0].start < began < ended  # the first copy is beside what backward still does
+    assert backward[0].start < began < ended  # the first copy overlaps with the rest of backward
     updates = [each for each in step.timeline if each.name.startswith("update")]
     assert len(updates) == 4 and {each.resource for each in updates} == {"compute"}
     assert all(each.start >= lines["h2d"][-1].stop - 1e-12 for each in updates)  # step B-5-2
@@ -328,7 +331,7 @@ def test_a_step_with_cgdp_is_the_models(simulate: Simulate) -> None:
     (line,) = (line for line in step.sources if line.startswith("cost model"))
     said = float(line.split("cgdp takes ")[1].split(" ms")[0]) * 1e-3
     updates = sum(each.seconds for each in step.timeline if each.name.startswith("update"))
-    # The line has whole microseconds.
+    # The line is in whole microseconds.
     assert step.phases["synchronise"] == pytest.approx(said + updates, abs=1e-6)
 
 
@@ -352,7 +355,7 @@ def test_the_typical_scheme_needs_twice_the_parameters_more(simulate: Simulate) 
     assert theirs["exchange"] == theirs["worker"] - ours["worker"]
     assert theirs["exchange"] == pytest.approx(
         2 * 4 * PARAMETERS, rel=1e-5
-    )  # layers begin at round places
+    )  # layers begin at round times
 
 
 def test_a_batch_that_only_cgdp_has_room_for_is_known_beforehand(simulate: Simulate) -> None:

@@ -1,4 +1,4 @@
-"""Chunks are as section 4.2 has them, and the search is Algorithm 1, line by line."""
+"""Chunks are those of section 4.2, and the search is Algorithm 1, line by line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Seconds = Callable[[int], float]
 
 @given(st.integers(0, 400), st.integers(1, 450))
 def test_chunks_are_those_of_section_4_2(count: int, k: int) -> None:
-    """Layers count - 1 to 0, in the order in which backward ends them."""
+    """Layers count - 1 to 0, in the order in which backward finishes them."""
     found = chunks(range(count, 0, -1), k)
     assert [layer for chunk in found for layer in chunk] == [*range(count, 0, -1)]
     if count and count % k == 0:
@@ -34,7 +34,7 @@ def test_chunks_of_no_layers_are_refused() -> None:
 
 
 def algorithm_1(n: int, step: int, reach: int, interval: int, train: Seconds) -> Iterator[int]:
-    """The printed lines, with a clock that goes on while it trains."""
+    """The printed lines, with a clock that advances while it trains."""
     clock = 0.0
     chunk, best_chunk, lapse_min = 1, 1, math.inf  # line 2
     iteration, done = 1, False  # 3
@@ -64,7 +64,7 @@ def algorithm_1(n: int, step: int, reach: int, interval: int, train: Seconds) ->
     st.lists(st.integers(1, 1000), min_size=1, max_size=200),
 )
 def test_the_search_is_algorithm_1(step: int, reach: int, interval: int, table: list[int]) -> None:
-    """Whole milliseconds, whose sums are exact, by chunk size."""
+    """Whole milliseconds by chunk size, so that sums are exact."""
 
     def train(chunk: int) -> float:
         return float(table[(chunk - 1) % len(table)])
@@ -80,7 +80,7 @@ def test_the_search_is_algorithm_1(step: int, reach: int, interval: int, table: 
 def test_if_no_size_is_better_than_1_the_search_ends_as_soon_as_it_says(
     step: int, reach: int, interval: int
 ) -> None:
-    """Section 4.2: step - best_chunk + range sizes after the best."""
+    """Section 4.2: the search ends step - best_chunk + range sizes after the best."""
     search = ChunkSearch(step, reach, interval)
     while not search.done:
         search.iterated(float(search.chunk))

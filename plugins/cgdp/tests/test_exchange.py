@@ -1,7 +1,7 @@
-"""Whatever the order in which streams go on, sums have the same bits and nobody uses one too early.
+"""Whatever the order in which streams proceed, sums have the same bits, and nobody uses one too early.
 
-The streams here do nothing by themselves: a driver does what is enqueued in them, one thing after the
-other, of those that could go on the one that the test wants.
+The streams here do nothing by themselves. A driver executes what is enqueued in them, one item after the
+other; among those that could proceed, the test chooses.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from demitasse_cgdp.replica import CpuGpuSync
 
 pytestmark = pytest.mark.timeout(300, method="thread")
 
-# A busy machine may stop this process for seconds; threads make no smaller example of one that fails.
+# A busy machine may stop this process for seconds, and threads give no smaller example of a failing one.
 SLOWLY = settings(
     deadline=None,
     max_examples=examples(25),
@@ -51,7 +51,7 @@ SLOWLY = settings(
 
 
 class Point:
-    """An event: reached once the driver is there."""
+    """An event, reached once the driver gets there."""
 
     def __init__(self) -> None:
         self.reached, self.seconds = threading.Event(), 0.0
@@ -72,7 +72,7 @@ class Point:
 
 
 class Driven:
-    """A stream in which things are done when the driver says."""
+    """A stream in which items are executed when the driver says."""
 
     def __init__(self, name: str, driver: Driver) -> None:
         self.name, self.driver = name, driver
@@ -117,7 +117,7 @@ class Driven:
 
 
 class Inline:
-    """The default stream: at once, in the caller's thread."""
+    """The default stream: it executes at once, in the caller's thread."""
 
     name = "default"
 
@@ -149,8 +149,8 @@ class Engine:
 
 
 class Driver:
-    """Does what could be done in some stream, chosen by ``prefer``: a number for each stream, or a
-    random one."""
+    """Executes what could proceed in some stream. ``prefer`` chooses: by a number for each stream, or at
+    random."""
 
     def __init__(self, seed: int) -> None:
         self.streams: list[Driven] = []
@@ -173,11 +173,11 @@ class Driver:
                 self.changed.notify_all()
 
     def pending(self, way: str) -> list[Driven]:
-        """The streams of that name that have something to do."""
+        """Return the streams of that name that have something to do."""
         return [stream for stream in self.streams if stream.things and stream.name.endswith(way)]
 
     def drain(self, way: str) -> None:
-        """Do all that is in the streams of that name."""
+        """Execute everything in the streams of that name."""
         for stream in self.pending(way):
             while stream.things:
                 stream.things.popleft()[1](stream.error)
@@ -196,9 +196,10 @@ BUCKETS = [Bucket(i, span, (f"layer{i}",)) for i, span in enumerate(LAYERS)]
 
 
 class Run:
-    """``replicas`` of some layers for some iterations, each with a thread, and a driver of all streams.
+    """``replicas`` of some layers for some iterations, each in a thread of its own, and a driver of all
+    streams.
 
-    Gradients differ by replica and iteration; what an update finds is kept, and compared."""
+    Gradients differ by replica and iteration. What each update finds is kept, and compared."""
 
     def __init__(self, replicas: int, seed: int, options: dict[str, Any], iterations: int = 2) -> None:
         self.size, self.driver, self.random = replicas, Driver(seed), np.random.default_rng(seed)
@@ -228,7 +229,8 @@ class Run:
         return work
 
     def iterate(self, index: int) -> None:
-        """One iteration of a replica: gradients become final from the first layer here to the last."""
+        """Run one iteration of a replica: gradients become final from the first layer here to the
+        last."""
         sync, memory, number = self.syncs[index], self.team.memory[index], self.iteration[index]
         begin, end = sync.begin(), sync.end()
         assert begin is not None
@@ -243,7 +245,7 @@ class Run:
         self.iteration[index] += 1
 
     def run(self, iterations: int = 2) -> None:
-        """All replicas in threads of their own, and the driver in one."""
+        """Run all replicas in threads of their own, and the driver in another."""
         place = Place("gpu")
         groups = (("cgdp", Group(("gpu",), 0, self.team, "float32", {})),)
         workers = Workers(tuple(WorkerPlace(i, place, None, groups) for i in range(self.size)))
@@ -264,7 +266,7 @@ class Run:
             thread.join()
 
     def right(self, iteration: int, span: Span) -> bytes:
-        """The sum in the order of replicas."""
+        """Return the sum in the order of replicas."""
         parts = self.given[iteration, :, span.start : span.stop]
         total = parts[0].copy()
         for part in parts[1:]:
@@ -281,7 +283,7 @@ class Run:
 def test_in_whatever_order_streams_go_on_every_update_has_the_whole_sum_in_the_same_bits(
     no_threads_left: None, replicas: int, seed: int, options: dict[str, Any]
 ) -> None:
-    """An update that came before its last contribution was back would find a replica's own gradients."""
+    """An update before the last contribution was back would find a replica's own gradients."""
     run = Run(replicas, seed, options)
     run.run()
     assert len(run.found) == 2 * replicas * len(LAYERS)
@@ -291,7 +293,8 @@ def test_in_whatever_order_streams_go_on_every_update_has_the_whole_sum_in_the_s
 
 
 def test_nothing_comes_back_before_the_last_contribution(no_threads_left: None) -> None:
-    """All replicas but one have given all of their gradients; their streams have nothing more to do."""
+    """All replicas but one have contributed all of their gradients; their streams have nothing more to
+    do."""
     run = Run(3, 0, {"chunk": 2}, 1)
     ends = list[Any]()
     for index in (2, 0, 1):
@@ -301,7 +304,7 @@ def test_nothing_comes_back_before_the_last_contribution(no_threads_left: None) 
             assert not run.syncs[0].exchange.summed.any()
         begin = sync.begin()
         assert begin is not None
-        if index == 2:  # which chunks there are is for replica 0 to say
+        if index == 2:  # replica 0 alone decides on the chunks
             run.syncs[0].begin()()  # type: ignore[misc]
             begin()
         elif index == 1:
@@ -345,7 +348,7 @@ def test_what_an_engine_raises_is_told_with_whose_it_is_and_where() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"scheme": "typical"}], ids=str)
 def test_buckets_that_a_level_outside_puts_off_are_missed(options: dict[str, Any]) -> None:
-    """Otherwise they would be left behind, and parameters would go on without them."""
+    """Otherwise they would be left behind, and training would continue without them."""
     driver, team = Driver(0), Team(2)
     for index in range(2):
         team.memory.append(FlatMemory(np.zeros(9008, np.float32), np.zeros(9008, np.float32)))

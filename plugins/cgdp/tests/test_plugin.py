@@ -1,4 +1,4 @@
-"""The plugin is found, its manifest is true, and what a description asks for wrongly is named."""
+"""The plugin is found, its manifest is true, and errors name what is wrong in a description."""
 
 from __future__ import annotations
 

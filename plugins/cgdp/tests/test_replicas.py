@@ -1,4 +1,4 @@
-"""Replicas on accelerators train as one does, by either scheme."""
+"""Replicas on accelerators train as one worker does, with either scheme."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def losses(trainer: Any, iterations: int) -> list[float]:
 
 
 def of(trainer: Any, name: str) -> list[np.ndarray]:
-    """Each replica's array of that name."""
+    """Return each replica's array of that name."""
     return [array for _, kind, array in trainer.arrays() if kind == name]
 
 
 @pytest.fixture(scope="module")
 def alone(toy: ModuleType) -> Callable[..., list[float]]:
-    """``alone(iterations, **solver)``: one worker's losses, without streams."""
+    """``alone(iterations, **solver)``: the losses of one worker, without streams."""
 
     def run(iterations: int, **solver: Any) -> list[float]:
         machine = Machine("toys", (Level("machine"),), fingerprint="any")
@@ -55,7 +55,7 @@ def alone(toy: ModuleType) -> Callable[..., list[float]]:
 def test_losses_in_float64_are_those_of_one(
     train: Train, alone: Callable[..., list[float]], replicas: int, sync: dict[str, Any]
 ) -> None:
-    """With dropout, a batch that does not divide, and shared weights."""
+    """With dropout, a batch that does not divide evenly, and shared weights."""
     found = losses(train(replicas, sync=sync), 10)
     np.testing.assert_allclose(found, alone(10), rtol=0, atol=1e-10)
 
@@ -74,7 +74,7 @@ def test_ten_losses_in_float32_are_those_of_one(
 def test_all_replicas_test_what_was_learnt_last(
     train: Train, toy: ModuleType, replicas: int, sync: dict[str, Any]
 ) -> None:
-    """And train on as if nobody had asked."""
+    """And training continues as if nobody had tested."""
     test = toy.net(
         toy.layer("samples", "Samples", "", "data label", batch=8),
         toy.layer("hidden", "InnerProduct", "data", "hidden", outputs=3),
@@ -106,7 +106,7 @@ def test_several_passes_and_kept_gradients(
 def test_accelerators_of_several_nodes_train_as_one_worker_does(
     train: Train, alone: Callable[..., list[float]], sync: dict[str, Any]
 ) -> None:
-    """The nodes are threads here; each adds up inside before all do."""
+    """The nodes are threads here; each sums its own accelerators' gradients before all nodes do."""
     memory = (MemorySpace("host", at="accelerator:*"),)
     levels = (
         Level("node", 2, workers="threads", sync=SyncSpec("reference")),
@@ -138,7 +138,8 @@ def test_whatever_the_chunks_and_threads_the_bits_are_the_same(train: Train) -> 
 
 @pytest.mark.parametrize("sync", [{}, TYPICAL], ids=str)
 def test_a_run_goes_on_from_its_snapshot(train: Train, tmp_path: Any, sync: dict[str, Any]) -> None:
-    """With the same bits: the first replica has all parameters and state when it is written."""
+    """With the same bits: the first replica has all parameters and state when the snapshot is
+    written."""
     whole = train(3, sync=sync)
     right = losses(whole, 8)
     before = train(3, sync=sync)
@@ -151,7 +152,7 @@ def test_a_run_goes_on_from_its_snapshot(train: Train, tmp_path: Any, sync: dict
 def test_a_stretch_of_iterations_is_those_iterations_one_by_one(
     train: Train, sync: dict[str, Any]
 ) -> None:
-    """Replicas wait for each other by themselves, and are not joined between."""
+    """Replicas wait for each other by themselves, and are not joined in between."""
     stretch, single = train(3, sync=sync), train(3, sync=sync)
     stretch.step(10)
     losses(single, 10)
@@ -173,7 +174,7 @@ def test_a_replicas_error_is_raised_and_training_can_go_on(
     trainer.step(3)
     assert trainer.iteration == before + 3
     first, *others = of(trainer, "parameters")
-    if sync != TYPICAL:  # there others have them when the next iteration begins
+    if sync != TYPICAL:  # under that scheme the others get them when the next iteration begins
         assert all(first.tobytes() == other.tobytes() for other in others)
 
 
@@ -192,7 +193,7 @@ def test_what_is_no_number_reaches_no_parameter(
 def test_an_interrupt_ends_all_and_training_can_go_on(
     train: Train, toy: ModuleType, sync: dict[str, Any]
 ) -> None:
-    """As if Ctrl-C came to a thread that waits for samples."""
+    """As if Ctrl-C reached a thread that waits for samples."""
     trainer = train(4, source=toy.spoilt(3, 2, KeyboardInterrupt()), sync=sync)
     with pytest.raises(KeyboardInterrupt):
         trainer.step(20)
@@ -230,7 +231,7 @@ def test_the_timeline_has_copies_and_sums_beside_backward(train: Train) -> None:
 
 
 def test_the_typical_schemes_timeline_has_the_tree(train: Train) -> None:
-    """Accelerator 0 of 4 gives to 2 and 1, and adds what it gets from 1 and 2; in every iteration."""
+    """In every iteration, accelerator 0 of 4 sends to 2 and 1, and adds what it gets from 1 and 2."""
     trainer = train(4, sync=TYPICAL)
     told = list[Any]()
     trainer.listeners.append(lambda event: told.append(event.values["spans"]()))
@@ -243,7 +244,7 @@ def test_the_typical_schemes_timeline_has_the_tree(train: Train) -> None:
 
 
 def test_a_timeline_of_a_stretch_has_each_iterations_spans(train: Train) -> None:
-    """Replica 0 may be ahead of who ends an iteration last."""
+    """Replica 0 may be ahead of the replica that ends an iteration last."""
     trainer = train(3, sync={"chunk": 1})
     told = list[Any]()
     trainer.listeners.append(lambda event: told.append([*event.values["spans"]()]))
@@ -255,7 +256,7 @@ def test_the_search_for_chunks_ends_and_says_what_it_found(train: Train) -> None
     trainer = train(2, sync={"interval": 1, "step": 2, "range": 1})
     (searching,) = [note for note in trainer.notes if "Algorithm 1" in note]
     assert "the search goes on" in searching
-    trainer.step(12)  # sizes 1, 2 and 4, and where 2 is better than 1 or 4 than both up to two more
+    trainer.step(12)  # sizes 1, 2 and 4, and up to two more if 2 beats 1, or 4 beats both
     notes = "\n".join(trainer.notes)
     assert "chunks by Algorithm 1: the best is" in notes
     assert f"of {len(trainer.plan.buckets)} layers with parameters" in notes
@@ -265,7 +266,7 @@ def test_the_search_for_chunks_ends_and_says_what_it_found(train: Train) -> None
 
 
 def test_the_typical_scheme_says_what_it_takes(train: Train) -> None:
-    """Memory on accelerator 0 for each that it collects from: Table 5's difference."""
+    """Memory on accelerator 0 for each accelerator that it collects from: Table 5's difference."""
     trainer = train(4, sync=TYPICAL)
     trainer.step(1)
     notes = "\n".join(trainer.notes)

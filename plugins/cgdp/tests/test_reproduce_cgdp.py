@@ -1,4 +1,4 @@
-"""CGDP's tables: what is calibrated, what checks it, and how near that is."""
+"""CGDP's tables: what is calibrated, what checks it, and how close the predictions are."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_parameters_are_those_of_the_nets_own_files() -> None:
     assert counts["AlexNet"] == 60_965_224
     assert counts["VGGNet-16"] == 138_357_544
     assert counts["GoogLeNet-v1"] == 13_378_280  # 6,998,552 without its further losses
-    # 60,192,808 weights, and means, variances and a factor of each normalisation.
+    # 60,192,808 weights, and the means, variances and a factor of each normalisation.
     assert counts[DEEP] == 60_192_808 + 151_424 + 155
     assert [len(NETS[name]().weighted) for name in NETS] == [8, 64, 16, 156]
 
@@ -59,7 +59,7 @@ def test_layers_are_counted_by_hand() -> None:
     first, second = net.operations
     products, blobs, weights = 2 * 2 * 9 * 6 * 64, 4 * 64 + 6 * 64, 6 * 2 * 9
     assert first.forward == (2 * products, 4 * (2 * (blobs + 2 * 6 * 64) + weights))
-    # The samples have no gradient: by the weights and by the bias only.
+    # The samples have no gradient, so there are only those of the weights and of the bias.
     assert first.backward == (2 * products, 4 * (2 * (blobs + 6 * 64) + weights))
     inner = 6 * 64 * 10
     assert second.forward == (2 * 2 * inner, 4 * (2 * (6 * 64 + 10) + inner))
@@ -86,14 +86,14 @@ def test_counts_are_those_of_the_plan_of_caffes_own_file(
     counted = NETS[net]()
     samples = {"data": (3, extent, extent), "label": ()}
     batch = {"layer.data.data_param.batch_size": str(counted.batch)}
-    machine = load_machine(POWER8)  # at its peak: arithmetic and bytes are counted here, no efficiency
+    machine = load_machine(POWER8)  # at its peak: arithmetic and bytes are counted here, not efficiency
     at_peak = replace(
         machine, levels=tuple(replace(each, sustained=None, launch=None) for each in machine.levels)
     )
     with compose(at_peak, ["caffe", "training", "reference", "cgdp", "simulator"]) as runtime:
         step = runtime.simulate(solver, samples=samples, overrides=batch, scaling="weak")
     forward, backward, _ = training.least(counted)
-    # Caffe's layers pass through memory a little more often than those of the plan, which fuses some.
+    # Caffe's layers make a few more passes over memory than those of the plan, which fuses some.
     assert step.phases["forward"] == pytest.approx(forward, rel=0.1)
     assert step.phases["backward"] == pytest.approx(backward, rel=0.1)
     assert step.memory["parameters"] == pytest.approx(4 * counted.parameters, rel=1e-3)
@@ -129,14 +129,16 @@ def test_vgg_gains_most_and_googlenet_least_as_the_text_says() -> None:
 
 
 def test_what_four_gpus_lose_more_than_two_is_beside_additions() -> None:
-    """Two constants for AlexNet's two cells; GoogLeNet's and VGGNet-16's are not fitted."""
+    """Two constants are fitted to AlexNet's two cells; GoogLeNet's and VGGNet-16's cells are not
+    fitted."""
     for gpus in (2, 4):
         printed = TABLE_2[TRL, "AlexNet"][GPUS.index(gpus)]
         assert 1e3 * training.iteration(TRL, "AlexNet", gpus) == pytest.approx(printed, abs=0.06)
     rates, size = calibrated().rates, float(NETS["AlexNet"]().gradients)
     down, add, up = rates.transfers(size, 4)
     assert rates.slower(size, 4) - rates.slower(size, 2) == pytest.approx(rates.adding * add / 2)
-    # What copies take of the memory's bandwidth is the least that they can cost what needs all of it.
+    # The share of memory bandwidth that copies use is the least that they cost a kernel which needs all
+    # of it.
     bytes_alone = 2 * size / (down + up) / MEMORY
     assert bytes_alone < rates.interference < 4 * bytes_alone
 
@@ -194,7 +196,7 @@ def test_the_long_run_takes_its_iterations_and_tests() -> None:
 
 
 def test_the_search_is_as_long_as_section_5_3_says() -> None:
-    """By hand: sizes 1 to 10 and then 20 to 60, or to 120, the last of which ends it."""
+    """Counted by hand: sizes 1 to 10, then 20 to 60, or to 120; the last one ends the search."""
     assert training.search_length(10, 5, 9) == 10 * (10 + 5) == 150
     assert training.search_length(10, 10, 20) == 10 * (10 + 11) == 210
 
@@ -205,7 +207,7 @@ def test_figure_2_has_the_papers_shape() -> None:
     }
     typical, alone = cells["TypDP"], cells["single GPU"]
     sizes = {size: cells[f"chunk size {size}"] for size in tables.FIGURE_2}
-    assert sizes[1] > typical  # the naive one is slower
+    assert sizes[1] > typical  # single layers are slower
     assert sizes[1] > sizes[2] > sizes[4] > max(sizes[6], sizes[8])
     best = min(sizes.values())
     assert alone < best < typical
@@ -213,8 +215,8 @@ def test_figure_2_has_the_papers_shape() -> None:
 
 
 def test_sizes_that_algorithm_1_found_are_alike_and_better_than_their_neighbours() -> None:
-    """Section 5.3: 3, 6 or 9 by other steps, 20 by a larger range, all of the same performance; 9 where
-    10 and 20 were tried, too: a convolution, its normalisation and its scale go together."""
+    """Section 5.3: 3, 6 or 9 with other steps, 20 with a larger range, all of the same performance; 9
+    even when 10 and 20 were tried: a convolution, its normalisation and its scale go together."""
     times = {size: training.iteration(TRL, DEEP, 4, size) for size in (2, 3, 4, 5, 6, 7, 8, 9, 10, 20)}
     found = [times[size] for size in tables.ALIKE]
     assert max(found) < 1.015 * min(found)

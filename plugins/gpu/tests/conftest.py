@@ -1,4 +1,4 @@
-"""What tests of the gpu plugin share: devices that are this processor."""
+"""Shared by the tests of the gpu plugin: devices that are this processor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions that cuDNN is asked for, by a stand-in of the library, for tests."""
+"""Convolutions requested from a stand-in for cuDNN, for tests."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def request(name: str, inputs: Sequence[Any], told: dict[str, Any], precision: s
 def bound(
     device: Device, asked: Request, inputs: Sequence[Any], candidate: Candidate | None = None
 ) -> tuple[Work, list[Any], list[Any]]:
-    """The offer's work, of operands packed as it asks for them, and what it gives: specs and arrays."""
+    """Bind the candidate to operands packed as it asks for them. Return its work, and the specs and
+    arrays of its outputs."""
     candidate = candidate or convolutions.candidates(asked)[0]
     given: list[Any] = []
     for x, layout in zip(inputs, candidate.input_layouts, strict=True):
@@ -57,14 +58,14 @@ def bound(
         if spec is not None
     ]
     made = [empty(device, spec.physical, spec.array_type) for spec in specs]
-    # A plan's scratch memory begins at a multiple of 64.
+    # A plan's scratch memory is aligned to 64 bytes.
     room = empty(device, (candidate.workspace + 64,), "uint8")[64:]
     work = candidate.bind(given, made, room)
     return work, specs, made
 
 
 def computed(device: Device, asked: Request, inputs: Sequence[Any]) -> list[np.ndarray]:
-    """What the offer gives, in logical order."""
+    """Return what the candidate computes, in logical order."""
     work, specs, made = bound(device, asked, inputs)
     for array in made:
         array[...] = 77

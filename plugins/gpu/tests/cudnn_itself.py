@@ -1,6 +1,6 @@
-"""cuDNN itself makes plans for convolutions of the nets on an H200 that is only described, and says how
-many there are: ``python cudnn_itself.py STAND_IN``, where STAND_IN is a library that has the names of
-CUDA's driver and does nothing."""
+"""Have cuDNN itself make plans for convolutions of the nets on an H200 that is only described, and print
+their number: ``python cudnn_itself.py STAND_IN``. STAND_IN is a library that has the names of CUDA's
+driver and does nothing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ DEVICE = 38
 
 
 class Described(cudnn.Cudnn):
-    """cuDNN for a device that is described, and has no handle."""
+    """cuDNN for a device that is described, without a handle."""
 
     def __init__(self) -> None:
         driver = SimpleNamespace(later=lambda end, handle: end(handle))
@@ -63,12 +63,12 @@ class Described(cudnn.Cudnn):
         self.described.finalise()
 
     def of_device(self, made: cudnn.Descriptor, kind: int) -> cudnn.Descriptor:
-        """As descriptions are told."""
+        """Set the device by its description."""
         attribute = {cudnn.HEURISTICS: 204, cudnn.PLAN: 407}.get(kind)
         return made if attribute is None else made.set(attribute, "descriptor", self.described)
 
 
-# x, w, stride, pad: of AlexNet with its groups, GoogLeNet, ResNet-50, VGG-16 and LeNet.
+# x, w, stride, pad: from AlexNet with its groups, GoogLeNet, ResNet-50, VGG-16 and LeNet.
 SHAPES = [
     ((128, 3, 227, 227), (96, 3, 11, 11), 4, 0),
     ((128, 96, 27, 27), (256, 48, 5, 5), 1, 2),
@@ -84,7 +84,7 @@ SHAPES = [
 
 
 def main() -> None:
-    """Print, line by line, a convolution's number of plans, and of those with bias and ReLU."""
+    """Print, line by line, the number of a convolution's plans, and of those with bias and ReLU."""
     opened = Described()
     for x, w, stride, pad in SHAPES:
         rows = [(n + 2 * pad - k) // stride + 1 for n, k in zip(x[2:], w[2:], strict=True)]

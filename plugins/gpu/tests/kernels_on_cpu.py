@@ -1,4 +1,5 @@
-"""Kernels of the gpu plugin on the emulated device beside the reference's, on one request."""
+"""Kernels of the gpu plugin on the emulated device, compared with the reference's on the same
+request."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from demitasse_gpu.kernels.layouts import NHWC
 
 GPU = Place("device", space="gpu")
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12, "bf16": 2**-7}
-"""Of each number and of the largest: what rounding leaves. bfloat16 has 8 bits; its inputs are rounded
-before either computes."""
+"""Relative to each number and to the largest: what rounding explains. bfloat16 has 8 bits; its inputs
+are rounded before either computes."""
 
 _GUARD = 256
 _MARK = 0xA5
@@ -28,8 +29,8 @@ _MARK = 0xA5
 def request_of(
     name: str, inputs: Sequence[Any], attributes: dict[str, Any], dtype: str, order: tuple[int, ...] = ()
 ) -> Request:
-    """The request that a plan at a device makes. ``dtype`` is float32, float64 or bf16 (a precision);
-    images lie in ``order``."""
+    """Return the request that a plan makes on a device. ``dtype`` is float32, float64 or bf16 (a
+    precision); images have their dimensions in ``order``."""
     halved = dtype == "bf16"
     request = make_request(name, list(inputs), attributes, "float32" if halved else dtype)
     layout = Layout("NHWC", order) if order else PLAIN
@@ -40,7 +41,7 @@ def request_of(
 
 
 class Guarded:
-    """An array in device memory between bytes that must stay as they are."""
+    """An array in device memory between bytes that must not change."""
 
     def __init__(self, device: Device, spec: TensorSpec, values: Any = None) -> None:
         self._room = empty(device, (spec.nbytes + 2 * _GUARD,), "uint8")
@@ -53,13 +54,13 @@ class Guarded:
 
     @property
     def intact(self) -> bool:
-        """Whether nobody wrote beside the array."""
+        """Whether nothing outside the array was written."""
         host = np.asarray(self._room)
         return bool((host[:_GUARD] == _MARK).all() and (host[len(host) - _GUARD :] == _MARK).all())
 
 
 def bound(device: Device, candidate: Candidate, inputs: Sequence[Any]) -> tuple[list[Any], Any]:
-    """A device's arrays with a candidate's inputs as they are, and its scratch memory."""
+    """Return device arrays with a candidate's inputs in its layouts, and its scratch memory."""
     arrays = []
     for x in inputs:
         arrays.append(empty(device, x.shape, x.dtype))
@@ -68,7 +69,7 @@ def bound(device: Device, candidate: Candidate, inputs: Sequence[Any]) -> tuple[
 
 
 def run(device: Device, candidate: Candidate, request: Request, inputs: Sequence[Any]) -> list[Any]:
-    """What a candidate leaves in the inputs and outputs, in logical order."""
+    """Return what a candidate leaves in the inputs and outputs, in logical order."""
     taken = candidate.input_layouts or (PLAIN,) * len(inputs)
     made = candidate.output_layouts or (PLAIN,) * len(request.outputs)
     specs = [
@@ -98,7 +99,7 @@ def run(device: Device, candidate: Candidate, request: Request, inputs: Sequence
 
 
 def rounded(candidate: Candidate, inputs: Sequence[Any]) -> list[Any]:
-    """Inputs as the candidate's layouts store them."""
+    """Return inputs as the candidate's layouts store them."""
     taken = candidate.input_layouts or (PLAIN,) * len(inputs)
     return [
         x if x is None or layout.stored != "bfloat16" else _as_stored(layout, x)
@@ -120,8 +121,8 @@ def check(
     within: float | None = None,
     without: Sequence[int] = (),
 ) -> None:
-    """All of our kernels leave what the reference's does, but for rounding, and write nowhere else.
-    ``without`` are the positions of outputs that nobody wants."""
+    """Check that all of our kernels leave what the reference's does, except for rounding, and write
+    nowhere else. ``without`` are the positions of unwanted outputs."""
     request = request_of(name, inputs, attributes, dtype, order)
     some = tuple(None if i in without else s for i, s in enumerate(request.outputs))
     request = replace(request, outputs=some)
@@ -148,7 +149,7 @@ ORDERS = ((), NHWC.order)
 
 
 def innermost(device: Device, values: np.ndarray) -> DeviceArray:
-    """Images or filters on a device in float32 with channels innermost."""
+    """Return images or filters on a device, in float32 with channels innermost."""
     lying = np.ascontiguousarray(values.transpose(0, 2, 3, 1)).astype(np.float32)
     made = empty(device, lying.shape, "float32")
     made[...] = lying

@@ -1,4 +1,4 @@
-"""NVIDIA's run-time compiler without a GPU: from its wheel (nvidia-cuda-nvrtc), or from a toolkit."""
+"""NVIDIA's run-time compiler, without a GPU: from its wheel (nvidia-cuda-nvrtc), or from a toolkit."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _VERSIONS = ("13", "12")
 
 
 class CompileError(Exception):
-    """A source that does not compile, with the compiler's words."""
+    """A source does not compile; has the compiler's message."""
 
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """NVRTC, None where there is none."""
+    """Return NVRTC, or None if it is not installed."""
     places = [
         path
         for folder in map(Path, sys.path)
         for path in sorted((folder / "nvidia").glob("*/lib/libnvrtc.so.*"))
     ]
     for name in (*map(str, places), *(f"libnvrtc.so.{version}" for version in _VERSIONS)):
-        # It opens its built-in functions by name, which finds them where they are loaded already.
+        # It opens its built-in functions by name, and finds them if they are loaded already.
         beside = sorted(Path(name).parent.glob("libnvrtc-builtins.so.*")) if "/" in name else []
         try:
             for builtins in beside:
@@ -38,8 +38,8 @@ def library() -> ctypes.CDLL | None:
 
 
 def compiled(source: str, name: str, options: Sequence[str]) -> bytes:
-    """The machine code (or, for a virtual architecture, the assembly text) of CUDA source text. Raises
-    CompileError; a warning counts as an error."""
+    """Return the machine code (or, for a virtual architecture, the assembly text) of CUDA source text.
+    Raises CompileError; a warning counts as an error."""
     nvrtc = library()
     assert nvrtc is not None
     program = ctypes.c_void_p()

@@ -1,4 +1,4 @@
-"""Operands and attributes of the core's operations that the gpu plugin serves."""
+"""Operands and attributes of those operations of the core that the gpu plugin serves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from demitasse_gpu.kernels import FACTORIES
 
 
 def _pooling_max_backward(v: Values) -> Case:
-    """Of maxima: our kernel looks for them in their windows."""
+    """Indices are those of maxima, because our kernel looks for them in their windows."""
     x, attributes = pooling(v)
     request = make_request("pooling_max", [x], attributes, v.dtype)
     (reference,) = hook("reference")(request)

@@ -1,4 +1,4 @@
-"""A stand-in for cuBLASLt that notes what it is given and multiplies, for tests."""
+"""A stand-in for cuBLASLt that records its arguments and multiplies, for tests."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ TYPES = {0: "float32", 1: "float64", 14: "uint16"}
 
 
 def widened(values: np.ndarray) -> np.ndarray:
-    """Numbers that are bfloat16 in memory; others as they are."""
+    """Return numbers that are bfloat16 in memory as float32; others unchanged."""
     return BFLOAT16.unpack(values, values.shape) if values.dtype == np.uint16 else values
 
 
 class StandInBlas:
-    """A library whose functions note what they are given and multiply as cublasLt.h says."""
+    """A library whose functions record their arguments and multiply as cublasLt.h says."""
 
     def __init__(self, failing: dict[str, int] | None = None) -> None:
         self.failing, self.made, self.products = failing or {}, dict[int, dict[str, Any]](), 0
         self._numbers = itertools.count(1)
         self.aligned: list[list[int]] = []
-        self.plain = False  # whether it has no epilogues
+        self.plain = False  # whether it lacks epilogues
 
     def __getattr__(self, name: str) -> Any:
         if name in self.failing:

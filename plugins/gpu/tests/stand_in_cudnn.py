@@ -1,5 +1,5 @@
-"""A stand-in for cuDNN's library: it notes descriptors as cudnn_graph.h numbers them, and executes what
-plans describe, in float64 with NumPy."""
+"""A stand-in for cuDNN's library. It records descriptors as cudnn_graph.h numbers them, and executes
+what plans describe, in float64 with NumPy."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ ENUMS = {
 }
 KINDS = dict(cudnn.KINDS.values()) | ENUMS
 ALIGNMENTS = {1001: cudnn.ALIGNMENT, 1003: 256}
-"""What tensors' addresses are declared to be multiples of, and those of scratch memory ought to be."""
+"""The declared alignment of tensors' addresses, and the alignment that scratch memory ought to have."""
 
 
 class StandIn:
-    """``notes`` are what its engines say of their numbers, one list for each that it proposes; ``fuses``
-    whether it computes more than one operation at once; ``executed`` the kinds of what was executed, and
-    ``ran`` the plans; ``ended`` are the descriptors that were destroyed."""
+    """``notes``: what its engines say about their numerics, one list for each that it proposes.
+    ``fuses``: whether it computes several operations at once. ``executed``: the kinds of the operations
+    that were executed. ``ran``: the plans that were. ``ended``: the descriptors that were destroyed."""
 
     def __init__(
         self, notes: Sequence[Sequence[int]] = ((),), fuses: bool = True, version: int = 92801
@@ -169,8 +169,8 @@ class StandIn:
 
 
 def windows(x: np.ndarray, taps: Sequence[int], y: Sequence[int], geometry: Any) -> np.ndarray:
-    """x as (samples, channels, rows and columns of y, rows and columns of the filter): a view of x that
-    was padded, so that what is added to it is added to that."""
+    """Return x as (samples, channels, rows and columns of y, rows and columns of the filter): a view of
+    the padded x, so that what is added to the view is added to x."""
     (stride, _, dilation) = geometry
     n, c, h, w = x.strides
     strides = (n, c, h * stride[0], w * stride[1], h * dilation[0], w * dilation[1])

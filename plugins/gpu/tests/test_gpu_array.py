@@ -273,12 +273,12 @@ def test_a_loss_that_is_not_finite_makes_the_rate_negative(
     for _ in range(3):
         rate[0] = 0.1
         guard.work()
-        np.testing.assert_equal(guard.read(), loss + 1.5)  # also where that is no number
+        np.testing.assert_equal(guard.read(), loss + 1.5)  # also if that is NaN
         assert rate[0] == (0.1 if np.isfinite(loss) else -1)
 
 
 def test_a_block_may_be_forgotten_while_its_pool_is_asked(device: Device) -> None:
-    """A collector runs at any moment: here while the pool looks through what is free."""
+    """The garbage collector runs at any moment: here while the pool searches its free blocks."""
     pool = Pool(device.driver, device.stream)
     blocks = [pool.take(1000) for _ in range(6)]
 
@@ -295,7 +295,7 @@ def test_a_block_may_be_forgotten_while_its_pool_is_asked(device: Device) -> Non
 
 
 def test_who_forgets_memory_waits_for_nobody(device: Device) -> None:
-    """It may be CUDA's own thread, which calls back, while another one waits for it."""
+    """It may be dropped in CUDA's own thread, in a callback, while another thread waits for that."""
     pool, pinned_pool, done = device.pool, device.pinned, threading.Event()
     blocks: list[object] = [pool.take(1000), pinned_pool.take(1000)]
 

@@ -1,4 +1,4 @@
-"""The script for a machine with a GPU runs its parts, on a stand-in here, and keeps what it has."""
+"""The script for a machine with a GPU runs its parts, here on a stand-in, and keeps its results."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_part_that_there_is_not_is_named_with_those_there_are(tmp_path: Path) 
 def test_a_run_that_is_asked_to_end_leaves_what_it_has_and_nobody_at_the_device(
     part: str, waits: str, tmp_path: Path
 ) -> None:
-    """Whichever of its threads hears of it: another than the first where two signals come at once."""
+    """Any of its threads may get the signal: not the first one if two signals come at once."""
     target = tmp_path / "check.json"
     command = [sys.executable, str(ROOT / "tools" / "gpu_check"), "--stand-in", "--json", str(target)]
     with subprocess.Popen([*command, "--parts", f"{part},{waits}"], stdout=subprocess.PIPE) as run:
@@ -80,7 +80,7 @@ def test_kernels_are_skipped_where_nothing_compares_them(monkeypatch: pytest.Mon
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The script as a module."""
+    """Return the script as a module."""
     for folder in ("tools", "tools/gpu_check"):
         monkeypatch.syspath_prepend(str(ROOT / folder))
     place = ROOT / "tools" / "gpu_check" / "__main__.py"
@@ -94,7 +94,8 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_what_is_warned_of_is_kept_and_no_part_with_it_is_said_to_have_passed(
     script: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As a kernel that a library took the place of: nothing else shows that it is wrong."""
+    """A warning may be all that shows that a kernel is wrong: if a library has replaced it, for
+    example."""
     import isolated
     import parts
 
@@ -103,7 +104,7 @@ def test_what_is_warned_of_is_kept_and_no_part_with_it_is_said_to_have_passed(
         logging.getLogger("demitasse.gpu").warning("our kernel %r is wrong", "tiles")
 
     monkeypatch.setitem(parts.RUN, "engine", warns)
-    monkeypatch.setattr(script.faulthandler, "register", lambda number: None)  # it wants a real stderr
+    monkeypatch.setattr(script.faulthandler, "register", lambda number: None)  # it needs a real stderr
     monkeypatch.setattr(sys, "argv", ["gpu_check", "--part", "engine"])
     assert script.main() == 0
     found: dict[str, Any] = {}
@@ -157,7 +158,7 @@ def test_parts_that_measure_leave_those_behind_them_what_they_need(
 
 
 def parts_of(run: int) -> list[int]:
-    """The processes that a run has started for its parts."""
+    """Return the processes that a run has started for its parts."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended meanwhile

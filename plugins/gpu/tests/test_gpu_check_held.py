@@ -44,7 +44,7 @@ def program(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """Where nets wait; once it is gone, none of them does."""
+    """The folder in which nets wait. Once it is gone, none of them waits any more."""
     made = tmp_path / "held"
     made.mkdir()
     yield made

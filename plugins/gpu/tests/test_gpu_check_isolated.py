@@ -1,4 +1,4 @@
-"""A part of the GPU check may fail, die or hang: what it said is kept, with where it was."""
+"""A part of the GPU check may fail, die or hang: its output is kept, and where it was."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_part_that_hangs_is_cut_off_when_its_time_is_over() -> None:
 
 
 def test_a_part_that_hangs_is_ended_with_what_it_started() -> None:
-    """Which holds its output open, and would hold up who waits for the end of that."""
+    """What it started holds its output open, and would delay whoever waits for the end of that."""
     table = found(
         "stuck = 'import threading; threading.Event().wait()'\n"
         "process = subprocess.Popen([sys.executable, '-c', stuck])\n"

@@ -1,4 +1,4 @@
-"""The plugin on a stand-in for a GPU, held to what its roles promise by the kit that strangers use."""
+"""The plugin on a stand-in for a GPU keeps the promises of its roles, by the public conformance kit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from demitasse_conformance.roles import HELD
 
 
 def held(role: str, driver: Any, *precisions: str) -> dict[str, str]:
-    """What is told of each subject of a role that is not as promised, and in the end of all."""
+    """Return what is reported about each subject of a role that breaks a promise, and the summary."""
     plugins = ("gpu", "caffe", "datasets", "training", "reference")
     asked = Inquiry("gpu", plugins, options={"driver": driver}, precisions=precisions)
     outcomes = list(HELD[role](asked))
@@ -26,7 +26,7 @@ def held(role: str, driver: Any, *precisions: str) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["f32", "tf32", "bf16", "f64"])
 def test_every_kernel_in_a_precision(precision: str) -> None:
-    """Other tests try each of them on shapes of its own; here all are asked for as plans do, between
+    """Other tests try each kernel on shapes of its own. Here all are requested as by plans, between
     guards, twice, in place and in parts."""
     told = held("kernels", EmulatedDriver, precision)
     served, asked = (int(word) for word in told["in all"].split() if word.isdigit())

@@ -1,4 +1,4 @@
-"""Ways to compute a convolution: those that are tried, kept for later processes, and forgotten."""
+"""Ways to compute a convolution: which are tried, kept for later processes, and forgotten."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def check_every_way(
     tried: int,
     patch: pytest.MonkeyPatch,
 ) -> list[Device]:
-    """Each of the ways to convolve, and to make the filters' gradient, gives NumPy's numbers: ``tried``
-    plans, and of the former as many with bias and ReLU. ``shapes`` are those of x, w and b; gives the
-    devices that computed."""
+    """Check that each way to convolve, and each to make the filters' gradient, gives NumPy's numbers:
+    ``tried`` plans, and for the former as many with bias and ReLU. ``shapes`` are those of x, w and b.
+    Return the devices that computed."""
     random, within, devices = np.random.default_rng(5), TOLERANCE[precision], list[Device]()
     x, w, b = (random.normal(size=shape).astype(np.float32) for shape in shapes)
     y = convolved(x.astype(np.float64), w.astype(np.float64), *geometry(told))
@@ -146,7 +146,7 @@ def test_squares_of_points_are_not_tried_where_they_are_no_channels(
 
 
 def test_descriptors_are_ended_by_who_waits_and_not_where_they_are_forgotten() -> None:
-    """That may be a thread of CUDA's, or one that captures works."""
+    """They may be dropped in a thread of CUDA's, or in one that captures works."""
     library = StandIn([[], [], []])
     device, (x, w, _) = device_with(library), operands(1)
     asked = request("convolution", [x, w, None], GEOMETRIES["plain"], "tf32")
@@ -161,7 +161,7 @@ def test_descriptors_are_ended_by_who_waits_and_not_where_they_are_forgotten() -
 
 
 def test_plans_that_were_only_tried_are_forgotten() -> None:
-    """Each has code on the device; nets of many sizes have many."""
+    """Each has code on the device, and nets with many sizes have many plans."""
     library = StandIn([[], [], []])
     device, (x, w, _) = device_with(library), operands(1)
     known = device.opened["cudnn"].known
@@ -189,7 +189,7 @@ def test_a_convolution_that_was_measured_is_not_measured_again() -> None:
 
 
 def test_images_of_many_sizes_are_measured_for_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was quickest for one serves others that are nearly as large; batches are measured always."""
+    """The fastest way for one size serves others of similar size. Batches are always measured."""
     measured = list[int]()
 
     def choose(device: Device, found: Sequence[Any]) -> int:
@@ -283,7 +283,7 @@ def test_the_way_that_an_earlier_process_found_is_made_alone(
 def test_filters_that_are_points_are_tried_as_products(
     precision: str, plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By cuBLASLt; where it has no epilogues, only what needs none."""
+    """By cuBLASLt; if it has no epilogues, only the products that need none."""
     random, within, told = np.random.default_rng(6), TOLERANCE[precision], GEOMETRIES["plain"]
     x, w, b = (
         random.normal(size=shape).astype(np.float32) for shape in ((3, 16, 7, 5), (8, 16, 1, 1), (8,))

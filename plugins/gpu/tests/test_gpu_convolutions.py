@@ -1,4 +1,4 @@
-"""Convolutions by cuDNN: their numbers, layouts and limits, and those that are left to others."""
+"""Convolutions by cuDNN: their numbers, layouts and limits, and what is left to others."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def test_engines_that_are_not_exact_or_not_always_the_same_are_left_out(
 @pytest.mark.parametrize("batch", [25, 30, 50, 64, 85, 86])
 @pytest.mark.parametrize("stored", ["float32", "bfloat16"])
 def test_what_follows_a_plans_scratch_memory_is_aligned(batch: int, stored: str) -> None:
-    """AlexNet's first convolution reads and writes an odd number of lines at some of these."""
+    """With some of these batches, AlexNet's first convolution reads and writes an odd number of
+    lines."""
     x, w, y = (batch, 3, 227, 227), (96, 3, 11, 11), (batch, 96, 55, 55)
     geometry = (4, 4), (0, 0), (1, 1)
     asked = Convolution(cudnn.BACKWARD_WEIGHTS, x, w, y, geometry, stored, False)

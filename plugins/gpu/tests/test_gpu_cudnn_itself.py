@@ -1,4 +1,4 @@
-"""cuDNN's own library takes the graphs that it is given, without a device."""
+"""cuDNN's own library accepts the graphs that it is given, without a device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ NAMES = (
     *("cuGetErrorString", "cuModuleGetFunction", "cuModuleLoadData", "cuModuleUnload"),
     *("cuTensorMapEncodeIm2col", "cuTensorMapEncodeTiled"),
 )
-"""What cuDNN 9.28 wants of CUDA's driver to be loaded; it looks for more, and goes on without."""
+"""The functions of CUDA's driver without which cuDNN 9.28 does not load; it looks for more, but works
+without them."""
 INSTALL = "pip install nvidia-cudnn-cu13 nvidia-cublas nvidia-cuda-nvrtc"
 
 

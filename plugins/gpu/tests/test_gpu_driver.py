@@ -1,4 +1,4 @@
-"""The driver of GPUs, over a stand-in for CuPy: what CUDA's errors become, and what is asked of it."""
+"""The driver of GPUs, on a stand-in for CuPy: what CUDA's errors become, and which calls are made."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOLD = {
 
 
 class CudaError(RuntimeError):
-    """As CuPy's: the run-time's number, and its name and words as the message."""
+    """As CuPy's: the run-time's number, with its name and text as the message."""
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(words)
@@ -37,13 +37,14 @@ class CudaError(RuntimeError):
 
 
 DRIVERS = ("moduleLoadData", "moduleGetFunction", "funcSetAttribute", "launchKernel")
-"""What CUDA's driver does, and not its run-time, which gives a thread the device's context."""
+"""Calls of CUDA's driver rather than of its run-time, which makes the device's context current in a
+thread."""
 
 
 class Runtime(SimpleNamespace):
-    """CuPy's run-time and driver: notes what it is asked, and fails where it is told to. As CUDA's, it
-    says of a new thread that it is at device 0, and refuses the driver's calls there, which has no
-    context before the run-time's first."""
+    """CuPy's run-time and driver: records the calls, and fails where it is told to. As in CUDA, a new
+    thread reports device 0, and has no context, so that calls of the driver fail, before the first call
+    of the run-time."""
 
     def __init__(self) -> None:
         constants = {"hostAllocPortable": 1, "streamNonBlocking": 1, "eventDefault": 0}
@@ -81,7 +82,7 @@ class Runtime(SimpleNamespace):
 
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runtime:
-    """A CuPy that is there, as far as the driver asks it."""
+    """An installed CuPy, as far as the driver uses it."""
     made = Runtime()
     modules = {
         name: ModuleType(name)
@@ -193,15 +194,15 @@ def test_out_of_memory_gives_kept_memory_back_first_then_says_what_is_free(runti
 
 
 class Trainer:
-    """What refers to itself, and to memory."""
+    """Refers to itself, and to memory."""
 
     def __init__(self, held: object) -> None:
         self.held, self.own = held, self
 
 
 def test_memory_of_what_was_dropped_is_found_before_any_is_missed(runtime: Runtime) -> None:
-    """What refers to itself goes with Python's next collection, which no lack of the device's memory
-    begins."""
+    """A reference cycle is freed by Python's next collection, which a lack of device memory does not
+    start."""
     pool, pinned = Pool(CupyDriver(0), 1), PinnedPool(CupyDriver(0))
     gc.collect()
     gc.disable()
@@ -220,7 +221,7 @@ def test_memory_of_what_was_dropped_is_found_before_any_is_missed(runtime: Runti
 
 
 def test_who_asks_a_device_chooses_it_first(runtime: Runtime) -> None:
-    """Each time: another library may have chosen another one in the thread meanwhile."""
+    """At every call: another library may have selected another device in the thread meanwhile."""
     runtime.answers["getDeviceCount"] = 0
     first, second = CupyDriver(0), CupyDriver(1)
     runtime.calls.clear()
@@ -238,7 +239,7 @@ def test_who_asks_a_device_chooses_it_first(runtime: Runtime) -> None:
 def test_a_new_thread_has_a_context_before_the_driver_is_called(
     runtime: Runtime, begins_with: str
 ) -> None:
-    """It says that it is at device 0 before it has one."""
+    """It reports device 0 before it has one."""
     driver = CupyDriver(0)
     cubin = SimpleNamespace(image=lambda *asked: b"machine code")
     driver._modules.clear()
@@ -267,7 +268,7 @@ def test_a_new_thread_has_a_context_before_the_driver_is_called(
 def test_devices_that_a_process_drives_reach_each_other_where_they_can(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others are left alone: a context on each would take memory of it."""
+    """Other devices are left alone: a context on each would take some of its memory."""
     monkeypatch.setattr(cupy_driver, "_DRIVEN", set())
     runtime.answers |= {"getDeviceCount": 8, "deviceCanAccessPeer": 1}
     CupyDriver(1)
@@ -346,8 +347,8 @@ def test_a_graph_is_made_of_what_was_captured_which_is_then_forgotten(runtime: R
 
 
 def test_what_is_forgotten_is_ended_by_a_thread_that_waits(runtime: Runtime) -> None:
-    """It may be forgotten in a thread of CUDA's that calls back, or while a graph is captured: there
-    neither may be asked to end anything."""
+    """It may be dropped in a thread of CUDA's that calls back, or while a graph is captured; neither may
+    destroy anything."""
     driver = CupyDriver(0)
     runtime.calls.clear()
     driver.end_event(7)
@@ -419,7 +420,7 @@ def test_a_kernel_is_compiled_once_for_its_device_and_kept_for_other_processes(
     assert [call[2] for call in runtime.calls if call[0] == "moduleGetFunction"] == ["f", "g"] * 2
     CupyDriver(0).function("source", "f", ("-DN=4",))
     assert len(nvrtc.compilations) == 2
-    nvrtc.version = 12, 8  # another node's, with an older driver, in the same home
+    nvrtc.version = 12, 8  # another node's, with an older driver and the same home
     CupyDriver(0).function("source", "f", ("-DN=4",))
     assert len(nvrtc.compilations) == 3
 
@@ -447,7 +448,7 @@ def test_a_device_that_the_compiler_does_not_know_is_told_with_what_to_install(
     runtime: Runtime, nvrtc: Nvrtc
 ) -> None:
     runtime.answers["getDeviceProperties"] = {**TOLD, "name": b"Tesla P100", "major": 6, "minor": 0}
-    nvrtc.log = "nvrtc: error: invalid value for --gpu-architecture (-arch)\n"  # in NVRTC 13.5's words
+    nvrtc.log = "nvrtc: error: invalid value for --gpu-architecture (-arch)\n"  # NVRTC 13.5's message
     with pytest.raises(PlanError, match=r"^gpu:0: compute capability 6\.0 is unknown") as raised:
         CupyDriver(0).function("source", "f")
     assert "demitasse-gpu[cuda12]" in str(raised.value)

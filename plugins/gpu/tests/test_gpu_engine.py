@@ -1,4 +1,4 @@
-"""The streams of a device do what an engine is asked for."""
+"""The streams of a device do what an engine promises."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_an_engine_over_a_driver_whose_streams_are_threads(
 
 
 class CallError(Exception):
-    """What a call raises."""
+    """Raised by a call."""
 
 
 def fail() -> None:
@@ -128,7 +128,7 @@ def test_a_long_run_keeps_one_event_to_tell_the_time_by(
 def test_an_event_is_recorded_while_the_default_stream_is_captured(
     devices: list[Device], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who copies beside a worker does not put anything into the graph that this one captures."""
+    """A thread that copies beside a worker puts nothing into the graph that the worker captures."""
     monkeypatch.setattr(engines, "ANCHOR_SECONDS", 0.0)
     device, engine = devices[0], DeviceEngine(devices[0])
     before = engine.stream("h2d").record()

@@ -1,4 +1,4 @@
-"""Kernels of our own are held against a library's when they first compute, and left out where they are
+"""Our own kernels are verified against a library's when they first compute, and replaced if they are
 wrong."""
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ GEOMETRY = [(1, 1)] * 3
 
 @pytest.fixture(autouse=True)
 def tiles_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels of our own are the quickest."""
+    """Make our own kernels the fastest."""
     monkeypatch.setattr(convolutions, "quickest", lambda device, ways: 0)
 
 
 def asked(name: str, precision: str) -> tuple[Any, list[Any], np.ndarray]:
-    """A request, its inputs, and what it is to compute, in float64."""
+    """Return a request, its inputs, and the expected result in float64."""
     random = np.random.default_rng(1)
     x, w = (random.normal(size=s).astype(np.float32) for s in ((2, 8, 9, 9), (8, 8, 3, 3)))
     dy = random.normal(size=x.shape).astype(np.float32)
@@ -49,7 +49,7 @@ def asked(name: str, precision: str) -> tuple[Any, list[Any], np.ndarray]:
 
 
 class Step:
-    """A convolution on a device, that can be called again. ``inputs`` are in place of its own."""
+    """A convolution on a device, which can be called again. ``inputs`` replace its own."""
 
     def __init__(self, device: Device, name: str, precision: str) -> None:
         self.device = device
@@ -57,7 +57,7 @@ class Step:
         self.work, self.specs, self.made = bound(device, self.request, inputs)
 
     def __call__(self) -> float:
-        """How far what it makes is from what it is to make, of the largest."""
+        """Return how far the result is from the expected one, relative to the largest number."""
         self.work()
         spec = self.specs[0]
         found = spec.layout.unpack(np.asarray(self.made[0]), spec.shape)
@@ -65,7 +65,7 @@ class Step:
 
     @property
     def way(self) -> str:
-        """What is chosen for it from now on."""
+        """The way chosen from now on."""
         return str(self.device.opened["cudnn"].chosen.get(convolutions.described(self.request)))
 
 
@@ -75,7 +75,7 @@ NEAR = {"f32": 1e-5, "tf32": 2e-3}
 
 @pytest.fixture
 def spoilt(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Tiles make numbers that are a tenth too large; the names of those that were called."""
+    """Make tiles' results a tenth too large. Returns the names of those that were called."""
     honest, called = implicit_gemm.ways, list[str]()
 
     def ways(device: Device, asked: Any, given: Any, made: int, *rest: Any) -> Iterator[tuple[str, Any]]:
@@ -116,7 +116,7 @@ def test_what_agrees_is_called_alone_from_then_on(
 def test_what_does_not_is_left_out_and_told(
     name: str, precision: str, spoilt: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also by those that were bound before it was known, and by all that come after."""
+    """Also by works that were bound before it was known, and by all later ones."""
     device = device_with(StandIn())
     first, second = (Step(device, name, precision) for _ in range(2))
     assert first() < NEAR[precision], "its first results are the library's, too"
@@ -139,7 +139,7 @@ def test_what_does_not_is_left_out_and_told(
 def test_what_leaves_a_part_as_it_was_is_left_out(
     name: str, precision: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What the library has made there a moment before is no result of ours."""
+    """What the library wrote there a moment before must not count as our result."""
     honest = implicit_gemm.ways
 
     def ways(device: Device, asked: Any, given: Any, made: int, *rest: Any) -> Iterator[tuple[str, Any]]:
@@ -165,8 +165,8 @@ def test_what_leaves_a_part_as_it_was_is_left_out(
 def test_a_sum_that_is_nearly_nothing_is_held_by_what_it_is_of(
     lost: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As a filter's gradient before a normalisation, whose gradients add up to nothing, where images
-    differ little from their mean: all of it may be rounding, in which two kernels need not agree."""
+    """Such as a filter's gradient before a normalisation, whose gradients add up to nothing, if images
+    differ little from their mean: all of it may be rounding, on which two kernels need not agree."""
     random = np.random.default_rng(4)
     x = (1 + 1e-3 * random.normal(size=(2, 8, 9, 9))).astype(np.float32)
     dy = random.normal(size=(2, 8, 9, 9))
@@ -201,8 +201,8 @@ def test_a_sum_that_is_nearly_nothing_is_held_by_what_it_is_of(
 
 
 def test_what_is_left_out_of_one_size_is_of_others_too(spoilt: list[str]) -> None:
-    """Of single images in many sizes some are measured, and what was quickest for them serves others,
-    which is held against nobody any more."""
+    """Some sizes of single images are measured, and the fastest way for them serves other sizes, for
+    which it is not verified again."""
     device = device_with(StandIn())
     random = np.random.default_rng(3)
     w = random.normal(size=(8, 8, 3, 3)).astype(np.float32)
@@ -330,7 +330,7 @@ def test_of_what_is_large_the_first_and_the_last_and_parts_between_are_compared(
 @pytest.mark.parametrize("precision", NEAR)
 @pytest.mark.parametrize("name", KINDS)
 def test_they_can_be_left_out(name: str, precision: str) -> None:
-    """Then exact float32 lies in planes, as the library's engines want it."""
+    """Then exact float32 uses planes, as the library's engines want."""
     request, given, expected = asked(name, precision)
     (candidate,) = convolutions.candidates(request, own=False)
     assert "CUDA" not in candidate.kernel

@@ -1,4 +1,4 @@
-"""Convolutions by kernels of our own: each way gives what NumPy computes in float64."""
+"""Convolutions by our own kernels: each way gives what NumPy computes in float64."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from demitasse_gpu.libraries import convolutions, cudnn, implicit_gemm, tiles, w
 from demitasse_gpu.libraries.convolutions import Convolution
 
 NEAR = {"f32": 5e-7, "f32 of scalars": 2e-6, "tf32": 1e-3}
-"""Of the largest number: sums are of some hundreds of products, of numbers that TF32 has 10 bits of."""
+"""Relative to the largest number. Sums have some hundreds of products of numbers, of which TF32 keeps 10
+bits."""
 KERNELS = {"f32": tiles.SPLIT_TILES, "f32 of scalars": tiles.TILES, "tf32": tiles.TF32_TILES}
-"""The sizes of tiles that are tried, by the precision; of scalars where tensor cores know no TF32."""
+"""The tile sizes that are tried, by precision; scalars are for devices whose tensor cores lack TF32."""
 FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "three by three": ((2, 8, 7, 6), (16, 8, 3, 3), {"pad": (1, 1)}),
     "points": ((2, 20, 5, 7), (24, 20, 1, 1), {}),
@@ -47,7 +48,7 @@ AS_SCALARS = (
     "dilated",
     "more points than a tile has",
 )
-"""The forms that are also looked at by the kernels that only older devices run."""
+"""The forms that are also tested with the kernels that only older devices use."""
 BOTH = [
     (kernels, form)
     for kernels in KERNELS
@@ -57,8 +58,9 @@ BOTH = [
 
 
 def of_every_form(turn: int) -> pytest.MarkDecorator:
-    """In the fast tests each pass has all forms by the first kernels, and of those by the others each
-    third, which are other ones in each pass; the slow tests have the rest."""
+    """Parametrize a test. In the fast tests each pass has all forms with the first kernels, and with
+    each of the others a third of their forms, different ones in each pass. The slow tests have the
+    rest."""
     combined = [
         pytest.param(*each, marks=() if each[0] == "f32" or number % 3 == turn else pytest.mark.slow)
         for number, each in enumerate(BOTH)
@@ -72,13 +74,13 @@ def told_of(form: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def without_winograd(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose rounding is another, and which has tests of its own."""
+    """Leave Winograd's algorithm out: it rounds differently, and has tests of its own."""
     monkeypatch.setattr(winograd, "serves", lambda asked: False)
 
 
 @pytest.fixture(params=KERNELS)
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Which kernels are looked at, on a device that has them."""
+    """The kernels under test, on a device that has them."""
     if request.param == "f32 of scalars":
         monkeypatch.setattr(tiles, "AMPERE", (10, 0))
     return request.param
@@ -90,8 +92,8 @@ def check_all(
     patch: pytest.MonkeyPatch,
     near: float,
 ) -> tuple[int, Counter[str]]:
-    """Every way gives what is expected, each on a device that has measured nothing yet; how many there
-    are, and the kernels that they launch."""
+    """Check that every way gives what is expected, each on a device that has measured nothing yet.
+    Return the number of ways, and the kernels that they launch."""
     number, count, launches = 0, 1, Counter[str]()
     while number < count:
         device = device_with(StandIn())
@@ -187,7 +189,7 @@ def test_gradient_of_filters(form: Any, kernels: str, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_sums_in_parts(stride: int, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where few blocks make all there is, several make each sum."""
+    """If few blocks make the whole result, several share each sum."""
     told = told_of({"stride": (stride, stride), "pad": (1, 1)})
     x, w, b = drawn((2, 64, 4, 4), (64, 64, 3, 3), (64,))
     y = convolved(x.astype(np.float64), w.astype(np.float64), *geometry(told))
@@ -207,7 +209,7 @@ def test_sums_in_parts(stride: int, kernels: str, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
 def test_split_numbers_of_any_size(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is left out does not depend on how large numbers are, of the sum's own terms."""
+    """What is omitted depends on the relative size of a sum's terms, not on how large they are."""
     x, w = drawn((1, 64, 6, 6), (8, 64, 3, 3))
     x, w = x * np.float32(scale), w * np.float32(1 / scale)
     x[:, ::2] *= np.float32(1e-4)
@@ -219,7 +221,7 @@ def test_split_numbers_of_any_size(scale: float, monkeypatch: pytest.MonkeyPatch
 
 
 def test_numbers_that_are_none_stay_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not finite makes what depends on it no number, and nothing else."""
+    """A number that is not finite makes everything that depends on it NaN, and nothing else."""
     x, w = drawn((1, 8, 5, 5), (8, 8, 3, 3))
     x[0, 3, 0, 0], x[0, 5, 4, 4] = np.nan, np.inf
     x.view(np.uint32)[0, 2, 0, 4] = 0x7FFFFFFF  # what a GPU's own instructions give
@@ -281,7 +283,7 @@ def test_which_are_served(x: Any, w: Any, told: dict[str, Any], kinds: set[int])
 
 @st.composite
 def convolutions_drawn(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], tuple[Any, ...]]:
-    """Extents of images and filters, and stride, pad and dilation."""
+    """Draw the extents of images and filters, and stride, pad and dilation."""
     groups, channels = draw(st.integers(1, 2)), 4 * draw(st.integers(1, 5))
     outputs = 8 * groups * draw(st.sampled_from([1, 2, 9]))
     kernel = draw(st.integers(1, 4)), draw(st.integers(1, 4))
@@ -297,7 +299,8 @@ def convolutions_drawn(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...
 @settings(max_examples=examples(24), deadline=None, suppress_health_check=list(HealthCheck))
 @given(drawn_form=convolutions_drawn(), kind=st.sampled_from([10, 11, 12]), data=st.data())
 def test_any_convolution(drawn_form: Any, kind: int, data: st.DataObject) -> None:
-    """One way of each precision, beside NumPy in float64; nothing behind what it makes is written."""
+    """One way of each precision, compared with NumPy in float64. Nothing behind the result is
+    written."""
     of_x, of_w, geometry = drawn_form
     x, w = (each.astype(np.float64) for each in drawn(of_x, of_w))
     y = convolved(x, w, *geometry)
@@ -322,7 +325,7 @@ def test_any_convolution(drawn_form: Any, kind: int, data: st.DataObject) -> Non
         found = np.asarray(made)
         target = expected.transpose(0, 2, 3, 1).reshape(-1)
         far = np.abs(found[:-64] - target).max()
-        within = 2 * NEAR[precision]  # few terms do not make up for each other
+        within = 2 * NEAR[precision]  # errors of few terms do not average out
         assert far <= within * max(1.0, np.abs(target).max()), name
         assert (found[-64:] == 77).all(), name
 

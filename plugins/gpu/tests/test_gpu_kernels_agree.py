@@ -1,4 +1,4 @@
-"""Our CUDA kernels, run on the processor, give what the reference's give: on random requests for every
+"""Our CUDA kernels, run on the processor, give the reference's results: on random requests for every
 operation that they serve, in every element type and in both orders of images."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Every CUDA kernel of our own compiles without a GPU: by NVRTC where its wheel is, else by a toolkit's
-nvcc."""
+"""Every CUDA kernel of ours compiles without a GPU: with NVRTC if its wheel is installed, otherwise with
+a toolkit's nvcc."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ FORMS: dict[str, list[Source]] = {
     ],
     "softmax.cu": [Source("softmax.cu", "float32", "bfloat16", (("LABEL", "int32"),))],
 }
-"""Element types that kernels are compiled for where those are not the usual ones."""
+"""The element types that kernels are compiled for, if not the usual ones."""
 
 
 EPILOGUES = [("bf16", "float"), ("double", "double")]
-"""What the libraries' kernels are compiled for."""
+"""The types that the libraries' kernels are compiled for."""
 
 TARGETS = ("compute_90", "compute_80")
-"""For Hopper and for Ampere, what a driver makes machine code of."""
+"""Virtual architectures for Hopper and Ampere, from which a driver makes machine code."""
 OTHERS = {SCALAR.file: "compute_75", **dict.fromkeys((SPLIT.file, CUT.file, "elementwise.cu"), "sm_90")}
-"""What newer devices do not run; and machine code where the text has assembler in it, or takes most of a
-device's shared memory."""
+"""Sources that newer devices do not use; and real architectures for sources that contain assembler, or
+use most of a device's shared memory."""
 
 _SUPPRESSED = "-diag-suppress=177"  # functions of a header that a source does not use
 
 
 def forms(path: Path) -> list[tuple[str, ...]]:
-    """Options that a source is compiled with, by what it is compiled for."""
+    """Return the option lists that a source is compiled with."""
     if path.parent.name == "libraries":
         return [(f"-I{CUDA}", f"-DELEMENT={element}", f"-DSUM={total}") for element, total in EPILOGUES]
     if path.parent.name != "cuda":
@@ -68,7 +68,8 @@ def forms(path: Path) -> list[tuple[str, ...]]:
 
 
 def compile_source(path: Path, options: Sequence[str], folder: Path) -> int:
-    """The bytes of machine code that come of it. Raises nvrtc.CompileError where it does not compile."""
+    """Return the size of the compiled code in bytes. Raises nvrtc.CompileError if it does not
+    compile."""
     if nvrtc.library() is not None:
         return len(nvrtc.compiled(path.read_text("utf-8"), path.name, options))
     told = ["-cubin" if "sm_" in options[0] else "-ptx", "-Werror=all-warnings", *options]
@@ -89,8 +90,8 @@ def compile_source(path: Path, options: Sequence[str], folder: Path) -> int:
 )
 @pytest.mark.parametrize("path", SOURCES, ids=str)
 def test_kernels_compile(path: Path, more: tuple[str, ...], tmp_path: Path) -> None:
-    """All that is wrong in a text, assembler in it too, and shared memory that no device has, is told
-    without optimising it, which takes most of the time: the slow tests do that, too."""
+    """Without optimising, which takes most of the time, all errors in a text are found, also in
+    assembler and in the use of shared memory. The slow tests optimise too."""
     for number, form in enumerate(forms(path)):
         target = OTHERS.get(path.name, TARGETS[number % 2])
         options = [f"--gpu-architecture={target}", "--std=c++17", _SUPPRESSED, *form, *more]

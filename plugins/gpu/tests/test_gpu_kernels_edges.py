@@ -1,5 +1,5 @@
-"""Our CUDA kernels where shapes are large, outputs are absent, memory is shared, or values are no
-numbers; and changes of layout."""
+"""Our CUDA kernels with large shapes, absent outputs, shared memory, and values that are not finite; and
+changes of layout."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ SUMS = [name for name in FUSED if "norm" in name] + ["sum_relu_backward"]
 
 
 def test_every_word_of_the_core_is_served_and_the_fused_ones() -> None:
-    """Of these, all that are a word and a ReLU behind it, sums behind normalisations, and a ReLU's
-    gradient behind sums; sums behind convolutions a plan is given apart."""
+    """The fused ones are a word with a ReLU behind it, sums behind normalisations, and a ReLU's gradient
+    behind sums. A plan gets sums behind convolutions as separate operations."""
     words = {word.name for word in VOCABULARY.values() if not word.view}
     rectified = {name for name, parts in FUSED.items() if parts[1:] == ("relu",)}
     assert rectified == {"convolution_relu", "inner_product_relu", "scale_relu", "sum_relu"}
@@ -145,14 +145,14 @@ def test_large_ones_agree_with_reference(device: Device, name: str, order: tuple
 def test_products_of_more_columns_than_a_grid_has_blocks_for_agree_too(
     device: Device, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four million, as of an inner product over a whole photograph; here 64."""
+    """In reality four million, as for an inner product over a whole photograph; here 64."""
     monkeypatch.setattr("demitasse_gpu.kernels.products._MOST_BLOCKS", 1)
     inputs, attributes = LARGE[name]
     check(device, name, inputs, attributes, "float32", within=1e-4)
 
 
 def test_sums_are_the_same_bits_on_devices_of_any_size() -> None:
-    """Not the number of multiprocessors but the shapes decide in which order numbers are added."""
+    """The order of additions depends on the shapes, not on the number of multiprocessors."""
     devices = [Device(EmulatedDriver(multiprocessors=count)) for count in (1, 132)]
     for name, order in itertools.product(sorted(LARGE), ORDERS):
         inputs, attributes = LARGE[name]
@@ -189,7 +189,7 @@ ABSENT = [
 
 
 class Fixed(Values):
-    """Sizes of moderate numbers without hypothesis."""
+    """Extents and moderate numbers without hypothesis."""
 
     def __init__(self) -> None:
         self.dtype, self.random = "float32", np.random.default_rng(4)
@@ -211,7 +211,7 @@ def test_outputs_that_nobody_wants_are_left_out(
 
 
 def test_results_may_take_the_memory_of_what_they_are_made_of(device: Device) -> None:
-    """Wherever an operation allows it and the kernel does not say otherwise."""
+    """Wherever an operation allows it and the kernel does not exclude it."""
     tried = 0
     for name, case in {**SERVED, **CASES}.items():
         operation = WORDS[name]
@@ -237,7 +237,7 @@ def test_results_may_take_the_memory_of_what_they_are_made_of(device: Device) ->
 def in_place(
     device: Device, candidate: Any, request: Request, inputs: list[Any], at: int, to: int
 ) -> Any:
-    """An output that lies where input number ``at`` does."""
+    """Return an output in the memory of input number ``at``."""
 
     def bind(given: Any, made: Any, workspace: Any) -> Any:
         return candidate.bind(
@@ -266,7 +266,7 @@ def test_what_is_not_a_number_stays_so(device: Device) -> None:
 
 
 def test_a_label_that_is_no_class_makes_the_loss_no_number_and_is_named(device: Device) -> None:
-    """In a step nobody looks; who seeks the error calls the work alone."""
+    """A step does not check labels; the search for the error calls the work alone."""
     for name, wrong in itertools.product(("softmax_loss", "hinge_loss"), (7, -1, 0.5, np.nan)):
         attributes = {"ignore_label": None} if name == "softmax_loss" else {"norm": "L1"}
         inputs = [real(3, 5), np.array([1, wrong, 2], np.float32)]
@@ -355,7 +355,7 @@ def check_reorder(device: Device, x: Any, source: Layout, target: Layout) -> Non
 
 
 def test_memory_that_is_not_aligned_is_read_element_by_element(device: Device) -> None:
-    """A slice of flat memory begins anywhere."""
+    """A slice of flat memory may begin anywhere."""
     flat = Guarded(device, TensorSpec((203,), "float32"), values := real(203))
     out = Guarded(device, TensorSpec((203,), "float32"), real(203))
     request = request_of("relu", [values[1:202]], {"negative_slope": 0.0}, "float32")
@@ -380,7 +380,7 @@ def fused_case(name: str, terms: int, learned: bool, shape: tuple[int, ...]) -> 
 def test_sums_behind_normalisations_and_gradients_behind_sums(
     device: Device, name: str, shape: tuple[int, ...], order: tuple[int, ...], dtype: str
 ) -> None:
-    """As the reference computes one after the other, in float64."""
+    """As the reference computes them one after the other, in float64."""
     operation = word(name)
     attributes = dict(operation.attributes)
     for terms, learned in ((1, False), (2, True), (5, True)):

@@ -1,4 +1,5 @@
-"""The emulation that tests of kernels rest on: threads meet at barriers, wrong launches are found."""
+"""The emulation that the tests of kernels use: threads meet at barriers, and wrong launches are
+found."""
 
 from __future__ import annotations
 

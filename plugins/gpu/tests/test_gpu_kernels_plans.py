@@ -1,5 +1,5 @@
-"""The papers' nets on a GPU: all that their plans ask for is computed by our kernels, hardly a layout is
-changed, and a net of convolutions learns as on the processor."""
+"""The papers' nets on a GPU: our kernels compute everything that their plans ask for, layouts hardly
+change, and a convolutional net learns as on the processor."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def test_the_papers_nets_need_no_other_kernels(name: str, precision: str, tmp_pa
         plan = trainer_of(runtime, net, tmp_path, precision).net.plan
     words = Counter(entry.operation for entry in plan.entries)
     assert {entry.plugin for entry in plan.entries} == {"gpu"}
-    if name == "resnet50":  # sums are made in one pass with what is before and behind them
+    if name == "resnet50":  # sums are made in one pass with their neighbours
         assert words["batch_norm_sum_relu"] == 16
         assert words["sum_relu_backward"] == 15
         assert max(words[name] for name in ("sum", "sum_relu", "relu_backward")) <= 1
-    heads = words["softmax_loss"]  # each takes float32 and gives it
+    heads = words["softmax_loss"]  # each reads and writes float32
     assert words["reorder"] <= (0 if precision == "f32" else 1 + 2 * heads)
 
 

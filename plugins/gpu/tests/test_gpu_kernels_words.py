@@ -1,5 +1,5 @@
-"""Our CUDA kernels for the words that Caffe's layers add, and for solvers' updates, give what the
-reference's give."""
+"""Our CUDA kernels for the words that Caffe's layers add, and for solvers' updates, give the reference's
+results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ UPDATES: dict[str, dict[str, float]] = {
 
 
 def test_every_word_that_is_served_has_a_case() -> None:
-    """Those of the core stand in test_gpu_kernels_agree.py, or are fused, or the change of layouts."""
+    """Those of the core are in test_gpu_kernels_agree.py, or are fused, or change layouts."""
     fused = {f"{word.name}_{name}" for word in VOCABULARY.values() for name in word.fuses}
     assert set(FACTORIES) - set(VOCABULARY) - fused == {*CASES, *UPDATES} - {"momentum_update"}
 
@@ -64,7 +64,7 @@ def test_cuda_agrees_with_reference(device: Device, name: str, dtype: str, data:
 def test_updates_agree_with_reference(
     device: Device, name: str, dtype: str, data: st.DataObject
 ) -> None:
-    """Of few segments and of more than a launch is told of, and larger than a block's chunk."""
+    """With few segments, with more than one launch takes, and with some larger than a block's chunk."""
     sizes = data.draw(
         st.one_of(
             st.lists(st.integers(1, 40), min_size=1, max_size=4),

@@ -1,4 +1,4 @@
-"""Works in line become graphs that do the same."""
+"""Consecutive works become graphs that do the same."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from demitasse_gpu.launch import Call, Checked, Launch, Row, in_order
 
 
 class Counting(ThreadedDriver):
-    """Counts what it is told."""
+    """Counts the calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,8 +131,8 @@ def test_an_error_while_a_row_is_captured_ends_the_capture(device: Device) -> No
 
 
 def test_what_another_thread_enqueues_is_never_captured(device: Device) -> None:
-    """Two workers on one device run at the same time; each in its second call would be captured. A row
-    is done, or captured, before another thread's begins."""
+    """Two workers on one device run at the same time. Alone, each would be captured in its second call.
+    A row is executed, or captured, before another thread's begins."""
     totals, x = [empty(device, (5,), "float64") for _ in range(2)], empty(device, (5,), "float64")
     x[...] = 1
     together, inside = threading.Barrier(2), list[int]()
@@ -161,7 +161,7 @@ def test_what_another_thread_enqueues_is_never_captured(device: Device) -> None:
 
 
 def test_what_another_thread_does_by_itself_meanwhile_is_not_captured(device: Device) -> None:
-    """It builds a net: takes memory, gives it samples, launches a kernel, waits for what it reads."""
+    """It builds a net: takes memory, copies samples to it, launches a kernel, waits for results."""
     total, x = empty(device, (5,), "float64"), empty(device, (5,), "float64")
     x[...] = 1
     begun, seen = threading.Event(), dict[str, Any]()
@@ -244,7 +244,7 @@ def test_a_device_that_another_thread_has_left_is_captured_again(device: Device,
         end.set()
         thread.join()
         later = [threading.Thread(target=over.wait, args=(20,)) for _ in range(4)]
-        for other in later:  # one of which has the number that the first one had
+        for other in later:  # one of them has the number that the first one had
             other.start()
     else:
         elsewhere.clear()

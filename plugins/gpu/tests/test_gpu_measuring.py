@@ -1,4 +1,4 @@
-"""The quickest of several ways is found by the device's time, not by the host's."""
+"""The fastest of several ways is found by the device's time, not by the host's."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from demitasse_gpu.libraries import measuring
 from demitasse_gpu.libraries.measuring import MOST, ROUNDS, quickest
 
 ENQUEUE = 5e-6
-"""What the host takes for each call of the driver."""
+"""The host's seconds for each call of the driver."""
 
 
 class Clocked(EmulatedDriver):
-    """Host and device have clocks: what is enqueued begins when the device is done with what was before,
-    and not before it is enqueued. ``refused`` is where captures fail: at their ``begin``, at their
-    ``end``, or nowhere; ``replayed`` are the numbers of works in the graphs that were launched."""
+    """A driver with clocks for host and device: what is enqueued begins when the device has finished
+    everything before it, and not before it is enqueued. ``refused`` is where captures fail: at their
+    ``begin``, at their ``end``, or nowhere. ``replayed`` has the number of works in each graph that was
+    launched."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +39,7 @@ class Clocked(EmulatedDriver):
         self.enqueued = 0
 
     def work(self, stream: int, seconds: float, host: float = ENQUEUE) -> None:
-        """A kernel that takes so many seconds, and as many of the host to enqueue."""
+        """Enqueue a kernel that takes ``seconds``, and ``host`` seconds of the host."""
         self.host += host
         self.enqueued += 1
         self._do(stream, lambda: self._pass(seconds))
@@ -83,13 +84,13 @@ def device() -> Device:
 
 
 def clocked(device: Device) -> Any:
-    """The driver of a device."""
+    """Return the driver of a device."""
     return cast(InTurn, device.driver).driver
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(device: Device) -> Any:
-    """Whatever happens, graphs and events are destroyed, and nothing is being captured."""
+    """Whatever happens, graphs and events are destroyed, and no capture is left open."""
     yield
     driver, in_turn = clocked(device), cast(InTurn, device.driver)
     assert (driver._graphs, driver._captured) == ({}, {})
@@ -97,7 +98,7 @@ def nothing_is_left(device: Device) -> Any:
 
 
 def way(device: Device, *kernels: float, host: float = ENQUEUE) -> Callable[[int], None]:
-    """Kernels that take so many seconds each."""
+    """Return a way of kernels that take the given seconds."""
     driver = clocked(device)
 
     def run(stream: int) -> None:
@@ -108,7 +109,7 @@ def way(device: Device, *kernels: float, host: float = ENQUEUE) -> Callable[[int
 
 
 def failing(device: Device, error: Exception, captured_only: bool = False) -> Callable[[int], None]:
-    """A quick way that raises an error, or does so only while it is captured."""
+    """Return a fast way that raises an error, always or only while it is captured."""
     driver = clocked(device)
 
     def run(stream: int) -> None:
@@ -137,7 +138,8 @@ def test_short_calls_are_repeated_until_they_can_be_timed(
 
 
 def test_ways_are_forgotten_with_who_tried_them_one_that_failed_too(device: Device) -> None:
-    """They hold plans, which have code on the device: no collection of Python's is to be waited for."""
+    """They hold plans, which have code on the device, so this must not depend on a garbage
+    collection."""
     gc.collect()
     gc.disable()
     try:
@@ -223,7 +225,7 @@ def test_a_device_that_is_lost_is_said(device: Device) -> None:
 def test_many_launches_are_not_left_for_what_the_host_takes(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a graph 100 launches take what the device takes for them."""
+    """In a graph, 100 launches take only the device's time."""
     driver = clocked(device)
     monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=lambda: driver.host))
     assert quickest(device, [way(device, 0.4e-3), way(device, *[1e-6] * 100, host=20e-6)]) == 1

@@ -1,4 +1,4 @@
-"""The plugin is found, its manifest is true, and it says what it finds and what is missing."""
+"""The plugin is found, its manifest is true, and it reports what it finds and what is missing."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_memory_and_streams_of_a_space_are_of_one_device() -> None:
 
 
 def test_threads_that_ask_at_once_are_given_one_device() -> None:
-    """To import CuPy and to make a context takes long enough for all to come meanwhile."""
+    """Importing CuPy and making a context take long enough for all threads to arrive meanwhile."""
     made = list[int]()
 
     def slowly(number: int) -> EmulatedDriver:
@@ -166,11 +166,11 @@ def test_scratch_memory_of_convolutions_is_at_most_what_is_asked_for(
     assert rooms == [256 + size for size in (16 * 2**20, 100 * 2**20, 4 * x.nbytes)]
 
 
-# What the machine says.
+# What the machine reports.
 
 
 def listing(folder: Path, *names: str) -> Path:
-    """The files of a kernel's driver that found these GPUs."""
+    """Return the files of a kernel driver that found these GPUs."""
     for number, name in enumerate(names):
         place = folder / "gpus" / f"0000:{number:02x}:00.0"
         place.mkdir(parents=True)
@@ -188,7 +188,7 @@ def test_detection_shows_gpus_and_lets_nobody_work_in_them(tmp_path: Path) -> No
 
 
 class Library:
-    """CUDA's driver, or what it answers."""
+    """CUDA's driver, as far as its answers go."""
 
     def __init__(self, error: int = 0, *names: str) -> None:
         self.error, self.names = error, names
@@ -277,7 +277,7 @@ def test_doctor_says_when_the_system_has_gpus_that_cuda_does_not_see(
 
 @pytest.mark.parametrize(("capability", "words"), [(60, "6.0 is unknown"), (999, "99.9 is unknown")])
 def test_doctor_says_which_devices_no_kernel_can_be_compiled_for(capability: int, words: str) -> None:
-    """It is a problem where there is no other."""
+    """It is a problem if there is no other device."""
     two = replace(WORKING, devices=WORKING.devices * 2, capabilities=(capability, capability))
     for driver, level in ((replace(two, capabilities=(capability, 90)), "note"), (two, "problem")):
         found = [*diagnosis.findings(driver, "13", "", "14.2.0", [75, 80, 90])]

@@ -1,4 +1,4 @@
-"""What cuBLASLt is asked for: matrices by columns, transposes, epilogues. A stand-in does so."""
+"""The requests to cuBLASLt: column-major matrices, transposes, epilogues. A stand-in executes them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def computed(device: Device, asked: Request, inputs: Sequence[Any]) -> list[np.n
 
 
 def values(*extents: int) -> list[np.ndarray]:
-    """Two matrices of which the second has as many rows as the first has columns."""
+    """Return two matrices, of which the second has as many rows as the first has columns."""
     draw = np.random.default_rng(3).normal
     return [draw(size=pair).astype(np.float32) for pair in itertools.pairwise(extents)]
 
@@ -116,7 +116,7 @@ def test_a_product_is_measured_once(device: Device) -> None:
     asked = request("inner_product", [x, w, None], {})
     for _ in range(3):
         computed(device, asked, [x, w, None])
-    assert library.products == 3  # one algorithm alone is usable, which is not measured
+    assert library.products == 3  # only one algorithm is usable, and it is not measured
 
 
 @pytest.mark.parametrize("fails", [False, True])

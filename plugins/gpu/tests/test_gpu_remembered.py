@@ -1,4 +1,4 @@
-"""Which engines were the quickest is known to the next process, and nothing is lost where it is not."""
+"""The next process knows which engines were the fastest; if it cannot, nothing else is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole trainings on a stand-in for a GPU: the same CUDA sources, compiled for this processor."""
+"""Training whole nets on a stand-in for a GPU: the same CUDA sources, compiled for this processor."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def losses(trainer: Any, iterations: int) -> list[float]:
 
 @pytest.fixture(scope="module")
 def solver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example's, with small batches: one of 64 takes a stand-in four times as long."""
+    """The example's solver, with small batches: with 64, a stand-in takes four times as long."""
     folder, net = tmp_path_factory.mktemp("digits"), "digits_train_test.prototxt"
     text = (EXAMPLE.parent / net).read_text()
     for size, smaller in ((64, BATCH), (359, 4 * BATCH)):
@@ -65,14 +65,14 @@ def solver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reference(solver: Path) -> list[float]:
-    """Losses of the same training by the readable kernels."""
+    """Return the losses of the same training with the reference kernels."""
     with on_cpu("reference") as runtime:
         return losses(runtime.trainer(solver), 4)
 
 
 @pytest.fixture
 def gpu() -> Iterator[demitasse.Runtime]:
-    """A device whose streams are threads: who forgets to wait for it is found."""
+    """A device whose streams are threads, so that a missing wait is found."""
     with on_gpu(ThreadedDriver) as runtime:
         yield runtime
 
@@ -91,7 +91,8 @@ def test_losses_agree_with_the_reference_kernels(
 def test_images_of_their_own_sizes_are_learned_from_as_on_a_host(
     gpu: demitasse.Runtime, tmp_path: Path
 ) -> None:
-    """Each size has a plan, and on the device a graph; three of six images have one that came before."""
+    """Each size has a plan, and a graph on the device. Three of six images have a size that came
+    before."""
     random, lines = np.random.default_rng(3), []
     for number, size in enumerate([(9, 12), (14, 8), (9, 12), (11, 11), (14, 8), (9, 12)]):
         cv2.imwrite(str(tmp_path / f"{number}.png"), random.integers(0, 256, (*size, 3), np.uint8))
@@ -140,7 +141,7 @@ def test_without_graphs_a_step_gives_the_same_bits(solver: Path, gpu: demitasse.
 def test_copies_of_parameters_in_16_bits_are_made_first_by_one_launch_to_the_same_bits(
     solver: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is libraries that read such; here they are stood in for."""
+    """Libraries read such copies; here they are replaced by stand-ins."""
 
     def offers(request: Request, options: Any) -> list[Candidate]:
         if request.operation.family == "convolution":
@@ -148,7 +149,7 @@ def test_copies_of_parameters_in_16_bits_are_made_first_by_one_launch_to_the_sam
         return products.candidates(request) if request.operation.family == "inner product" else []
 
     monkeypatch.setattr(libraries, "library_candidates", offers)
-    for module in (convolutions, cublaslt):  # other ways round otherwise
+    for module in (convolutions, cublaslt):  # otherwise other ways may be chosen
         monkeypatch.setattr(module, "quickest", lambda device, ways: 0)
     found = []
     for most in (worker.TOGETHER, 0):
@@ -224,7 +225,7 @@ def test_half_precision_trains_close_to_single(
 def test_what_it_has_no_kernel_for_is_computed_by_the_hosts_on_copies(
     solver: Path, driver: Any, precision: str, reference: list[float], tmp_path: Path
 ) -> None:
-    """Axes are exchanged there and back between the layers of digits: two words of plugin onnx."""
+    """Axes are swapped and swapped back between the layers for digits: two words of plugin onnx."""
     text = (solver.parent / "digits_train_test.prototxt").read_text()
     before, after = text.split('layer {\n  name: "conv2"')
     for name, bottom in (("there", "pool1"), ("back", "there")):
@@ -283,8 +284,8 @@ SOLVERS = ["SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam"]
     ],
 )
 def test_a_loss_that_is_no_number_reaches_no_parameter(solver: Path, type_: str, graphs: bool) -> None:
-    """The first has both in the fast tests, of the others every other one has graphs; the slow tests are
-    the rest."""
+    """In the fast tests the first solver runs with and without graphs, and the others alternate; the
+    slow tests have the rest."""
     asked = {"type": type_, "momentum": 0.9 if type_ in ("SGD", "Nesterov", "AdaDelta", "Adam") else 0.0}
     asked |= {"rms_decay": 0.9} if type_ == "RMSProp" else {}
     with on_gpu(ThreadedDriver, graphs=graphs) as runtime:
@@ -338,7 +339,7 @@ class Read(ThreadedDriver):
 
 
 def normalised(folder: Path) -> Path:
-    """A solver of two convolutions that are normalised, the second of which does not learn."""
+    """Return a solver for two convolutions with normalisations, the second of which does not learn."""
     layers = [
         f"""
         layer {{ name: "conv{i}" type: "Convolution" bottom: "{below}" top: "conv{i}"
@@ -377,7 +378,8 @@ def test_running_statistics_are_kept_on_the_device_and_come_back(tmp_path: Path)
         made[0].told.clear()
         made[0].within.clear()
         losses(trainer, 1)
-        # Means, variances and what both are sums over; the filters between lie there, too, and stay.
+        # Means, variances and what both are divided by. The filters between them are there too, and
+        # stay.
         assert made[0].told == [] and made[0].within.count(3 * 64) == 2
         before = {name: [array.copy() for array in trainer.net.params[name]] for name in ("bn0", "bn1")}
         assert all(np.any(array) for arrays in before.values() for array in arrays)
@@ -389,8 +391,8 @@ def test_running_statistics_are_kept_on_the_device_and_come_back(tmp_path: Path)
 
 
 class Watched(ThreadedDriver):
-    """Keeps which copies to the device were asked for, and has who waits for the default stream wait
-    for as many batches as there are to be by then."""
+    """Records which copies to the device were requested. Whoever waits for the default stream also waits
+    for as many batches as there must be by then."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -410,7 +412,7 @@ class Watched(ThreadedDriver):
 
 
 IMAGES = BATCH * 8 * 8
-"""Bytes of the digits' images of one step, as they are in the source."""
+"""Bytes of one step's images of digits, as in the source."""
 
 
 def test_samples_of_the_next_step_come_beside_this_one(solver: Path, reference: list[float]) -> None:
@@ -424,7 +426,7 @@ def test_samples_of_the_next_step_come_beside_this_one(solver: Path, reference: 
         trainer = runtime.trainer(solver)
         found = losses(trainer, 2)
         (driver,), default = made, runtime.allocator("gpu:0").device.stream
-        for step in (3, 4):  # a graph is launched, and goes on once the next step's are there
+        for step in (3, 4):  # a graph is launched, and continues once the next step's are there
             driver.expected = step + 1
             found.append(trainer.step().loss)
             assert len(driver.batches) == step + 1
@@ -433,7 +435,7 @@ def test_samples_of_the_next_step_come_beside_this_one(solver: Path, reference: 
 
 
 class Failing:
-    """A stream that cannot be read some time."""
+    """A stream that at some point cannot be read."""
 
     def __init__(self, stream: Any, good: int) -> None:
         self.stream, self.good = stream, good

@@ -1,4 +1,4 @@
-"""Launches in a row that one launch does the work of: the same bits, with less of them read."""
+"""One launch that does the work of consecutive ones: it gives the same bits and reads less."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHAPE = (3, 8, 5, 4)
 def offered(
     name: str, inputs: list[np.ndarray], given: dict[str, Any], how: tuple[str, Any]
 ) -> Candidate:
-    """The offer for a word on images that lie in an order, in a precision."""
+    """Return the candidate for a word on images in an order, in a precision."""
     dtype, order = how
     operation, layout = word(name), Layout("NHWC", order) if order else PLAIN
     attributes = {**operation.attributes, **given}
@@ -49,8 +49,8 @@ def on_device(device: Device, values: np.ndarray, candidate: Candidate, place: i
 
 
 def room_in(device: Device, array: DeviceArray, nbytes: int) -> tuple[DeviceArray, DeviceArray]:
-    """An array again, and scratch memory that begins in its midst: a plan has both at one place where
-    the array is read for the last time before."""
+    """Return an array again, and scratch memory that begins in its middle. A plan places both there if
+    the array was last read before."""
     half = array.nbytes // 32 * 16
     memory = empty(device, (half + max(nbytes, array.nbytes),), "uint8")
     same = memory[: array.nbytes].view(array.dtype).reshape(array.shape)
@@ -66,9 +66,9 @@ def step(
     united: bool,
     shared: int | None = None,
 ) -> Any:
-    """What a residual block's backward pass begins with gives: the gradient at its ReLU, and that of its
-    last normalisation; and the kernels that were launched. Scratch memory may lie in one of the sum's
-    inputs."""
+    """Return what the beginning of a residual block's backward pass gives: the gradient at its ReLU, and
+    that of its last normalisation; and the kernels that were launched. Scratch memory may lie in one of
+    the sum's inputs."""
     real = "float64" if dtype == "float64" else "float32"
     random = np.random.default_rng(7)
     device = Device(EmulatedDriver(), graphs=False)
@@ -140,8 +140,8 @@ def rectified(
     summed: str = "made",
     shared: int | None = None,
 ) -> Any:
-    """A ReLU's gradient, and its channels' sums, as a convolution's bias has them; and the kernels.
-    Scratch memory may lie in the gradient before, or what the ReLU gave."""
+    """Return a ReLU's gradient, and its channels' sums, as for a convolution's bias; and the kernels.
+    Scratch memory may lie in the incoming gradient, or in the ReLU's output."""
     real = "float64" if dtype == "float64" else "float32"
     random = np.random.default_rng(8)
     device = Device(EmulatedDriver(), graphs=False)
@@ -200,7 +200,8 @@ def test_sums_of_what_another_launch_made_are_made_apart() -> None:
 
 
 def pooled(dtype: str, order: tuple[int, ...], united: bool, in_place: bool, slope: float) -> Any:
-    """A maximum's gradient, and that of the ReLU before it; and the kernels that were launched."""
+    """Return max pooling's gradient, and that of the ReLU before it; and the kernels that were
+    launched."""
     real = "float64" if dtype == "float64" else "float32"
     random, windows = np.random.default_rng(9), {"kernel": (3, 2), "stride": (2, 1), "pad": (1, 0)}
     device = Device(EmulatedDriver(), graphs=False)
@@ -249,8 +250,8 @@ def test_a_pools_gradient_that_somebody_may_read_is_made() -> None:
 def pool_before_a_bias(
     dtype: str, order: tuple[int, ...], united: bool, stride: tuple[int, int], shared: bool = False
 ) -> Any:
-    """A maximum's gradient, and its channels' sums, as the bias of a convolution before it has them;
-    what is expected of the latter, in float64; and the kernels. Scratch memory may lie where dy does."""
+    """Return max pooling's gradient, and its channels' sums, as for the bias of a convolution before it;
+    the sums expected in float64; and the kernels. Scratch memory may lie where dy does."""
     real = "float64" if dtype == "float64" else "float32"
     random, windows = np.random.default_rng(10), {"kernel": (2, 2), "stride": stride, "pad": (0, 0)}
     device = Device(EmulatedDriver(), graphs=False)
@@ -303,7 +304,7 @@ def test_a_bias_before_a_pool_is_summed_of_the_pools_gradient(
     assert np.array_equal(dx, same)
     within = {"float64": 1e-12, "float32": 1e-5, "bf16": 1e-5}[dtype]
     np.testing.assert_allclose(together, expected, rtol=within, atol=within)
-    # Where windows overlap, bfloat16 rounds what comes to one point of dx.
+    # If windows overlap, bfloat16 rounds what is added at one point of dx.
     rounded = 0.05 if dtype == "bf16" and stride[0] == 1 else within
     np.testing.assert_allclose(alone, expected, rtol=rounded, atol=rounded)
 
@@ -322,7 +323,7 @@ def test_a_bias_is_summed_of_what_was_made_where_sums_are_written_to_the_pools_g
 def test_a_bias_of_the_last_axis_before_a_pool_is_summed_of_what_was_made(
     order: tuple[int, ...],
 ) -> None:
-    """As an inner product along an axis behind the channels has it: its outputs are no channels."""
+    """As for an inner product along an axis behind the channels: its outputs are not channels."""
     random, device = np.random.default_rng(12), Device(EmulatedDriver(), graphs=False)
     windows = {"kernel": (5, 1), "stride": (1, 1), "pad": (0, 0), "shape": SHAPE}
     dy = random.standard_normal((*SHAPE[:2], 1, SHAPE[3])).astype(np.float32)
@@ -342,7 +343,7 @@ def test_a_bias_of_the_last_axis_before_a_pool_is_summed_of_what_was_made(
 def converted(
     device: Device, arrays: list[tuple[Any, Any]], united: bool, layouts: tuple[Layout, Layout]
 ) -> dict[str, int]:
-    """Have arrays converted, one after the other or in line; the kernels that were launched."""
+    """Convert arrays, one after the other or as a row. Return the kernels that were launched."""
     taken, made = layouts
     works = []
     for x, y in arrays:
@@ -365,14 +366,14 @@ HALF = Layout("bf16", stored="bfloat16")
 
 @pytest.mark.parametrize("halves", [True, False], ids=["to bfloat16", "to float32"])
 def test_arrays_that_are_converted_in_line_are_by_one_launch(halves: bool) -> None:
-    """Of any sizes, beginning where 16 bytes may be moved at once and where not; 128 a launch."""
+    """Arrays of any size, aligned to 16 bytes or not; 128 per launch."""
     layouts = (PLAIN, HALF) if halves else (HALF, PLAIN)
     random, device = np.random.default_rng(11), Device(EmulatedDriver(), graphs=False)
     sizes = [1, 5, 8192, 8193, 3 * 8192 - 1, 40_000, *random.integers(1, 50, 254)]
     pairs, expected = [], []
     for number, size in enumerate(map(int, sizes)):
         values = layouts[0].pack(random.standard_normal(size).astype(np.float32))
-        beside = number % 3  # elements before: none, or as many as leave the array unaligned
+        beside = number % 3  # elements before it: none, or as many as make the array unaligned
         x, y = (
             empty(device, (size + beside,), TensorSpec((1,), "float32", layout).array_type)[beside:]
             for layout in layouts
@@ -402,6 +403,6 @@ def test_what_is_made_of_what_was_just_made_is_made_after_it(at: str) -> None:
     assert converted(device, first, True, (PLAIN, PLAIN)) == {"convert": 2}
     expected = np.arange(64.0) if at == "all of it" else np.arange(32.0, 64.0)
     assert np.array_equal(np.asarray(three)[: len(expected)], expected)
-    # What is written over what another reads is, too, after it; the last writer's stays.
+    # Overwriting what another conversion reads comes after it, and the last writer's result stays.
     assert converted(device, [(two, three), (one, two)], True, (PLAIN, PLAIN)) == {"convert": 2}
     assert converted(device, [(one, three), (two, three)], True, (PLAIN, PLAIN)) == {"convert": 2}

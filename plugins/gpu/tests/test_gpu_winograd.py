@@ -1,4 +1,5 @@
-"""Convolutions by Winograd's minimal filtering, on the emulated device beside NumPy in float64."""
+"""Convolutions by Winograd's minimal filtering, on the emulated device, compared with NumPy in
+float64."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from demitasse_gpu.libraries.convolutions import Convolution
 pytestmark = pytest.mark.skipif(compiler() is None, reason=NO_COMPILER)
 
 NEAR = 3e-6
-"""Of the largest number: several times what sums of products are off."""
+"""Relative to the largest number: several times the errors of sums of products."""
 KINDS = {"forward": cudnn.FORWARD, "data": cudnn.BACKWARD_DATA, "weights": cudnn.BACKWARD_WEIGHTS}
 GUARD = 77.0
 
@@ -31,14 +32,14 @@ GUARD = 77.0
 def asked_for(
     kind: int, x: tuple[int, ...], outputs: int, pad: tuple[int, int] = (1, 1), **told: Any
 ) -> Convolution:
-    """A convolution with 3 x 3 taps."""
+    """Return a convolution with 3 x 3 taps."""
     w = outputs, x[1], 3, 3
     y = x[0], outputs, *(extent + 2 * p - 2 for extent, p in zip(x[2:], pad, strict=True))
     return Convolution(kind, x, w, y, ((1, 1), pad, (1, 1)), "float32", False, **told)
 
 
 class Case:
-    """Operands of a convolution in device memory, and what comes of them in float64."""
+    """The operands of a convolution in device memory, and the expected result in float64."""
 
     def __init__(self, asked: Convolution, backward: bool | None = None) -> None:
         random = np.random.default_rng(3)
@@ -67,7 +68,8 @@ class Case:
         self.launches: dict[str, int] = {}
 
     def ways(self) -> list[str]:
-        """The names of the ways, each of which gives what is expected and writes nothing beside it."""
+        """Return the names of the ways, after checking that each gives the expected result and writes
+        nothing else."""
         places, names = [each.address for each in self.given], []
         told = self.device, self.asked, places, self.made.address, self.bias, self.room.address
         for name, launches in winograd.ways(*told):
@@ -119,7 +121,7 @@ def test_a_bias_and_a_relu_come_with_the_results(relu: bool) -> None:
 def test_shares_of_the_tiles_are_made_one_after_the_other(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of a sample and a half, and a last one that is smaller."""
+    """Also shares of a sample and a half, and a smaller last one."""
     monkeypatch.setattr(winograd, "_FEWEST", 4)
     monkeypatch.setattr(winograd, "AT_ONCE", {"small": 1, "large": 18 * 4 * 36 * 16})
     case = Case(asked_for(KINDS[kind], (3, 8, 10, 9), 8))
@@ -199,7 +201,8 @@ def test_what_is_not_served_has_no_way(told: dict[str, Any]) -> None:
 
 
 def test_it_takes_the_memory_that_it_may() -> None:
-    """Also where images are so small that filters are most of it; without enough there is no way."""
+    """Also if images are so small that filters take most of it. Without enough memory there is no
+    way."""
     asked = asked_for(cudnn.FORWARD, (64, 512, 7, 7), 512)
     assert asked.limit == winograd.room(asked) > 70 * 2**20
     device = Device(EmulatedDriver())
@@ -222,7 +225,7 @@ def test_shares_lie_in_a_devices_cache_or_are_as_large_as_filters(size: int) -> 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_way_has_the_same_name_for_images_of_all_sizes(kind: str) -> None:
-    """What was the quickest for some is taken for others, also where both shares are all of an image."""
+    """The fastest way for some sizes is used for others, even if both shares cover the whole image."""
     device, known = Device(EmulatedDriver()), set[str]()
     for sides in ((160, 160), (40, 40), (42, 40), (24, 32)):
         asked = asked_for(KINDS[kind], (1, 512, *sides), 512)
@@ -247,7 +250,7 @@ def test_devices_without_such_tensor_cores_multiply_by_scalars(monkeypatch: pyte
 
 @pytest.mark.parametrize("name", ["convolution_relu", "convolution_backward_data"])
 def test_it_is_chosen_where_it_is_the_quickest(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measured beside the others, and made alone from then on, in the next process too."""
+    """Measured against the others, and made alone from then on, in the next process too."""
     random = np.random.default_rng(3)
     x, w, b = (random.normal(size=s).astype(np.float32) for s in ((2, 8, 9, 9), (8, 8, 3, 3), 8))
     told = {"stride": (1, 1), "pad": (1, 1), "dilation": (1, 1), "groups": 1}

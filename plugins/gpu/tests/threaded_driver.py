@@ -1,5 +1,5 @@
-"""A driver whose streams are threads: work is done beside the caller, as a GPU does it, so that whoever
-forgets to wait is found."""
+"""A driver whose streams are threads: works run beside the caller, as on a GPU, so that a missing wait
+is found."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from cuda_on_cpu.driver import EmulatedDriver
 _NAME = "demitasse-gpu-stand-in"
 _HANDLES = itertools.count(1)
 _MARKS: dict[int, threading.Event] = {}
-"""Of events, which streams of other devices may wait for too."""
+"""By event; streams of other devices may wait for them too."""
 
 
 class ThreadedDriver(EmulatedDriver):
-    """As EmulatedDriver, but each stream a thread; the first error of one is raised when it is waited
-    for. Pageable memory is copied before ``copy`` returns, as CUDA does."""
+    """An EmulatedDriver in which each stream is a thread. A stream's first error is raised when it is
+    waited for. Pageable memory is copied before ``copy`` returns, as by CUDA."""
 
     def __init__(self, number: int = 0, **about: Any) -> None:
         super().__init__(number, **about)
@@ -50,7 +50,7 @@ class ThreadedDriver(EmulatedDriver):
                 raise ValueError(f"a copy {kind}: {target:#x} is not the device's memory")
             self._do(stream, lambda: ctypes.memmove(target, held, nbytes))
             return
-        if kind == "d2d":  # perhaps another device's
+        if kind == "d2d":  # possibly another device's
             self._do(stream, lambda: ctypes.memmove(target, source, nbytes))
             return
         super().copy(target, source, nbytes, kind, stream)

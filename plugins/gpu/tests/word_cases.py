@@ -94,7 +94,7 @@ def _total_backward(reads: bool, v: Values) -> Case:
 def _largest(v: Values) -> Case:
     shape = v.shape()
     axis = v.number(0, len(shape) - 1)
-    x = v.random.integers(0, 4, shape).astype(v.dtype)  # so that there are equals
+    x = v.random.integers(0, 4, shape).astype(v.dtype)  # so that some are equal
     give = v.one_of("places", "values", "both")
     return [x], {"axis": axis, "count": v.number(1, shape[axis]), "give": give}
 

@@ -1,4 +1,5 @@
-"""The engine of host threads: the protocol's words, the pace of links, errors, nothing left behind."""
+"""The engine of host threads: it follows the protocol, keeps the pace of links, raises errors, leaves
+nothing behind."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ MIB = 2**20
 
 
 def device(values: np.ndarray, space: str = "accelerator:0") -> np.ndarray:
-    """An array of a stand-in's memory."""
+    """Return an array in a stand-in's memory."""
     made = StandInAllocator(space).allocate(values.nbytes).view(0, values.shape, values.dtype.name)
     made[...] = values
     return made
@@ -95,7 +96,7 @@ def test_an_idle_stream_holds_no_arrays(engine: HostEngine) -> None:
     weakref.finalize(source, ended.set)
     stream.copy(np.zeros(5), source)
     event = stream.record()
-    stream.call(lambda: None)  # by then the copy's own leavings are gone
+    stream.call(lambda: None)  # by then the copy's leftovers are gone
     stream.synchronise()
     del source
     assert ended.is_set()
@@ -113,8 +114,8 @@ Step = tuple[int, int, int]
 def test_whatever_waits_for_what_it_needs_comes_as_one_after_the_other(
     steps: list[Step], paced: bool
 ) -> None:
-    """Steps are a stream, and buffers that are added into the stream's own buffer by a call and copied
-    from there to another."""
+    """A step names a stream and two buffers: a call halves the first, and a copy takes it to the
+    second."""
     rate = Rate(1e-6, 1e9) if paced else Rate()
     engine = HostEngine("accelerator:0", rate, rate)
     streams = [engine.default, *(engine.stream(name) for name in "abc")]
@@ -137,7 +138,7 @@ def test_whatever_waits_for_what_it_needs_comes_as_one_after_the_other(
         np.testing.assert_array_equal(array, values)
 
 
-# What is refused.
+# Errors.
 
 
 @pytest.mark.parametrize(
@@ -192,7 +193,7 @@ def test_an_event_that_was_not_reached_has_no_time(engine: HostEngine) -> None:
     event.wait()
 
 
-# Links. What the reckoning says is compared, not what a clock says of a busy machine.
+# Links. These tests compare times by the links' accounting, not by the clock of a busy machine.
 
 
 def test_a_transfer_takes_its_time_on_the_link() -> None:
@@ -210,7 +211,7 @@ def test_a_transfer_takes_its_time_on_the_link() -> None:
 def test_transfers_come_one_behind_the_other_however_late_they_are_asked_for(
     asked: list[tuple[float, int]],
 ) -> None:
-    """In the past, so that nobody sleeps: the link's reckoning alone."""
+    """All times lie in the past, so nobody sleeps: this tests the link's accounting alone."""
     way, rate = Direction(), Rate(0.25, 2.0)
     free = 0.0
     for ready, size in asked:

@@ -49,7 +49,7 @@ def plugin() -> Any:
 
 
 def stand_ins(count: int, at: str | None = "accelerator:*", **about: Any) -> Machine:
-    """A machine of so many stand-ins, whose gradients the reference plugin sums."""
+    """Return a machine with ``count`` stand-ins, whose gradients the reference plugin sums."""
     memory = (MemorySpace("host", at=at),)
     sync = SyncSpec("reference") if count > 1 else None
     level = Level("accelerator", count, workers="streams", memory=memory, sync=sync, **about)
@@ -148,7 +148,8 @@ SAMPLES = {
 
 
 def trained(solver: Path, machine: Machine, **about: Any) -> tuple[list[float], Any, set[str | None]]:
-    """Losses of ten iterations, parameters, and the spaces that the workers' arrays lie in."""
+    """Train for ten iterations; return losses, parameters, and the spaces that the workers' arrays lie
+    in."""
     with demitasse.compose(machine) as runtime:
         trainer = runtime.trainer(solver, data={"train": SAMPLES}, precision="f64", **about)
         losses = [trainer.step(1).loss for _ in range(10)]
@@ -169,7 +170,7 @@ def test_stand_ins_train_as_one_worker_does(solver: Path, count: int) -> None:
 
 @pytest.mark.usefixtures("no_threads_left")
 def test_one_alone_updates_neighbouring_layers_at_once(solver: Path) -> None:
-    """A launch takes a device longer than a small layer's update; the numbers are the same."""
+    """On a device, a launch takes longer than the update of a small layer. The numbers are the same."""
     found = []
     for machine in (Machine("here", (Level("node", cores=2),)), stand_ins(1)):
         machine = replace(machine, plugins=tuple(NAMES), fingerprint="any")
@@ -185,7 +186,7 @@ def test_one_alone_updates_neighbouring_layers_at_once(solver: Path) -> None:
 
 
 def shipped(sync: str) -> Machine:
-    """The description of two stand-ins, its gradients summed by this plugin."""
+    """Return the shipped description of two stand-ins, whose gradients the plugin ``sync`` sums."""
     machine = load_machine(HWDESC / "two-accelerators.toml")
     *around, level = machine.levels
     chosen = (*(name for name in machine.plugins or () if name != "cgdp"), sync)

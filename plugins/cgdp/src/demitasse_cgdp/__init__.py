@@ -1,1 +1,1 @@
-"""Gradients of accelerators, added up by the host's processors while backward goes on (CGDP)."""
+"""CPU-GPU data parallelism: the host's processors sum accelerators' gradients during backward (CGDP)."""

@@ -1,4 +1,4 @@
-"""The host's part: contributions that have come are added up by a few threads, and sent back."""
+"""The host's part: a few threads add up the contributions that have arrived, and send the sums back."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ import numpy as np
 from demitasse import Span
 
 LEAST = 1 << 16
-"""Elements that are worth a thread of their own: to wake one takes as long as to add some 50,000."""
+"""The fewest elements worth a thread of their own: waking one takes as long as adding some 50,000."""
 
 CACHE_LINE = 64
 
 
 def slices(span: Span, count: int, item: int) -> list[Span]:
-    """A span in at most ``count`` parts of nearly equal length, none shorter than ``LEAST`` elements
-    unless it is alone, cut between cache lines of elements of ``item`` bytes."""
+    """Split a span into at most ``count`` parts of nearly equal length. No part is shorter than
+    ``LEAST`` elements unless it is the only one. Cuts fall between cache lines of elements of ``item``
+    bytes."""
     count = max(1, min(count, len(span) // LEAST))
     line = max(1, CACHE_LINE // item)
     lines = -(-len(span) // line)
@@ -29,25 +30,25 @@ def slices(span: Span, count: int, item: int) -> list[Span]:
 
 
 class Adder:
-    """Does jobs one after the other in a thread of its own, which adds with ``threads`` - 1 others."""
+    """Runs jobs one after the other in a thread of its own. ``threads`` - 1 others help it to add."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self._jobs = SimpleQueue[Callable[[], None] | None]()
         self._pending, self._idle = 0, threading.Condition()
         self._others = ThreadPoolExecutor(max(1, threads - 1), "demitasse-cgdp-add")
-        # A daemon: whoever forgets to close a trainer can still leave.
+        # A daemon, so that a process can exit even if somebody forgot to close the trainer.
         self._thread = threading.Thread(target=self._work, name="demitasse-cgdp-add", daemon=True)
         self._thread.start()
 
     def post(self, job: Callable[[], None]) -> None:
-        """Have a job done after those before it. It must not raise."""
+        """Queue a job behind the earlier ones. It must not raise."""
         with self._idle:
             self._pending += 1
         self._jobs.put(job)
 
     def add(self, parts: Sequence[Any], total: Any, spans: Sequence[Span]) -> None:
-        """In a job: ``total`` becomes over ``spans`` the sum of ``parts``, added in their order."""
+        """Called in a job: set ``total`` over ``spans`` to the sum of ``parts``, in their order."""
         from demitasse_cgdp.loops import add_up
 
         def one(span: Span) -> None:
@@ -65,12 +66,12 @@ class Adder:
             each.result()
 
     def settle(self) -> None:
-        """Wait until all that was posted is done."""
+        """Wait until everything posted is done."""
         with self._idle:
             self._idle.wait_for(lambda: self._pending == 0)
 
     def close(self) -> None:
-        """End the threads, when all that was posted is done."""
+        """End the threads once everything posted is done."""
         self._jobs.put(None)
         self._thread.join()
         self._others.shutdown()
@@ -84,7 +85,7 @@ class Adder:
 
 
 def compiled_for(count: int, dtype: Any) -> None:
-    """Compile now what adds ``count`` arrays of a type, not in the first step."""
+    """Compile the loop that adds ``count`` arrays of a type now, rather than in the first step."""
     from demitasse_cgdp.loops import add_up
 
     add_up(tuple(np.zeros(1, dtype) for _ in range(count)), np.zeros(1, dtype))

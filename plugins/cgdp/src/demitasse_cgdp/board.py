@@ -1,4 +1,4 @@
-"""What the replicas of a team have in common, and how they wait for each other."""
+"""What the replicas of a team share, and how they wait for each other."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from weakref import WeakKeyDictionary
 from demitasse import PlanError, Team, process_lock
 
 PATIENCE = 0.05
-"""Seconds between looks at whether a sibling failed, while one waits."""
+"""Seconds between checks for the failure of a sibling during a wait."""
 
 B = TypeVar("B", bound="Board")
 
 
 class Board:
-    """Siblings wait here for each other, as long as none of them fails."""
+    """Siblings wait for each other here, as long as none of them fails."""
 
     def __init__(self, team: Team) -> None:
         self.barrier, self.size = team.barrier, team.size
         self.changed = threading.Condition()
 
     def wait(self, there: Callable[[], bool], idle: Callable[[], None] | None = None) -> None:
-        """Wait until ``there`` is true, looking whenever the board changes. ``idle`` is called when
-        nothing has for a while, for what else may have failed. Raises threading.BrokenBarrierError once
-        a sibling has."""
+        """Wait until ``there`` returns true; it is called whenever the board changes. ``idle`` is called
+        when nothing has changed for a while, to look for other failures. Raises
+        threading.BrokenBarrierError once a sibling has failed."""
         while True:
             with self.changed:
                 if self.changed.wait_for(there, PATIENCE):
@@ -37,8 +37,8 @@ class Board:
 
 
 def check_all(final: int, scheduled: int) -> None:
-    """Raise PlanError unless as many buckets are final when an iteration ends as were scheduled: a level
-    outside this one that puts them off to its own end would leave them behind."""
+    """Raise PlanError unless as many buckets were final at the end of an iteration as were scheduled. If
+    an outer level puts buckets off to its own end, they would be left behind."""
     if final != scheduled:
         raise PlanError(
             f"plugin 'cgdp': {scheduled - final} of {scheduled} buckets of gradients are not final when "
@@ -52,7 +52,7 @@ _TEAMS: WeakKeyDictionary[Team, Any] = WeakKeyDictionary()
 
 
 def board_of(team: Team, make: Callable[[], B]) -> B:
-    """The board of a team, made for the first who asks."""
+    """Return a team's board. ``make`` makes it for the first caller."""
     with _LOCK:
         if team not in _TEAMS:
             _TEAMS[team] = make()

@@ -1,5 +1,5 @@
-"""Chunks of layers, and the search for their size (CGDP, sections 4.1 and 4.2): pure, for the step and
-for whoever predicts it."""
+"""Chunks of layers, and the search for their size (CGDP, sections 4.1 and 4.2). Pure functions, for the
+training step and for predictions."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ T = TypeVar("T")
 
 
 def chunks(layers: Sequence[T], size: int) -> list[tuple[T, ...]]:
-    """``layers``, in the order in which backward ends them, in chunks of ``size``; the last of backward
-    are chunks of one, so that little is left to send when backward is over (section 4.2).
+    """Group ``layers``, given in the order in which backward finishes them, into chunks of ``size``. The
+    last layers of backward become chunks of one, so that little is left to send when backward is over
+    (section 4.2).
 
-    Of l layers, the chunks of ``size`` k are l // k, or one less where k divides l: then it is the last
-    k layers that stand alone. So a k from l on is as good as 1. Raises ValueError for a size below 1."""
+    Of l layers in chunks of size k there are l // k chunks of that size, or one fewer if k divides l;
+    then the last k layers stand alone. A k from l on is therefore the same as 1. Raises ValueError for a
+    size below 1."""
     if size < 1:
         raise ValueError(f"chunks of {size} layers (valid: a whole number, 1 or more)")
     count, rest = divmod(len(layers), size)
@@ -25,12 +27,13 @@ def chunks(layers: Sequence[T], size: int) -> list[tuple[T, ...]]:
 
 
 class ChunkSearch:
-    """Algorithm 1: which chunk size makes iterations quickest, found in the first of them.
+    """Algorithm 1: find the chunk size that makes iterations fastest, during the first of them.
 
-    ``chunk`` is the size for the next iteration; ``iterated`` is told what one took. Each size is kept
-    for ``interval`` iterations; sizes grow by 1 up to ``step`` and by ``step`` from there on; the search
-    ends, with ``best_chunk``, once a size is ``step * reach`` or more above the best (``reach`` is the
-    paper's range). ``lapses`` has the seconds of an interval by size, in the order of measuring."""
+    ``chunk`` is the size for the next iteration; pass each iteration's time to ``iterated``. Each size
+    is kept for ``interval`` iterations. Sizes grow by 1 up to ``step``, and by ``step`` from there on.
+    The search ends, with ``best_chunk``, once a size is ``step * reach`` or more above the best
+    (``reach`` is the paper's range). ``lapses`` has the seconds that an interval took by size, in the
+    order of measuring."""
 
     def __init__(self, step: int = 10, reach: int = 5, interval: int = 10) -> None:
         for name, value in (("step", step), ("range", reach), ("interval", interval)):
@@ -43,7 +46,8 @@ class ChunkSearch:
         self._lapse = 0.0
 
     def iterated(self, seconds: float) -> int:
-        """An iteration with the size ``chunk`` took so long; the size for the next (lines 6 to 26)."""
+        """Record the time of an iteration with the size ``chunk``; return the size for the next (lines 6
+        to 26)."""
         self.iterations += 1
         self._lapse += seconds
         if self.done or self.iterations % self.interval:
@@ -60,14 +64,14 @@ class ChunkSearch:
 
     @property
     def longest(self) -> int:
-        """Iterations that the search takes if the first size stays the best: sizes 1 to ``step``, and
-        ``reach`` more."""
+        """The number of iterations that the search takes if the first size stays the best: sizes 1 to
+        ``step``, and ``reach`` more."""
         return (self.step + self.reach) * self.interval
 
 
 def sizes_tried(seconds: Iterable[float], step: int, reach: int) -> Iterator[int]:
-    """The sizes that a search asks for, one after the other, when an interval with each takes the next
-    of ``seconds``; the last is the one that it settles on."""
+    """Yield the sizes that a search tries, one after the other, if an interval with each takes the next
+    of ``seconds``. The last is the size that it settles on."""
     search = ChunkSearch(step, reach, 1)
     for lapse in seconds:
         yield search.chunk

@@ -1,4 +1,4 @@
-"""The gradients of one team on the host: each replica's, their sum, and an iteration's chunks."""
+"""A team's gradients on the host: each replica's part, their sum, and the chunks of an iteration."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ from demitasse_cgdp.chunks import ChunkSearch, chunks
 from demitasse_cgdp.options import Options
 
 D2H, H2D = "d2h", "h2d"
-"""The streams from an accelerator to the host, and from the host to it."""
+"""The names of the streams from an accelerator to the host, and from the host to it."""
 
 
 class Chunk:
-    """Some layers' gradients in one iteration: whose have come to the host (``arrived``), and by replica
-    the points in its H2D stream before and behind their sum (``returned``)."""
+    """The gradients of some layers in one iteration. ``arrived`` has the replicas whose gradients have
+    come to the host; ``returned``, by replica, the points in its H2D stream before and behind the copy
+    of the sum."""
 
     def __init__(self, buckets: Sequence[Bucket], spans: Sequence[Span]) -> None:
         self.buckets, self.spans = buckets, spans
@@ -44,9 +45,9 @@ class Chunk:
 
 
 class Iteration:
-    """An iteration's chunks, the number of each bucket's, and how many came back. It is ``complete`` for
-    all replicas, once one of them has seen all come back, or ``given_up`` by all, once one has seen a
-    sibling fail before."""
+    """The chunks of one iteration, each bucket's chunk number, and how many chunks came back. An
+    iteration becomes ``complete`` for all replicas once one of them has seen all chunks come back, or
+    ``given_up`` for all once one has seen a sibling fail before that."""
 
     def __init__(self, number: int, made: Sequence[Chunk]) -> None:
         self.number, self.chunks = number, made
@@ -58,9 +59,10 @@ class Iteration:
 class Exchange(Board):
     """The board of a team under the scheme ``cgdp``.
 
-    On the host each replica's gradients have an array of pinned memory, and their sums another one: what
-    is on its way to the accelerators is not written to by contributions of the next iteration, and those
-    replace each other only when their sum is back (a replica contributes again only after that).
+    On the host, each replica's gradients have an array in pinned memory, and their sums have another. So
+    contributions to the next iteration never overwrite a sum that is on its way to the accelerators.
+    They replace the previous contributions only when the sum of these is back, because a replica
+    contributes again only after that.
     """
 
     def __init__(self, team: Team, options: Options, threads: int) -> None:
@@ -78,7 +80,7 @@ class Exchange(Board):
         self._left = 0
 
     def join(self, index: int, engine: StreamEngine, memory: FlatMemory, dtype: str) -> None:
-        """Replica ``index`` has these streams and this memory."""
+        """Register the streams and memory of replica ``index``."""
         shape = memory.gradients.shape
         self.engines[index], self.gradients[index] = engine, memory.gradients
         self.parts[index] = engine.pinned(shape, dtype)
@@ -88,27 +90,28 @@ class Exchange(Board):
 
     @property
     def chunk(self) -> int:
-        """How many layers a chunk has now."""
+        """The current number of layers per chunk."""
         return self.options.chunk or (self.search.chunk if self.search is not None else 1)
 
     def open(self, number: int, buckets: Sequence[Bucket], spans: dict[int, Span], size: int) -> None:
-        """Replica 0 begins iteration ``number``, in chunks of ``size`` of these buckets, in the order in
-        which backward ends them; ``spans`` says by bucket what of it is exchanged."""
+        """Begin iteration ``number``, for replica 0. ``buckets`` are in the order in which backward
+        finishes them and are grouped into chunks of ``size``; ``spans`` has the exchanged part of each
+        bucket."""
         made = [Chunk(some, merged([spans[b.index] for b in some])) for some in chunks(buckets, size)]
         with self.changed:
             self._iteration = Iteration(number, made)
             self.changed.notify_all()
 
     def iteration(self, number: int) -> Iteration:
-        """An iteration, once replica 0 has begun it: from then on nobody begins another before all have
-        contributed all of their gradients."""
+        """Return an iteration once replica 0 has begun it. From then on nobody begins another one before
+        all have contributed all of their gradients."""
         if self._iteration.number != number:
             self.wait(lambda: self._iteration.number == number)
         return self._iteration
 
     def wait_for(self, chunk: Chunk, of: Iteration, idle: Callable[[], None]) -> None:
-        """Wait until a chunk's sum is on its way back, by ``wait``. So that no replica updates itself in
-        an iteration that another gives up, they agree which it is."""
+        """Wait, by ``wait``, until a chunk's sum is on its way back. The replicas agree on whether an
+        iteration is given up, so that none updates itself in an iteration that another has given up."""
         try:
             self.wait(lambda: chunk.returned is not None or of.given_up, idle)
         except threading.BrokenBarrierError:
@@ -121,8 +124,8 @@ class Exchange(Board):
             of.complete = of.returned == len(of.chunks)
 
     def arrived(self, of: Iteration, chunk: Chunk, index: int) -> None:
-        """The callback of step B-4-2: replica ``index``'s gradients of a chunk are on the host. With the
-        last of them the sum is made. Neither waits nor enqueues."""
+        """Note that the gradients of replica ``index`` for a chunk are on the host: the callback of step
+        B-4-2. The last replica's starts the addition. Neither waits nor enqueues."""
         with self.changed:
             chunk.arrived.add(index)
             complete = len(chunk.arrived) == self.size
@@ -130,13 +133,13 @@ class Exchange(Board):
             self._adder.post(lambda: self._return(of, chunk))
 
     def start(self) -> None:
-        """Have a thread that adds, before the first contribution."""
+        """Start the thread that adds, before the first contribution."""
         with self.changed:
             if self._adder is None:
                 self._adder = Adder(self.threads)
 
     def _return(self, of: Iteration, chunk: Chunk) -> None:
-        """Add a chunk's gradients up, and have each H2D stream copy the sum back (step B-4-3)."""
+        """Add up a chunk's gradients, and enqueue a copy of the sum in each H2D stream (step B-4-3)."""
         ways: list[tuple[Any, Any]] = []
         try:
             start, total = time.perf_counter(), self.summed
@@ -163,17 +166,17 @@ class Exchange(Board):
             raise lost(index, chunk, "back to the accelerator", error, self.engines[index]) from error
 
     def settle_sums(self) -> None:
-        """Wait until all that has come is added up, and on its way back."""
+        """Wait until everything that has arrived is added up and on its way back."""
         if self._adder is not None:
             self._adder.settle()
 
     def settle(self) -> None:
-        """After a failure, when no contribution is on its way any more: nothing of what was is left."""
+        """Forget an iteration that failed, once no contribution is on its way any more."""
         self.settle_sums()
         self._iteration = Iteration(-1, ())
 
     def leave(self) -> None:
-        """A replica closes; with the last one the threads end."""
+        """Called when a replica closes. The last one ends the threads."""
         with self.changed:
             self._left += 1
             adder = self._adder if self._left == self.size else None
@@ -183,7 +186,7 @@ class Exchange(Board):
 
 
 def merged(spans: Sequence[Span]) -> list[Span]:
-    """Spans, with those that follow each other as one."""
+    """Merge adjacent spans."""
     found = list[Span]()
     for span in spans:
         if found and found[-1].stop == span.start:
@@ -194,14 +197,15 @@ def merged(spans: Sequence[Span]) -> list[Span]:
 
 
 def told_of(error: BaseException, engine: StreamEngine) -> str:
-    """An error of a copy: in its own words, or if these are not of ours with whose engine raised it."""
+    """Return the text of a copy's error: its own message if it is one of Demitasse's errors or a
+    MemoryError, otherwise with the name of the engine that raised it."""
     if isinstance(error, DemitasseError | MemoryError):
         return str(error)
     return f"{whose(engine)}: raised {raised(error)}"
 
 
 def lost(index: int, chunk: Chunk, way: str, error: BaseException, engine: StreamEngine) -> WorkerError:
-    """What a replica says whose copy failed."""
+    """Return the error of a replica whose copy failed."""
     told = told_of(error, engine)
     return WorkerError(
         f"replica {index}: the gradients of layer {chunk.name} could not be copied {way}: {told}"

@@ -1,4 +1,4 @@
-"""Which scheme a description's ``sync`` asks for, and whether it can serve the level."""
+"""Select the scheme that a description's ``sync`` asks for, and check that it can serve the level."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from demitasse_cgdp.options import Options
 
 
 def sync_of(group: Group) -> GradientSync:
-    """One replica's part of the scheme that the options ask for. Raises DescriptionError for an option
-    that is none, CompositionError for siblings that have no streams or are in other processes."""
+    """Return one replica's part of the chosen scheme. Raises DescriptionError for an unknown or invalid
+    option, and CompositionError for siblings that have no streams or are in other processes."""
     where = sync_place(group)
     options = Options.read(group.options, where)
     if group.remote or group.team is None:
@@ -20,7 +20,7 @@ def sync_of(group: Group) -> GradientSync:
             f'its own sync, like {{ plugin = "allreduce" }}'
         )
     if group.engine is None and _streams(group):
-        # Nobody trains without the streams that he asks for: this is a simulation.
+        # Workers that train always have the streams that they ask for, so this is a simulation.
         from demitasse_cgdp.model.prediction import Predicted
 
         return Predicted(group, options, f"{where}: sync")
@@ -40,8 +40,8 @@ def sync_of(group: Group) -> GradientSync:
 
 
 def host_threads(group: Group, options: Options) -> int:
-    """How many threads of the host add gradients up: as the options say, else as many as this process
-    has of the node's processors."""
+    """Return the number of host threads that add gradients: the option's, otherwise this process's share
+    of the node's processors."""
     if options.threads is not None:
         return options.threads
     some = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -49,6 +49,6 @@ def host_threads(group: Group, options: Options) -> int:
 
 
 def _streams(group: Group) -> bool:
-    """Whether the description has the group's workers compute in streams."""
+    """Return whether the description has the group's workers compute in streams."""
     levels = group.machine.levels if group.machine is not None else ()
     return any(level.name in group.levels and level.workers == "streams" for level in levels)

@@ -16,10 +16,11 @@ SEARCH = ("interval", "step", "range")
 
 @dataclass(frozen=True)
 class Options:
-    """``scheme``: who adds gradients up, the host's processors (``cgdp``) or accelerators along a tree
-    (``typical``). ``chunk``: how many layers' gradients are sent together, None to find it by Algorithm
-    1 with ``interval`` iterations a size, ``step`` and ``reach`` (the description's ``range``).
-    ``threads``: how many threads of the host add; None for as many as it has processors."""
+    """``scheme``: who adds gradients: the host's processors (``cgdp``) or accelerators along a tree
+    (``typical``). ``chunk``: the number of layers whose gradients are sent together, or None to find it
+    by Algorithm 1 with ``interval`` iterations per size, ``step`` and ``reach`` (the description's
+    ``range``). ``threads``: the number of host threads that add, or None for as many as the process has
+    processors."""
 
     scheme: str = "cgdp"
     chunk: int | None = None
@@ -30,8 +31,8 @@ class Options:
 
     @classmethod
     def read(cls, given: Mapping[str, Any], where: str) -> Options:
-        """Checked, with defaults. Raises DescriptionError that names the place, the value and what is
-        valid."""
+        """Check the given options and add the defaults. Raises DescriptionError that names the place,
+        the value and the valid values."""
         place = f"{where}: sync"
         for name in given:
             if name not in (valid := (*NAMES, *rates.OPTIONS, *rates.SHARES)):

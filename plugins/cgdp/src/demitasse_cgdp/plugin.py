@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def gradient_sync(group: Group) -> GradientSync:
-    """One accelerator's part: gradients to the host and back (cgdp), or along a tree (typical)."""
+    """Return one accelerator's part of the exchange: by the host (cgdp), or along a tree (typical)."""
     from demitasse_cgdp.gradient_sync import sync_of
 
     return sync_of(group)
@@ -20,7 +20,7 @@ def gradient_sync(group: Group) -> GradientSync:
 
 @hookimpl
 def reproductions(paper: str) -> Any:
-    """CGDP's tables, each cell beside what the cost model predicts."""
+    """Return CGDP's tables, each cell beside the cost model's prediction."""
     from demitasse_cgdp.reproduction import reproduce
 
     return reproduce(paper)

@@ -1,4 +1,4 @@
-"""CPU-GPU data parallelism (section 3.1): the host's processors add up while backward goes on."""
+"""CPU-GPU data parallelism (section 3.1): the host's processors add up gradients during backward."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from demitasse_cgdp.options import Options
 
 
 class CpuGpuSync(GradientSync):
-    """One accelerator's replica. When the gradients of a chunk of layers are final:
+    """The replica of one accelerator. When the gradients of a chunk of layers are final:
 
-    - B-4-1: the D2H stream waits for the point where the default stream is then;
-    - B-4-2: it copies them to pinned memory of the host and calls back; the callback that finds the
-      contributions of all replicas there has threads of the host add them, in the order of replicas;
-    - B-4-3: the thread that has added enqueues the copies back in the H2D streams of all replicas.
+    - B-4-1: the D2H stream waits until the default stream has reached this point;
+    - B-4-2: it copies the gradients to pinned host memory and calls back. The callback that finds the
+      contributions of all replicas there has host threads add them, in the order of replicas;
+    - B-4-3: the thread that has added them enqueues the copies back in the H2D streams of all replicas.
 
-    After backward the default stream waits for all ways back (B-5-1, B-5-2), and the chains of all
-    buckets run: the replica updates itself (P-3). The paper's threads look between layers for sums to
-    send back; here nobody looks, and a sum does not wait for the end of a long layer.
+    After backward, the default stream waits for all copies back (B-5-1, B-5-2), and the chains of all
+    buckets run: the replica updates itself (P-3). In the paper, each GPU's thread looks between layers
+    for sums to send back. Here the thread that made the sum sends it, so that it does not wait for a
+    long layer to end.
 
-    Where somebody measures gradients before any is used (clipping, rates by layer), each bucket is
+    If gradients are measured before any of them is used (clipping, rates by layer), each bucket is
     waited for when it is final, and nothing overlaps.
     """
 
@@ -51,18 +52,19 @@ class CpuGpuSync(GradientSync):
     # The hooks of a step.
 
     def bind(self, memory: FlatMemory) -> None:
-        """Take a replica's memory, and pinned memory of the host for what it contributes."""
+        """Take the replica's memory, and pin host memory for its contributions."""
         self.memory = memory
         if self.size > 1:
             self.exchange.join(self.index, self.engine, memory, self._dtype)
             self._tell()
 
     def begin(self) -> Work | None:
-        """An iteration begins; replica 0 says in which chunks."""
+        """Begin an iteration. Replica 0 decides on its chunks."""
         return self._begin if self.size > 1 else None
 
     def reduce(self, bucket: Bucket, span: Span) -> Work | None:
-        """Send and wait, where nothing was scheduled; all is there before a chain runs that was."""
+        """Send a bucket and wait for its sum, unless the bucket was scheduled: then everything is back
+        before its chain runs."""
         if self.size == 1:
             return None
         self._buckets[bucket.index], self._spans[bucket.index] = bucket, span
@@ -75,8 +77,8 @@ class CpuGpuSync(GradientSync):
         return work
 
     def schedule(self, bucket: Bucket, chain: Work) -> Work:
-        """Work that notes that a bucket is final, and sends its chunk when all of that is; the chain
-        runs at the end."""
+        """Return the work that notes that a bucket is final, and sends its chunk when all of the chunk
+        is final. The bucket's chain runs at the end."""
         if bucket.index not in self._buckets:
             return chain
         self._scheduled.add(bucket.index)
@@ -88,16 +90,15 @@ class CpuGpuSync(GradientSync):
         return final
 
     def end(self) -> Work | None:
-        """The chains."""
+        """Wait for all sums, then run the chains."""
         return self._end if self.size > 1 else None
 
     def total(self, mine: Any, total: Any) -> Work | None:
-        """Every replica has whole gradients: what it measured is the total."""
+        """Return None: every replica has whole gradients, so what it measured is the total."""
         return None
 
     def spans(self) -> Iterable[tuple[str, float, float]]:
-        """The last iteration's copies and sums: (name, start, stop), in seconds of
-        ``time.perf_counter``."""
+        """Return (name, start, stop) of the last iteration's copies and sums (``time.perf_counter``)."""
         found = list[tuple[str, float, float]]()
         for chunk, sent in self._last:
             assert chunk.returned is not None
@@ -108,15 +109,15 @@ class CpuGpuSync(GradientSync):
         return found
 
     def close(self) -> None:
-        """End the host's threads, with the last replica."""
+        """Leave the exchange. The last replica to leave ends the host's threads."""
         self.exchange.leave()
 
-    # How they are done.
+    # How the hooks do it.
 
     def _tell(self) -> None:
-        """Have ``notes`` say what is exchanged how, and what the search for chunks has found."""
+        """Update ``notes``: how gradients are exchanged, and what the search for chunks has found."""
         if self.size == 1:
-            return  # nothing is
+            return  # nothing is exchanged
         exchange, threads, search = self.exchange, self.exchange.threads, self.exchange.search
         adding = f"{threads} thread{'s' * (threads > 1)} of the host add"
         notes = [f"cgdp: {adding} the gradients of {self.size} replicas, each updates itself"]
@@ -158,25 +159,25 @@ class CpuGpuSync(GradientSync):
                 self._tell()
 
     def _now(self) -> Iteration:
-        """This iteration's chunks."""
+        """Return the current iteration."""
         if self._iteration is None:
             self._iteration = self.exchange.iteration(self._number)
             self._missing = {i: len(c.buckets) for i, c in enumerate(self._iteration.chunks)}
         return self._iteration
 
     def _chunk_of(self, bucket: Bucket) -> int:
-        """The number of a bucket's chunk."""
+        """Return the number of a bucket's chunk."""
         return self._now().of[bucket.index]
 
     def _final(self, bucket: Bucket) -> None:
-        """A bucket's gradients are final; with the last of its chunk, send them."""
+        """Note that a bucket's gradients are final. The last bucket of a chunk sends the chunk."""
         number = self._chunk_of(bucket)
         self._missing[number] -= 1
         if self._missing[number] == 0:
             self._send(number)
 
     def _send(self, number: int) -> None:
-        """Steps B-4-1 and B-4-2."""
+        """Send a chunk to the host: steps B-4-1 and B-4-2."""
         stream, index, exchange, now = self.engine.stream(D2H), self.index, self.exchange, self._now()
         chunk = now.chunks[number]
         part, gradients = exchange.parts[index], self.memory.gradients
@@ -191,7 +192,7 @@ class CpuGpuSync(GradientSync):
             raise lost(index, chunk, "to the host", error, self.engine) from error
 
     def _await(self, number: int) -> None:
-        """Steps B-5-1 and B-5-2 for a chunk: the default stream goes on when its sum is back."""
+        """Make the default stream wait until a chunk's sum is back: steps B-5-1 and B-5-2."""
         now = self._now()
         chunk = now.chunks[number]
         self.exchange.wait_for(chunk, now, lambda: self._check(number, chunk))
@@ -203,7 +204,7 @@ class CpuGpuSync(GradientSync):
             raise lost(self.index, chunk, "back to the accelerator", error, self.engine) from error
 
     def _check(self, number: int, chunk: Chunk) -> None:
-        """Raise what kept a chunk from coming to the host, if it is of this replica."""
+        """Raise the error that kept a chunk from the host, if it was this replica's copy that failed."""
         if self.index in chunk.arrived:
             return
         try:
@@ -217,18 +218,21 @@ class CpuGpuSync(GradientSync):
             self._await(number)
         for chain in self._chains:
             chain()
-        self._chains.clear()  # they have this: a trainer's memory goes as it is dropped
-        # A sibling that ends later asks when this one may have begun the next.
+        self._chains.clear()  # else chains keep this replica, and its memory, alive
+        # A sibling that ends this iteration later asks for spans when this replica may have begun the
+        # next.
         self._last = [(self._now().chunks[number], sent) for number, sent in self._sent.items()]
         search = self.exchange.search
         if self.index > 0 or search is None or search.done or self._measuring:
             return
-        # In the first iteration kernels are compiled and memory is touched for the first time.
+        # The first iteration is not counted: in it, kernels are compiled and memory is touched for the
+        # first time.
         if self._number > 0 and search.iterated(time.perf_counter() - self._began) != self._size:
             self._tell()
 
     def _recover(self) -> None:
-        """After a failed iteration: when nothing of it is on its way any more, all begin anew."""
+        """Start afresh after a failed iteration, together with the siblings, once nothing of it is on
+        its way."""
         self._failures, self._number = self.team.failures, -1
         self.engine.stream(D2H).synchronise()
         self.team.barrier.wait()

@@ -22,8 +22,8 @@ from demitasse_cgdp.exchange import merged, told_of
 
 
 def pairs(count: int) -> list[tuple[int, int]]:
-    """Who collects from whom, (parent, child), as BVLC/Caffe pairs accelerators: neighbours, then those
-    who are left, until one is."""
+    """Return the (parent, child) pairs of the tree, as BVLC/Caffe pairs accelerators: first neighbours,
+    then the remaining ones, until one is left. Parents collect from their children."""
     found, left = list[tuple[int, int]](), list(range(count))
     while len(left) > 1:
         found += list(zip(left[::2], left[1::2], strict=False))
@@ -32,9 +32,10 @@ def pairs(count: int) -> list[tuple[int, int]]:
 
 
 class TreeBoard(Board):
-    """Whose gradients have come to their parent (``collected``), and whose parameters from it
-    (``given``): the points in the sender's stream behind the copies, by child. Each child has memory on
-    its parent's accelerator for its gradients (``room``), of as many bytes as the parameters."""
+    """What accelerators have sent along the tree: gradients to parents (``collected``) and parameters to
+    children (``given``). Each is a line of events by child: points in the sender's stream behind the
+    copies. ``room`` is each child's memory for gradients on its parent's accelerator, as many bytes as
+    the parameters."""
 
     def __init__(self, team: Team) -> None:
         super().__init__(team)
@@ -43,29 +44,29 @@ class TreeBoard(Board):
         self.reset()
 
     def reset(self) -> None:
-        """Nothing is on its way."""
+        """Empty all lines: nothing is on its way."""
         self.collected = {i: deque[Any]() for i in range(self.size)}
         self.given = {i: deque[Any]() for i in range(self.size)}
 
     def tell(self, line: deque[Any], event: Any) -> None:
-        """Let who waits for the line go on."""
+        """Append an event to a line, and wake whoever waits for it."""
         with self.changed:
             line.append(event)
             self.changed.notify_all()
 
     def take(self, line: deque[Any]) -> Any:
-        """The next event of a line, once there is one."""
+        """Wait for the next event of a line, and return it."""
         self.wait(lambda: bool(line))
         return line.popleft()
 
 
 class TypicalSync(GradientSync):
-    """One accelerator's replica: T-1 to T-5, along BVLC/Caffe's tree.
+    """The replica of one accelerator: steps T-1 to T-5, along BVLC/Caffe's tree.
 
-    After backward a parent waits for each child's gradients, adds them to its own on its accelerator,
-    and copies the sum to its parent's; accelerator 0 updates (T-3, T-4). At the beginning of the next
-    iteration parameters go down the same tree (T-5). Sums are made in the order of the tree: the same
-    bits in every run. All of it is in the default stream: nothing overlaps.
+    After backward, a parent waits for each child's gradients, adds them to its own on its accelerator,
+    and copies the sum to its own parent's accelerator. Accelerator 0 updates (T-3, T-4). When the next
+    iteration begins, parameters go down the same tree (T-5). Sums are made in the order of the tree, so
+    every run gives the same bits. Everything is in the default stream, so nothing overlaps.
     """
 
     joined = False
@@ -85,7 +86,7 @@ class TypicalSync(GradientSync):
     # The hooks of a step.
 
     def bind(self, memory: FlatMemory) -> None:
-        """Take a replica's memory, and for each child some on this accelerator."""
+        """Take the replica's memory, and allocate room here for each child's gradients."""
         self.memory = self.board.memory[self.index] = memory
         for child in self.children:
             self.board.room[child] = memory.gradients.copy()
@@ -97,16 +98,16 @@ class TypicalSync(GradientSync):
         )
 
     def owned(self, span: Span) -> Span:
-        """Accelerator 0 has all of it."""
+        """Return the whole span on accelerator 0, and nothing elsewhere."""
         return span if self.index == 0 else Span(span.start, span.start)
 
     def begin(self) -> Work | None:
-        """Parameters from the parent, and to the children (T-5)."""
+        """Take the parameters from the parent, and pass them to the children (T-5)."""
         return self._begin if self.size > 1 else None
 
     def reduce(self, bucket: Bucket, span: Span) -> Work | None:
-        """Gradients from the children, and to the parent (T-3): with all others once backward is over,
-        or at once where somebody measures gradients before any update."""
+        """Add the children's gradients, and send the sum to the parent (T-3): together with all other
+        buckets once backward is over, or at once if gradients are measured before any update."""
         if self.size == 1:
             return None
 
@@ -118,35 +119,36 @@ class TypicalSync(GradientSync):
         return work
 
     def schedule(self, bucket: Bucket, chain: Work) -> Work:
-        """The chain runs when backward is over."""
+        """Return the work that puts the chain off until backward is over."""
         if self.size == 1:
             return chain
         self._scheduled.add(bucket.index)
         return lambda: self._chains.append(chain)
 
     def end(self) -> Work | None:
-        """Collect, and where all gradients then are, update (T-3, T-4)."""
+        """Collect all gradients, then run the chains: accelerator 0 updates (T-3, T-4)."""
         return self._end if self.size > 1 else None
 
     def total(self, mine: Any, total: Any) -> Work | None:
-        """Accelerator 0 has whole gradients: what it measured is the total, and nobody else updates."""
+        """Return None: accelerator 0 has whole gradients, so what it measured is the total, and nobody
+        else updates."""
         return None
 
     def quiesce(self) -> None:
-        """Parameters go down the tree now (T-5): a test reads each replica's own. Replicas do so in
-        turn, parents before their children. After a failed iteration all begin anew first."""
+        """Send the parameters down the tree now (T-5), because each replica tests with its own. Replicas
+        are asked in turn, parents before their children. After a failed iteration this does nothing, and
+        the next iteration starts afresh."""
         if self.size > 1 and self._failures == self.team.failures:
             self._hand_down()
 
     def spans(self) -> Iterable[tuple[str, float, float]]:
-        """The last iteration's copies and sums: (name, start, stop), in seconds of
-        ``time.perf_counter``."""
+        """Return (name, start, stop) of the last iteration's copies and sums (``time.perf_counter``)."""
         last = self._last
         for _, _, stop in last:
             stop.wait()
         return [(name, start.seconds, stop.seconds) for name, start, stop in last]
 
-    # How they are done.
+    # How the hooks do it.
 
     def _begin(self) -> None:
         if self._failures != self.team.failures:
@@ -159,7 +161,7 @@ class TypicalSync(GradientSync):
         default, board, count = self.engine.default, self.board, self.memory.gradients.size
         if self.parent is not None:
             default.wait(board.take(board.given[self.index]))
-        for child in reversed(self.children):  # who has the most children first
+        for child in reversed(self.children):  # the child with the most children first
             start = default.record()
             self._copy(board.memory[child].parameters[:count], self.memory.parameters[:count], child)
             board.tell(board.given[child], self._noted(f"broadcast to {child}", start))
@@ -187,7 +189,7 @@ class TypicalSync(GradientSync):
             raise WorkerError(f"{which} failed: {told_of(error, self.engine)}") from error
 
     def _noted(self, name: str, start: Any) -> Any:
-        """The point in the default stream that is here now, kept for the timeline."""
+        """Record this point in the default stream, keep it for the timeline, and return it."""
         stop = self.engine.default.record()
         self._done.append((name, start, stop))
         return stop
@@ -198,11 +200,13 @@ class TypicalSync(GradientSync):
             self._collect(self._whole)
         for chain in self._chains:
             chain()
-        # A sibling that ends later asks when this one may have begun the next.
+        # A sibling that ends this iteration later asks for spans when this replica may have begun the
+        # next.
         self._last = self._done.copy()
 
     def _recover(self) -> None:
-        """After a failed iteration: when nothing of it is on its way any more, all begin anew."""
+        """Start afresh after a failed iteration, together with the siblings, once nothing of it is on
+        its way."""
         self._failures = self.team.failures
         self.engine.default.synchronise()
         self.team.barrier.wait()

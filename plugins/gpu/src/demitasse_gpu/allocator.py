@@ -24,8 +24,8 @@ class DeviceMemory:
         self._block: Block | None = device.pool.take(nbytes)
 
     def view(self, offset: int, shape: Sequence[int], dtype: str) -> DeviceArray:
-        """An array over part of the block, which it keeps; ``offset`` in bytes. Raises ValueError when
-        the part does not lie in the block, or the block was closed."""
+        """Return an array over part of the block, at ``offset`` bytes. The array keeps the block alive.
+        Raises ValueError if the part does not lie in the block, or if the block was closed."""
         size = prod(shape) * np.dtype(dtype).itemsize
         if self._block is None:
             raise ValueError("the memory was closed")
@@ -34,7 +34,7 @@ class DeviceMemory:
         return DeviceArray(self._device, self._block.address + offset, shape, dtype, self._block)
 
     def close(self) -> None:
-        """Give the block back, once all that was enqueued is done."""
+        """Return the block to the pool once everything enqueued is done."""
         if self._block is not None:
             self._device.synchronise()
             self._block.close()
@@ -42,7 +42,7 @@ class DeviceMemory:
 
 
 class DeviceAllocator:
-    """Gives blocks of one device's memory and counts all that it ever gave."""
+    """Allocates blocks of one device's memory, and counts all that it ever allocated."""
 
     def __init__(self, device: Device) -> None:
         self.device, self.space = device, device.space
@@ -50,19 +50,19 @@ class DeviceAllocator:
         self.bytes = 0
 
     def allocate(self, nbytes: int) -> DeviceMemory:
-        """A new zeroed block. Raises MemoryError that says how much was asked for and is free."""
+        """Return a new zeroed block. Raises MemoryError with the requested and the free bytes."""
         memory = DeviceMemory(self.device, nbytes)
         self.allocations += 1
         self.bytes += nbytes
         return memory
 
     def guard(self, losses: Sequence[tuple[DeviceArray, float]], rate: DeviceArray) -> Guard:
-        """What adds up and checks a step's loss on the device."""
+        """Return what adds up and checks a step's loss on the device."""
         from demitasse_gpu.guard import Guard
 
         return Guard(self.device, losses, rate)
 
     @property
     def statistics(self) -> Statistics:
-        """What the device's pool has given and kept."""
+        """The bytes that the device's pool has handed out and kept."""
         return self.device.pool.statistics

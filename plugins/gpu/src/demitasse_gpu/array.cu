@@ -1,4 +1,4 @@
-// What arrays in device memory do themselves: take one value everywhere, and add.
+// What arrays in device memory do themselves: fill, and add.
 
 extern "C" __global__ void fill(unsigned char *target, unsigned long long bits, int width, long long count) {
     long long step = (long long)gridDim.x * blockDim.x;
@@ -24,7 +24,7 @@ extern "C" __global__ void add_float64(double *total, const double *x, long long
     for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) total[i] += x[i];
 }
 
-// A step's loss in float64: the weighted sums of what losses came to, one after the other. One thread.
+// Adds up a step's loss in float64: the weighted sums of the losses' values, one after the other. One thread.
 extern "C" __global__ void add_loss_float32(double *total, const float *loss, long long count, double weight, int first) {
     double sum = 0;
     for (long long i = 0; i < count; i++) sum += loss[i];
@@ -37,7 +37,7 @@ extern "C" __global__ void add_loss_float64(double *total, const double *loss, l
     *total = (first ? 0 : *total) + weight * sum;
 }
 
-// A loss that is no finite number makes the rate negative, by which updates know to leave all as it is.
+// A loss that is not finite makes the rate negative, which tells the updates to change nothing.
 extern "C" __global__ void guard_rate(const double *total, double *rate) {
     if (!(*total - *total == 0)) *rate = -1;
 }

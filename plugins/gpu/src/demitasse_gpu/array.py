@@ -1,4 +1,5 @@
-"""Arrays in device memory: as much of NumPy's as training a net needs, in order with the kernels."""
+"""Arrays in device memory, with the part of NumPy's interface that training needs. They are read and
+written in the stream of the kernels, so in order with them."""
 
 from __future__ import annotations
 
@@ -22,11 +23,12 @@ Key = int | slice | EllipsisType | tuple[Any, ...]
 
 
 class DeviceArray:
-    """A contiguous array at ``address`` of a device, no memory of its own: ``owner`` is what keeps it.
+    """A contiguous array at ``address`` of a device. It has no memory of its own: ``owner`` keeps it
+    alive.
 
-    Reading it (``np.asarray``) waits for what is in the device's default stream and copies; assigning
-    to it copies or fills in that stream, and what is assigned may change at once. Slices are of leading
-    parts, and share memory. bfloat16 lies as uint16.
+    Reading it (``np.asarray``) waits for everything in the device's default stream, then copies.
+    Assigning to it copies or fills in that stream; the assigned array may be changed at once. Slices
+    take leading parts and share memory. bfloat16 is stored as uint16.
     """
 
     def __init__(
@@ -53,8 +55,8 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """How other libraries find it (version 3). What is enqueued must be waited for before they use
-        it, unless they know of streams."""
+        """The interface by which other libraries read it (version 3). They must wait for what is
+        enqueued before they use it, unless they know of streams."""
         about = {"shape": self.shape, "typestr": self.dtype.str, "strides": None}
         return {**about, "data": (self.address, False), "version": 3, "stream": self.device.stream}
 
@@ -67,14 +69,14 @@ class DeviceArray:
         return f"<{'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype} in {self.device.space}>"
 
     def reshape(self, *shape: Any) -> Self:
-        """The same memory in another shape. Raises ValueError for one of another size."""
+        """Return the same memory in another shape. Raises ValueError if the sizes differ."""
         sizes = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
         sizes = np.broadcast_to(np.int8(0), self.shape).reshape(sizes).shape
         return self._part(0, sizes, self.dtype)
 
     def view(self, dtype: Any) -> Self:
-        """The same memory as elements of another type; the last dimension shrinks or grows. Raises
-        ValueError where it cannot."""
+        """Return the same memory as elements of another type; the last dimension shrinks or grows.
+        Raises ValueError if it cannot."""
         dtype = np.dtype(dtype)
         if dtype.itemsize == self.itemsize:
             return self._part(0, self.shape, dtype)
@@ -86,7 +88,8 @@ class DeviceArray:
         return self._part(0, (*self.shape[:-1], last // dtype.itemsize), dtype)
 
     def __getitem__(self, key: Key) -> Any:
-        """A leading part: ``[i]``, ``[i:j]``, ``[...]``. One element is read, and is a NumPy scalar."""
+        """Return a leading part: ``[i]``, ``[i:j]`` or ``[...]``. A single element is read and returned
+        as a NumPy scalar."""
         if isinstance(key, tuple):
             part: Any = self
             for number, each in enumerate(key):
@@ -111,7 +114,7 @@ class DeviceArray:
         return part if part.shape else np.asarray(part)[()]
 
     def __setitem__(self, key: Key, value: Any) -> None:
-        """Copy an array of the part's shape, or fill the part with a number."""
+        """Copy an array of the part's shape into the part, or fill the part with a number."""
         if isinstance(key, int | np.integer) and self.ndim == 1:
             offset = self._index(key) * self.itemsize
             self._part(offset, (), self.dtype)._fill(value)
@@ -129,11 +132,12 @@ class DeviceArray:
             source = np.ascontiguousarray(source, part.dtype)
             if source.size:
                 self._copy(part.address, source.ctypes.data, part.nbytes, "h2d")
-                # From pinned memory it is on its way when the call returns, from other memory perhaps.
+                # A copy from pinned memory is still under way when the call returns; one from other
+                # memory may be.
                 self.device.synchronise()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """A copy on the host, once all before it in the default stream is done."""
+        """Return a copy on the host, once everything before it in the default stream is done."""
         if copy is False:
             raise ValueError(f"{self!r} cannot become a host array without a copy")
         host = np.empty(self.shape, self.dtype)
@@ -143,15 +147,15 @@ class DeviceArray:
         return host if dtype is None else host.astype(dtype, copy=False)
 
     def sum(self) -> float:
-        """The sum of all elements, on the host, in float64."""
+        """Return the sum of all elements, computed on the host in float64."""
         return float(np.asarray(self).sum(dtype=np.float64))
 
     def tobytes(self) -> bytes:
-        """Its bytes, on the host."""
+        """Return its bytes, on the host."""
         return np.asarray(self).tobytes()
 
     def copy(self) -> DeviceArray:
-        """A copy in memory of its own on the same device."""
+        """Return a copy in memory of its own on the same device."""
         made = empty(self.device, self.shape, self.dtype)
         made._copy_from(self)
         return made
@@ -191,7 +195,7 @@ class DeviceArray:
             return
         if source.device is not self.device:
             source.device.synchronise()
-        if self.size and source.address != self.address:  # as it is after ``part += other``
+        if self.size and source.address != self.address:  # as after ``part += other``
             self._copy(self.address, source.address, self.nbytes, "d2d")
         if source.device is not self.device:
             self.device.synchronise()
@@ -211,20 +215,20 @@ class DeviceArray:
 
 
 def empty(device: Device, shape: Sequence[int], dtype: Any) -> DeviceArray:
-    """An array in a block of its own, zero at first."""
+    """Return a zeroed array in a block of its own."""
     block = device.pool.take(prod(shape) * np.dtype(dtype).itemsize)
     return DeviceArray(device, block.address, shape, dtype, block)
 
 
 def array_function(device: Device, name: str) -> Function:
-    """A kernel of ``array.cu``, looked up once for each device."""
+    """Return a kernel of ``array.cu``. It is looked up once per device."""
     if name not in device.functions:
         device.functions[name] = device.function(_source(), name)
     return device.functions[name]
 
 
 def host_array(address: Address, shape: Sequence[int], dtype: Any, owner: object = None) -> np.ndarray:
-    """A NumPy array over memory of the host at ``address``, which ``owner`` keeps."""
+    """Return a NumPy array over host memory at ``address``, which ``owner`` keeps alive."""
     dtype = np.dtype(dtype)
     size = prod(shape) * dtype.itemsize
     block = (ctypes.c_uint8 * size).from_address(address)

@@ -1,4 +1,4 @@
-"""Kernels that were compiled before: machine code kept on disk, by all that it was made of."""
+"""A cache of compiled kernels: machine code on disk, by everything that it was compiled from."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 class CompiledKernels:
-    """Machine code for one compute capability; ``compile(source, name, options)`` makes it, and
-    ``compiler`` says of which version it is: an older driver loads what an older one made."""
+    """Machine code for one compute capability. ``compile(source, name, options)`` makes it. ``compiler``
+    identifies the compiler's version, because an older driver needs what an older compiler made."""
 
     def __init__(
         self,
@@ -28,26 +28,27 @@ class CompiledKernels:
         self._compile = compile
 
     def image(self, source: str, name: str, options: Sequence[str]) -> bytes:
-        """The machine code of CUDA source text: kept, or compiled now and kept where a folder for it can
-        be written."""
+        """Return the machine code of CUDA source text, from the cache or compiled now. New code is
+        cached if the folder can be written."""
         told = [*STANDARD, self._architecture, *options]
         try:
             path = cache_folder("gpu") / f"{_key(source, [self._compiler, *told])}.cubin"
-        except RuntimeError:  # a user without a home
+        except RuntimeError:  # a user without a home directory
             return self._compile(source, name, told)
         try:
             if (kept := _whole(path.read_bytes())) is not None:
                 return kept
         except OSError:
-            pass  # not compiled before
+            pass  # not compiled yet
         image = self._compile(source, name, told)
-        with suppress(OSError):  # else it is compiled again in the next process
+        with suppress(OSError):  # otherwise the next process compiles it again
             _write(path, image)
         return image
 
 
 def _key(source: str, options: Sequence[str]) -> str:
-    """All that the machine code depends on: the text, the options, and the headers in their folders."""
+    """Return a digest of everything that the machine code depends on: the text, the options, and the
+    headers in their folders."""
     digest = hashlib.sha256("\0".join([__version__, source, *options]).encode())
     for folder in (option[2:] for option in options if option.startswith("-I")):
         for header in sorted(Path(folder).glob("*.cuh")):
@@ -56,13 +57,13 @@ def _key(source: str, options: Sequence[str]) -> str:
 
 
 def _whole(content: bytes) -> bytes | None:
-    """The machine code in a file, None where it is damaged: a driver might run it all the same."""
+    """Return the machine code in a file, or None if it is damaged: a driver might still run it."""
     digest, image = content[:_DIGEST], content[_DIGEST:]
     return image if hashlib.sha256(image).digest() == digest else None
 
 
 def _write(path: Path, image: bytes) -> None:
-    """With its checksum, whole or not at all: other processes may look for it now."""
+    """Write machine code and its checksum atomically, because other processes may be reading."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as partial:
         partial.write_bytes(hashlib.sha256(image).digest() + image)

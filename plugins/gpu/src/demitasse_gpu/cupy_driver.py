@@ -1,6 +1,6 @@
-"""A GPU, driven through CuPy's bindings of CUDA's run-time, driver and compiler.
+"""A driver for GPUs, through CuPy's bindings of CUDA's run-time, driver and compiler.
 
-CuPy 14.1 or newer (``problems.OLDEST_CUPY`` says why).
+It needs CuPy 14.1 or newer (``problems.OLDEST_CUPY`` says why).
 """
 
 from __future__ import annotations
@@ -27,26 +27,28 @@ DYNAMIC_SHARED_MEMORY = 8
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES."""
 USUAL_SHARED_MEMORY = 48 * 2**10
 KINDS = {"h2h": 0, "h2d": 1, "d2h": 2, "d2d": 4}
-"""cudaMemcpyKind; from device to device the addresses tell which."""
+"""cudaMemcpyKind. For ``d2d``, the addresses tell which devices."""
 
 THROUGH_THE_HOST = (46, 217, 704, 711)
-"""Errors of access to a peer: it is another process's, not to be had, there already, or one too many."""
+"""Errors of enabling peer access that are ignored: the peer belongs to another process, access is not
+supported, it is enabled already, or there are too many peers."""
 
 _LOCK = process_lock()
 _DRIVEN: set[int] = set()
-"""The devices of this process's drivers."""
+"""The devices that this process drives."""
 
 
 def _here(method: F) -> F:
-    """A call that goes to its own device, with CUDA's errors in words."""
+    """Wrap a method: make the driver's device current first, and raise CUDA's errors as ``explained``
+    words them."""
     doing = method.__name__.replace("_", " ").strip()
 
     @wraps(method)
     def call(self: CupyDriver, *arguments: Any) -> Any:
         try:
-            # Always: others of this process may have gone to another one in this thread, and a new one
-            # says that it is at device 0 while it has no context yet, without which what the driver
-            # itself is asked, about modules and kernels, fails.
+            # Set it at every call. Other code in this process may have selected another device in this
+            # thread. And a new thread reports device 0 while it has no context yet, without which calls
+            # of the driver API, about modules and kernels, fail.
             self._runtime.setDevice(self.number)
             return method(self, *arguments)
         except RuntimeError as error:
@@ -59,8 +61,8 @@ def _here(method: F) -> F:
 
 
 class CupyDriver:
-    """The device of a number, as CUDA counts them. Raises CompositionError where there is no CuPy, no
-    such device, or CuPy or a driver that is too old."""
+    """The driver of one device, by CUDA's number. Raises CompositionError if CuPy or the device is
+    missing, or if CuPy or CUDA's driver is too old."""
 
     def __init__(self, number: int = 0) -> None:
         try:
@@ -95,8 +97,8 @@ class CupyDriver:
 
     @_here
     def _reach_peers(self) -> None:
-        """Copies between the devices that this process drives go over their link, and not through the
-        host. Others are left alone: to reach one takes hundreds of megabytes of it."""
+        """Let copies between the devices that this process drives go over their link rather than through
+        the host. Access to other devices is not enabled: it takes hundreds of megabytes on each."""
         runtime = self._runtime
         with _LOCK:
             others = sorted(_DRIVEN - {self.number})
@@ -115,7 +117,7 @@ class CupyDriver:
 
     @_here
     def enter(self) -> None:
-        """The call has gone there already."""
+        """Do nothing: the wrapper has made the device current."""
 
     @_here
     def memory(self) -> tuple[int, int]:
@@ -160,7 +162,7 @@ class CupyDriver:
         self._forget()
 
     def _forget(self) -> None:
-        """End what others have let go."""
+        """Release what other threads have put off."""
         with suppress(IndexError):  # another thread may have taken the last one
             while True:
                 end, handle = self._over.popleft()
@@ -218,7 +220,7 @@ class CupyDriver:
         return self._modules[source, options]
 
     def _compiler(self) -> str:
-        """The version of NVRTC, which CuPy finds, and does not bring."""
+        """Return the version of NVRTC. CuPy finds it, but does not bring it along."""
         from cupy_backends.cuda.libs import nvrtc
 
         try:
@@ -227,7 +229,7 @@ class CupyDriver:
             raise no_compiler(f"gpu:{self.number}", str(error)) from error
 
     def _compile(self, source: str, name: str, options: Sequence[str]) -> bytes:
-        """Machine code by NVRTC."""
+        """Compile with NVRTC; return machine code."""
         from cupy_backends.cuda.libs import nvrtc
 
         program = nvrtc.createProgram(source, f"{name}.cu", [], [])
@@ -253,7 +255,7 @@ class CupyDriver:
     ) -> None:
         if shared > USUAL_SHARED_MEMORY:
             self._driver.funcSetAttribute(function, DYNAMIC_SHARED_MEMORY, shared)
-        # Each argument by its address; they are read before the call returns.
+        # Arguments are passed by address, and are read before the call returns.
         values = [np.asarray(np.uint64(a) if isinstance(a, int) else a) for a in arguments]
         addresses = (ctypes.c_void_p * max(1, len(values)))(*(value.ctypes.data for value in values))
         parameters = ctypes.addressof(addresses)
@@ -279,6 +281,6 @@ class CupyDriver:
         self.later(self._runtime.graphExecDestroy, graph)
 
     def later(self, end: Callable[[Any], object], handle: Any) -> None:
-        """An owner may be forgotten in any thread: in one of CUDA's that calls back, where nothing of
-        CUDA may be called, or between two works that are captured."""
+        """Put off ``end(handle)``. An owner may be dropped in any thread, even in one of CUDA's that
+        calls back, where CUDA must not be called, or between two works that are being captured."""
         self._over.append((end, handle))

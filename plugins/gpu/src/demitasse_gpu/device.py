@@ -1,4 +1,4 @@
-"""The devices of this process: each with its driver, its default stream, and its pool of memory."""
+"""The devices of this process, each with its driver, its default stream, and its memory pool."""
 
 from __future__ import annotations
 
@@ -22,48 +22,48 @@ _MAKING = process_lock()
 
 
 class Device:
-    """One device: all kernels and library calls of its worker go to ``stream``. ``graphs`` says whether
-    works in line become graphs, ``remember`` whether choices among libraries' engines are kept on disk,
-    and ``opened`` has the libraries that were opened for it, by name."""
+    """One device. All kernels and library calls of its worker go to ``stream``. ``graphs`` says whether
+    consecutive works become graphs; ``remember``, whether the choices among libraries' engines are kept
+    on disk. ``opened`` has the libraries that were opened for the device, by name."""
 
     def __init__(self, driver: Driver, graphs: bool = True, remember: bool = True) -> None:
         self.graphs, self.remember = graphs, remember
         self.number, self.space = driver.number, f"{SPACE}:{driver.number}"
         self.stream: Handle = driver.stream()
         self.turn = threading.RLock()
-        """Whose turn it is, of several threads, to give the stream anything, and to capture works."""
+        """Held by the thread, of several, that may enqueue in the stream or capture works."""
 
         self.driver = cast("Driver", InTurn(driver, self.stream, self.turn))
         self.pool, self.pinned = Pool(self.driver, self.stream), PinnedPool(driver)
         self.opened: dict[str, Any] = {}
         self.functions: dict[str, Function] = {}
         self.capturing = False
-        """Whether what is given to the stream goes into a graph, and is not done now."""
+        """Whether what is enqueued in the stream goes into a graph instead of being executed."""
 
         self._rows: weakref.WeakSet[Row] = weakref.WeakSet()
         self._lock = threading.Lock()
 
     def function(self, source: str, name: str, options: tuple[str, ...] = ()) -> Function:
-        """A kernel of CUDA source text."""
+        """Return a kernel of CUDA source text."""
         return self.driver.function(source, name, options)
 
     def synchronise(self) -> None:
-        """Wait until all in the default stream is done."""
+        """Wait until everything in the default stream is done."""
         self.driver.synchronise(self.stream)
 
     def keep_row(self, row: Row) -> None:
-        """Know of works in line that have run, as long as they may run again."""
+        """Register a row of works that has run, for as long as it may run again."""
         with self._lock:
             self._rows.add(row)
 
     def is_shared(self) -> bool:
-        """Whether another thread than this one, which has not ended, has run works in line here."""
+        """Return whether another thread that is still alive has run a row of works on this device."""
         with self._lock:
             threads = {row.thread for row in self._rows} - {None, threading.current_thread()}
         return any(thread is not None and thread.is_alive() for thread in threads)
 
     def keep_graph(self, owner: object, graph: Handle) -> None:
-        """Forget ``graph`` when its owner is gone."""
+        """Destroy ``graph`` when its owner is gone."""
         weakref.finalize(owner, self.driver.end_graph, graph).atexit = False
 
     def __repr__(self) -> str:
@@ -71,8 +71,9 @@ class Device:
 
 
 def device(space: str, options: Mapping[str, Any]) -> Device | None:
-    """The device of a memory space, the same one whoever asks; None for another plugin's space. ``gpu``
-    is the process's own: of the devices in turn, by the process's number on its host."""
+    """Return the device of a memory space, the same object for every caller, or None for a space of
+    another plugin. ``gpu`` is the process's own device: devices are assigned in turn, by the process's
+    number on its host."""
     kind, _, number = space.partition(":")
     if kind != SPACE:
         return None
@@ -82,7 +83,7 @@ def device(space: str, options: Mapping[str, Any]) -> Device | None:
             f"memory space {space!r}: give the device's number after the colon, as in gpu:0"
         )
     make = asked.driver or _cupy
-    with _MAKING:  # else each of several threads that come at once would be given one of its own
+    with _MAKING:  # otherwise threads that come at once would each get a device object of their own
         return _device(make, int(number) if number else _mine(), asked.graphs, asked.remember)
 
 

@@ -1,4 +1,4 @@
-"""What this plugin finds here: the driver, the GPUs, CuPy, and NVIDIA's libraries."""
+"""What this plugin finds on the machine: the driver, the GPUs, CuPy, and NVIDIA's libraries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from demitasse_gpu.machine import Driver, cuda, listed
 from demitasse_gpu.problems import INSTALL, NO_DEVICE, OLD_DRIVER, cause, old_cupy, unknown_device
 
 NEEDED = {"12": 12000, "13": 13000}
-"""The driver's version that a CuPy for a CUDA version needs."""
+"""The driver version that CuPy needs, by the CUDA version that it is built for."""
 
 
 def findings(
@@ -23,10 +23,10 @@ def findings(
     release: str | None = None,
     known: Sequence[int] | None = None,
 ) -> Iterator[Finding]:
-    """What there is and what is missing; on a machine without GPUs one line. ``driver``, ``cupy``, the
-    CUDA version that CuPy is for, ``compiler``, why it cannot compile ("" where it can), ``release``,
-    CuPy's own version, and ``known``, the compute capabilities that it compiles for, are what the
-    machine says where they are not given."""
+    """Yield what was found and what is missing; on a machine without GPUs, one line. Arguments that are
+    not given are read from the machine: ``driver``; ``cupy``, the CUDA version that CuPy is for;
+    ``compiler``, why CuPy cannot compile ("" if it can); ``release``, CuPy's own version; and ``known``,
+    the compute capabilities that it compiles for."""
     found = driver or cuda()
     if not found.devices:
         yield _no_device(found, bool(listed()))
@@ -56,7 +56,7 @@ def findings(
     for number, capability in enumerate(found.capabilities):
         if number not in usable:
             told, remedy = unknown_device(capability, known)
-            if usable:  # a display's, say: nothing is wrong until a description takes it
+            if usable:  # a display's GPU, say: no problem until a description uses it
                 remedy = f'at = "gpu:{usable[0]}" in a description takes another one; {remedy}'
             yield Finding("note" if usable else "problem", f"gpu:{number}", told, remedy)
     for name, distribution in (("cudnn", "cuDNN"), ("cublasLt", "cuBLASLt")):
@@ -72,7 +72,7 @@ def findings(
 
 
 def _no_device(found: Driver, there: bool) -> Finding:
-    """Why there is no GPU to use: there is none, or its driver does not let us."""
+    """Explain why no GPU can be used: there is none, or its driver does not allow it."""
     if found.error in OLD_DRIVER:
         return Finding("problem", "CUDA driver", found.reason, "update the driver")
     if found.error and found.error not in NO_DEVICE:
@@ -86,7 +86,7 @@ def _no_device(found: Driver, there: bool) -> Finding:
 
 
 def why_no_compiler() -> str:
-    """Why CuPy, which is there, cannot compile kernels, in a line; empty where it can."""
+    """Return one line on why the installed CuPy cannot compile kernels; empty if it can."""
     try:
         from cupy_backends.cuda.libs import nvrtc
 
@@ -97,15 +97,15 @@ def why_no_compiler() -> str:
 
 
 def compiled_for() -> list[int]:
-    """The compute capabilities for which CuPy's compiler, which is there, makes machine code (90 is
-    9.0)."""
+    """Return the compute capabilities (90 is 9.0) for which CuPy's compiler makes machine code. Requires
+    a compiler."""
     from cupy_backends.cuda.libs import nvrtc
 
     return [int(each) for each in nvrtc.getSupportedArchs()]
 
 
 def _release(made_for: str) -> str:
-    """The version of the CuPy that is installed for a CUDA version."""
+    """Return the version of the installed CuPy for a CUDA version."""
     names = [name for name in ("cupy", f"cupy-cuda{made_for}x") if _is_installed(name)]
     return version(names[-1]) if names else ""
 
@@ -119,7 +119,8 @@ def _is_installed(distribution: str) -> bool:
 
 
 def cupy_version() -> str:
-    """The CUDA version that the installed CuPy is for, ``12`` or ``13``; empty where there is none."""
+    """Return the CUDA version that the installed CuPy is for, ``12`` or ``13``; "unknown" if it does not
+    say, and empty if CuPy is not installed."""
     if importlib.util.find_spec("cupy") is None:
         return ""
     for made_for in NEEDED:

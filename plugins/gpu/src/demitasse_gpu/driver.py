@@ -1,7 +1,9 @@
-"""What this plugin asks of an accelerator's run-time: few calls, so that a test can stand in for them.
+"""The protocol between this plugin and an accelerator's run-time: few calls, so that tests can
+substitute it.
 
-``cupy_driver.CupyDriver`` asks a GPU. Every call may raise what ``problems.explained`` makes of the
-run-time's error: ``MemoryError`` for device memory that is not there, else a DemitasseError.
+``cupy_driver.CupyDriver`` implements it for GPUs. Every call may raise the error that
+``problems.explained`` makes of the run-time's: MemoryError if there is not enough device memory,
+otherwise a DemitasseError.
 """
 
 from __future__ import annotations
@@ -11,25 +13,25 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 Handle: TypeAlias = int
-"""A stream, an event or a graph, as the run-time numbers it."""
+"""A stream, an event or a graph, by the run-time's number."""
 
 Address: TypeAlias = int
-"""A byte in the memory of a device, or in pinned memory of the host."""
+"""The address of a byte in device memory or in pinned host memory."""
 
 Function: TypeAlias = Any
-"""A kernel compiled for the device: what ``Driver.function`` gives and ``Driver.launch`` takes."""
+"""A kernel compiled for the device: returned by ``Driver.function``, passed to ``Driver.launch``."""
 
 Argument: TypeAlias = Any
-"""What a kernel is given: an address (int), or a NumPy scalar of its parameter's type."""
+"""An argument of a kernel: an address (int), or a NumPy scalar of the parameter's type."""
 
 Extent: TypeAlias = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class Properties:
-    """What a device is: its name, compute capability, bytes of memory, multiprocessors, the largest
-    shared memory of a block (bytes, asked for when a kernel is launched), and the version of its driver
-    (13000 is 13.0)."""
+    """The properties of a device: its name, compute capability, bytes of memory, number of
+    multiprocessors, the largest shared memory of a block (in bytes, requested when a kernel is
+    launched), and the version of its driver (13000 is 13.0)."""
 
     name: str
     capability: tuple[int, int]
@@ -40,75 +42,75 @@ class Properties:
 
 
 class Driver(Protocol):
-    """One device. Its calls go to that device whichever thread makes them; none waits but
-    ``synchronise``, ``wait`` and (as run-times do) ``allocate`` and ``free``."""
+    """The driver of one device. Calls go to that device, whichever thread makes them. None of them
+    waits, except ``synchronise``, ``wait`` and (because run-times do) ``allocate`` and ``free``."""
 
     number: int
     properties: Properties
 
     def enter(self) -> None:
-        """Have what this thread calls in libraries, which know nothing of devices, go to this one."""
+        """Make this device current for this thread's calls of libraries, which do not name a device."""
 
     def memory(self) -> tuple[int, int]:
-        """Bytes of the device's memory that are free, and all."""
+        """Return the bytes of device memory that are free, and the total."""
 
     def allocate(self, nbytes: int) -> Address:
-        """Device memory, aligned to 256 bytes, with anything in it."""
+        """Allocate device memory, aligned to 256 bytes and uninitialised."""
 
     def free(self, address: Address) -> None:
-        """Give device memory back, once all work on the device is done."""
+        """Free device memory, once all work on the device is done."""
 
     def allocate_pinned(self, nbytes: int) -> Address:
-        """Host memory that is never paged out and that every device may copy from and to."""
+        """Allocate page-locked host memory, which every device may copy from and to."""
 
     def free_pinned(self, address: Address) -> None:
-        """Give pinned memory back."""
+        """Free pinned memory."""
 
     def copy(self, target: Address, source: Address, nbytes: int, kind: str, stream: Handle) -> None:
         """Copy bytes in a stream. ``kind`` is ``h2d``, ``d2h``, ``d2d`` (also to another device) or
         ``h2h``. Host memory that is not pinned is copied before the call returns."""
 
     def clear(self, target: Address, nbytes: int, stream: Handle) -> None:
-        """Make bytes of the device's memory zero."""
+        """Set bytes of device memory to zero, in a stream."""
 
     def stream(self) -> Handle:
-        """A new stream that waits for no other."""
+        """Create a stream that does not synchronise with any other."""
 
     def end_stream(self, stream: Handle) -> None:
-        """Forget a stream in which nothing is left to do."""
+        """Destroy a stream in which nothing is left to do."""
 
     def synchronise(self, stream: Handle) -> None:
-        """Wait until all in the stream is done. Does not hold the GIL."""
+        """Wait until everything in the stream is done. Does not hold the GIL."""
 
     def event(self) -> Handle:
-        """A new event that keeps the time."""
+        """Create an event that records times."""
 
     def end_event(self, event: Handle) -> None:
-        """Forget an event."""
+        """Destroy an event."""
 
     def record(self, event: Handle, stream: Handle) -> None:
-        """Have the event stand for what is in the stream now."""
+        """Record the event at this point in the stream."""
 
     def reached(self, event: Handle) -> bool:
-        """Whether all that the event stands for is done."""
+        """Return whether everything before the event is done."""
 
     def wait(self, event: Handle) -> None:
-        """Wait until it is. Does not hold the GIL."""
+        """Wait until the event is reached. Does not hold the GIL."""
 
     def wait_in_stream(self, stream: Handle, event: Handle) -> None:
-        """Have what comes into the stream from now on wait for the event."""
+        """Make everything enqueued in the stream from now on wait for the event."""
 
     def seconds_between(self, first: Handle, last: Handle) -> float:
-        """The time from one event that was reached to another, by the device's clock."""
+        """Return the seconds between two events that were reached, by the device's clock."""
 
     def call(self, stream: Handle, work: Callable[[], None]) -> None:
-        """Call ``work``, which raises nothing, in a thread of the host when all before it in the stream
-        is done; what follows waits until it returns. It must not call the driver."""
+        """Call ``work``, which must not raise, in a host thread once everything before it in the stream
+        is done. What follows waits until it returns. It must not call the driver."""
 
     def function(self, source: str, name: str, options: Sequence[str] = ()) -> Function:
-        """The kernel ``name`` (``extern "C"``) of CUDA source text, compiled for this device.
-        ``options`` are ``-Dname=value`` and ``-Ifolder`` only. Source and options that were compiled
-        before are not compiled again. Raises PlanError with the compiler's words."""
+        """Return the kernel ``name`` (``extern "C"``) of CUDA source text, compiled for this device.
+        ``options`` may only be ``-Dname=value`` and ``-Ifolder``. The same source with the same options
+        is compiled once. Raises PlanError with the compiler's message."""
 
     def launch(
         self,
@@ -119,20 +121,20 @@ class Driver(Protocol):
         shared: int,
         stream: Handle,
     ) -> None:
-        """Run a kernel in a stream with ``shared`` bytes of dynamic shared memory."""
+        """Launch a kernel in a stream, with ``shared`` bytes of dynamic shared memory."""
 
     def begin_capture(self, stream: Handle) -> None:
-        """Have what comes into the stream, from this thread, become a graph instead of being done."""
+        """Capture what this thread enqueues in the stream into a graph, instead of executing it."""
 
     def end_capture(self, stream: Handle) -> Handle:
-        """The graph of what came, ready to be launched."""
+        """Return the graph of what was captured, ready to be launched."""
 
     def launch_graph(self, graph: Handle, stream: Handle) -> None:
-        """Do in a stream what a graph is made of, with the arguments it was captured with."""
+        """Launch a graph in a stream, with the arguments that it was captured with."""
 
     def end_graph(self, graph: Handle) -> None:
-        """Forget a graph."""
+        """Destroy a graph."""
 
     def later(self, end: Callable[[Any], object], handle: Any) -> None:
-        """Have ``end(handle)``, which may ask CUDA something, called by a thread that waits for the
-        device, once what was forgotten before is ended."""
+        """Have ``end(handle)``, which may call CUDA, called by a thread that waits for the device, after
+        everything that was put off earlier."""

@@ -1,4 +1,4 @@
-"""Streams of a device: copies, events and calls of the host in order, beside who drives it."""
+"""The streams of a device: copies, events and host calls, beside the thread that drives the device."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from demitasse_gpu.driver import Handle
 
 ANCHOR_SECONDS = 4.0
-"""The device tells the time between two events in milliseconds of float32, which 4 s after the first has
-steps of a quarter of a microsecond: by then another first one is needed."""
+"""The device reports the time between two events in milliseconds, as float32. 4 s after the first event,
+this has steps of a quarter of a microsecond, so a new first event is recorded by then."""
 
 TRIES, SURE_ENOUGH = 16, 50e-6
-"""How often the first event's time is looked for, unless it is known to so many seconds before."""
+"""The most measurements of the first event's time, and the uncertainty, in seconds, that suffices."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An error that a call raised, and which of its stream's calls and waits it was."""
+    """An error that a call raised, and the call's position among the calls and waits of its stream."""
 
     position: int
     error: BaseException
 
 
 class Anchor:
-    """An event whose time is known by the clock of the host. It is in a stream in which nothing else is:
-    the default one may just then be captured, into a graph, and an event in it with all else."""
+    """An event whose time by the host's clock is known. It is recorded in a stream of its own, because
+    the default stream may be under capture, and an event in it would become part of the graph."""
 
     def __init__(self, device: Device, stream: Handle, before: Anchor | None) -> None:
         self.device, self.stream, self.before = device, stream, before
@@ -53,8 +53,8 @@ class Anchor:
         self.device.driver.record(self.event, self.stream)
 
     def _find_time(self) -> None:
-        """The event came between being recorded and its wait's end: of some tries the surest, as who
-        waits may be woken late."""
+        """Measure when the event was reached. That was between its recording and the end of the wait,
+        and a waiting thread may wake late, so the try with the shortest interval is kept."""
         surest = math.inf
         for _ in range(TRIES):
             self._record()
@@ -69,7 +69,7 @@ class Anchor:
 
     @property
     def seconds(self) -> float:
-        """When it was reached: as long after the one before as the device says."""
+        """When the event was reached: the previous anchor's time plus the device's difference."""
         if self._seconds is None:
             assert self.before is not None
             passed = self.device.driver.seconds_between(self.before.event, self.event)
@@ -78,7 +78,7 @@ class Anchor:
 
 
 class DeviceEvent:
-    """A point in a stream of a device."""
+    """A point in a device's stream."""
 
     def __init__(self, stream: DeviceStream, anchor: Anchor) -> None:
         self.stream, self._anchor = stream, anchor
@@ -88,35 +88,35 @@ class DeviceEvent:
 
     @property
     def done(self) -> bool:
-        """Whether it was reached. Does not wait."""
+        """Whether the event was reached. Does not wait."""
         return self._driver.reached(self.event)
 
     @property
     def seconds(self) -> float:
-        """When it was reached, by the clock of ``time.perf_counter``."""
+        """When the event was reached, by the clock of ``time.perf_counter``."""
         self._driver.wait(self._anchor.event)
         return self._anchor.seconds + self._driver.seconds_between(self._anchor.event, self.event)
 
     def wait(self) -> None:
-        """Wait until it is reached. Raises what a call before it in its stream raised."""
+        """Wait until the event is reached. Raises the error of a call before it in its stream."""
         self._driver.wait(self.event)
         self.stream.check(self.position)
 
 
 class DeviceStream:
-    """Work that a device does in order. What follows a call that failed is not called either; copies
-    that were enqueued behind it before it failed are done."""
+    """Work that a device does in order. After a call has failed, no later call is made; but copies that
+    were enqueued behind it before it failed are executed."""
 
     def __init__(self, engine: DeviceEngine, name: str, handle: Handle) -> None:
         self.name, self.handle, self.device = name, handle, engine.device
         self._engine, self.position = engine, 0
-        self._lock = threading.Lock()  # positions are in the order of what the device is given
+        self._lock = threading.Lock()  # so that positions follow the order of what the device gets
         self._failure: Failure | None = None
         self._behind: dict[DeviceStream, tuple[int, int]] = {}
 
     def copy(self, target: Any, source: Any) -> None:
-        """Copy ``source`` to ``target``, contiguous arrays of one size and type, each in a device's
-        memory or the host's. Raises ValueError for others."""
+        """Enqueue a copy of ``source`` to ``target``: contiguous arrays of the same size and type, each
+        in a device's or the host's memory. Raises ValueError for any others."""
         self._engine.check_open()
         (to, target_kind), (at, source_kind) = _place(target), _place(source)
         if target.size != source.size or target.dtype != source.dtype:
@@ -128,7 +128,7 @@ class DeviceStream:
             self.device.driver.copy(to, at, target.nbytes, kind, self.handle)
 
     def call(self, work: Callable[[], None]) -> None:
-        """Call ``work`` on a thread of the host, in order with what else is in the stream."""
+        """Enqueue a call of ``work`` on a host thread, in order with everything else in the stream."""
         self._engine.check_open()
         with self._lock:
             self.position += 1
@@ -145,14 +145,14 @@ class DeviceStream:
             self.device.driver.call(self.handle, guarded)
 
     def record(self) -> DeviceEvent:
-        """The point in the stream that is here now."""
+        """Return an event at this point in the stream."""
         self._engine.check_open()
         anchor = self._engine.anchor()
         with self._lock:
             return DeviceEvent(self, anchor)
 
     def wait(self, event: EngineEvent) -> None:
-        """Let what is enqueued from now on wait for an event, also one of another engine."""
+        """Make everything enqueued from now on wait for an event, which may be another engine's."""
         self._engine.check_open()
         if isinstance(event, DeviceEvent):
             with self._lock:
@@ -161,22 +161,22 @@ class DeviceStream:
                     self.position += 1
                     self._behind[event.stream] = event.position, self.position
         else:
-            event.wait()  # of an engine that this device knows nothing of: the caller waits instead
+            event.wait()  # an engine unknown to this device: the caller waits instead
 
     def synchronise(self) -> None:
-        """Wait until all that was enqueued is done. Raises the first error of it."""
+        """Wait until everything enqueued is done. Raises the first error."""
         self._engine.check_open()
         self.device.driver.synchronise(self.handle)
         self.check(self.position)
 
     def check(self, position: int) -> None:
-        """Raise what a call up to a position raised, or one that was waited for until there."""
+        """Raise the error of a call up to a position, or of one that was waited for up to there."""
         if (error := self.failure(position)) is not None:
             raise error
 
     def failure(self, position: int, asking: tuple[DeviceStream, ...] = ()) -> BaseException | None:
-        """The error that ended the stream up to a position, its own or that of a stream that it waited
-        for; streams may have waited for each other by turns."""
+        """Return the error that ended the stream up to a position: its own, or that of a stream that it
+        waited for. Streams may have waited for each other in turn."""
         if self._failure is not None and self._failure.position <= position:
             return self._failure.error
         asking = (*asking, self)
@@ -189,7 +189,7 @@ class DeviceStream:
 
 
 class DeviceEngine:
-    """The streams of one device. ``default`` is the one that the device's kernels run in."""
+    """The streams of one device. Its kernels run in ``default``."""
 
     def __init__(self, device: Device) -> None:
         self.device, self.place = device, device.space
@@ -201,7 +201,7 @@ class DeviceEngine:
         self._anchor = Anchor(device, self._clock, None)
 
     def stream(self, name: str) -> DeviceStream:
-        """The stream of that name, made when it is first asked for."""
+        """Return the stream of that name, making it at the first request."""
         self.check_open()
         with self._lock:
             if name not in self._streams:
@@ -209,28 +209,29 @@ class DeviceEngine:
             return self._streams[name]
 
     def pinned(self, shape: Sequence[int], dtype: str) -> np.ndarray:
-        """Host memory, zero at first, that devices copy to and from at the link's full speed. It is
-        given back with its last view."""
+        """Return zeroed host memory that devices copy to and from at the link's full speed. It is
+        released with its last view."""
         self.check_open()
         return pinned(self.device, shape, dtype)
 
     def anchor(self) -> Anchor:
-        """The event by which the time of others is told now."""
+        """Return the anchor that times new events."""
         with self._lock:
             if time.perf_counter() - self._anchor.recorded > ANCHOR_SECONDS:
-                # Settled, so that it keeps none before it: a long run would keep all of them.
+                # Resolve its time, so that it no longer refers to its predecessor: a long run would keep
+                # all of them.
                 self._anchor.device.driver.wait(self._anchor.event)
                 _ = self._anchor.seconds
                 self._anchor = Anchor(self.device, self._clock, self._anchor)
             return self._anchor
 
     def check_open(self) -> None:
-        """Raise RuntimeError once it is closed."""
+        """Raise RuntimeError if the engine was closed."""
         if not self._open:
             raise RuntimeError(f"the streams of {self.place} were closed")
 
     def close(self) -> None:
-        """End the streams once what is enqueued is done."""
+        """End the streams once everything enqueued is done."""
         if not self._open:
             return
         self._open = False
@@ -244,7 +245,7 @@ class DeviceEngine:
 
 
 def pinned(device: Device, shape: Sequence[int], dtype: str) -> np.ndarray:
-    """Zeroed host memory that is never paged out, given back with its last view."""
+    """Return zeroed page-locked host memory, which is released with its last view."""
     owner = device.pinned.take(prod(shape) * np.dtype(dtype).itemsize)
     array = host_array(owner.address, shape, dtype, owner)
     array[...] = 0
@@ -252,14 +253,14 @@ def pinned(device: Device, shape: Sequence[int], dtype: str) -> np.ndarray:
 
 
 def _event(owner: object, device: Device) -> Handle:
-    """A new event that is forgotten with its owner."""
+    """Create an event that is destroyed with its owner."""
     event = device.driver.event()
     weakref.finalize(owner, device.driver.end_event, event).atexit = False
     return event
 
 
 def _place(array: Any) -> tuple[int, str]:
-    """Where an array is: its address, and whether that is a device's or the host's."""
+    """Return an array's address, and "d" for device memory or "h" for host memory."""
     if isinstance(array, DeviceArray):
         return array.address, "d"
     if not isinstance(array, np.ndarray) or not array.flags.c_contiguous:

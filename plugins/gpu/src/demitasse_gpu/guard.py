@@ -1,4 +1,4 @@
-"""A step's loss, added up and checked on the device: nobody waits for it in the middle of a step."""
+"""A step's loss, added up and checked on the device, so that no step waits for it in the middle."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Guard:
-    """``work`` follows the forward pass: it adds up the ``losses`` (with their weights) and, where that
-    is no finite number, makes ``rate`` negative, so that the updates behind it change nothing. ``read``
-    waits until the device is done with the work, and is the loss."""
+    """``work`` follows the forward pass: it adds up the weighted ``losses``. If their sum is not finite,
+    it makes ``rate`` negative, and the updates behind it change nothing. ``read`` waits until the device
+    is done, and returns the loss."""
 
     def __init__(
         self, device: Device, losses: Sequence[tuple[DeviceArray, float]], rate: DeviceArray
@@ -44,6 +44,6 @@ class Guard:
         self.work = in_order(works)
 
     def read(self) -> float:
-        """The loss of the last step."""
+        """Return the loss of the last step."""
         self._device.synchronise()
         return float(self._read[0])

@@ -1,4 +1,4 @@
-"""One thread at a time in a device's default stream."""
+"""Threads take turns at a device's default stream."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from demitasse_gpu.driver import Driver, Handle
 
 STREAM = dict.fromkeys(("copy", "clear", "record", "launch", "launch_graph"), -1)
 STREAM |= dict.fromkeys(("wait_in_stream", "call"), 0)
-"""Calls that give a stream something: which of their arguments it is. Captures have the turn already."""
+"""Calls that enqueue in a stream, with that argument's position. Captures already hold the turn."""
 
 
 class InTurn:
-    """A driver whose calls in one stream take turns: while a thread captures works into a graph, and has
-    the ``turn`` until it is done, what others gave the stream would go into the graph, and not be done.
-    Other calls are the driver's own. Who waits for the stream does not keep the turn meanwhile."""
+    """A driver whose calls in one stream take turns. A thread that captures works into a graph holds
+    ``turn`` until it is done: otherwise what other threads enqueue meanwhile would go into the graph,
+    and not be executed. Other calls are passed on to the driver. A thread that waits for the stream does
+    not hold the turn."""
 
     def __init__(self, driver: Driver, stream: Handle, turn: threading.RLock) -> None:
         self.driver, self._stream, self._turn = driver, stream, turn
         self._events = deque[Handle]()
 
     def synchronise(self, stream: Handle) -> None:
-        """Wait until all that is in the stream now is done."""
+        """Wait until everything that is in the stream now is done."""
         if stream != self._stream:
             self.driver.synchronise(stream)
             return

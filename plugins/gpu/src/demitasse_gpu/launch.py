@@ -1,5 +1,4 @@
-"""Work in a device's default stream: launches of kernels and library calls, and graphs of what stands in
-line."""
+"""Works in a device's default stream: launches of kernels, library calls, and graphs of both."""
 
 from __future__ import annotations
 
@@ -20,14 +19,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("demitasse.gpu")
 
 _WARM = 1
-"""Calls that a row of works makes one by one before it is captured: in its first call libraries load
-code and set up what may not be captured."""
+"""The number of times that a row of works is called one by one before it is captured: in their first
+call, libraries load code and set up what cannot be captured."""
 
 
 class Launch:
-    """One launch of a kernel. ``arguments`` are DeviceArrays (their address is passed; None is a null
-    address), addresses, or NumPy scalars of the parameters' types; what they hold in memory is read when
-    the kernel runs, and memory that they are in lives as long as this work."""
+    """One launch of a kernel. ``arguments`` are DeviceArrays (passed by address; None is a null
+    address), addresses, or NumPy scalars of the parameters' types. What they hold in memory is read when
+    the kernel runs. This work keeps their memory alive."""
 
     def __init__(
         self,
@@ -47,10 +46,10 @@ class Launch:
         )
         self._launch, self._stream = device.driver.launch, device.stream
         self.told: object = None
-        """What a launch before this one may know of it."""
+        """What a preceding launch may use to do this launch's work too (see united.py)."""
 
         self.with_next: Callable[[Launch], Launch | Sequence[Launch] | None] | None = None
-        """What does the work of this launch and the one behind it; None where nothing does it better."""
+        """Given the next launch, returns what does the work of both, or None if nothing does."""
 
     def __call__(self) -> None:
         self._launch(
@@ -59,8 +58,8 @@ class Launch:
 
 
 class Call:
-    """A call into a library, ``call(stream)``, that enqueues work and nothing else: it may be captured.
-    ``held`` is what must live as long as it may be called."""
+    """A call into a library, ``call(stream)``. It only enqueues work, so it can be captured. ``held`` is
+    kept alive as long as it may be called."""
 
     def __init__(self, device: Device, call: Callable[[int], object], held: object = None) -> None:
         self.join, self.device = _join, device
@@ -73,13 +72,13 @@ class Call:
 
 
 class Row:
-    """Works in line as one: called one by one at first, then captured into a graph, which is launched
-    from then on, or called one by one where there is no graph to be had (too little memory, a call of a
-    library that may not be captured). Numbers that change from step to step are in device memory, so the
-    graph stays true.
+    """Consecutive works as one. They are first called one by one, then captured into a graph, which is
+    launched from then on. If no graph can be made (too little memory, a library call that cannot be
+    captured), they are always called one by one. Numbers that change from step to step are in device
+    memory, so the graph stays valid.
 
-    Where another thread drives the device too (two workers that a description puts on one), nothing is
-    captured: what that thread enqueues meanwhile would go into the graph, and not be done."""
+    If another thread drives the device too (two workers that a description puts on one device), nothing
+    is captured: what that thread enqueues meanwhile would go into the graph, and not be executed."""
 
     def __init__(self, device: Device, works: Sequence[Launch | Call]) -> None:
         self.join, self.device, self.works = _join, device, tuple(_united(works))
@@ -97,7 +96,7 @@ class Row:
             return
         if not self._calls:
             self.device.keep_row(self)
-        self.thread = threading.current_thread()  # itself: a number is another one's once it has ended
+        self.thread = threading.current_thread()  # the thread object: an ended thread's number is reused
         self._calls += 1
         ready = self._calls > _WARM and self.device.graphs and not self._ungraphed
         if not ready or self.device.is_shared():
@@ -106,7 +105,7 @@ class Row:
         try:
             graph = captured(self.device, self._enqueue)
         except (DemitasseError, MemoryError) as error:
-            # Nothing was done yet. What is wrong with the works themselves is raised by them.
+            # Nothing was executed yet. If the works themselves are wrong, this call raises their error.
             self._enqueue()
             self._ungraphed = True
             log.warning(
@@ -123,9 +122,9 @@ class Row:
 
 
 class Checked(Row):
-    """Works in line that are looked at when they are called alone, as who seeks an error calls them:
-    ``check`` follows, which may read what they have made, and raises what is wrong. In a step they are
-    parts of a longer row, which asks nothing."""
+    """A row of works with a check. If the row is called alone, as the search for an error does,
+    ``check`` follows: it may read the results, and raises an error if they are wrong. In a step, the
+    works are part of a longer row, which does not check."""
 
     def __init__(
         self, device: Device, works: Sequence[Launch | Call], check: Callable[[], None]
@@ -139,15 +138,15 @@ class Checked(Row):
 
 
 def captured(device: Device, enqueue: Callable[[], None]) -> Handle:
-    """The graph of what ``enqueue`` gives to the device's stream. What it raises is raised once the
-    capture is ended."""
+    """Return the graph of what ``enqueue`` enqueues in the device's stream. Its errors are raised after
+    the capture has ended."""
     driver, stream = device.driver, device.stream
     device.capturing = True
     try:
         driver.begin_capture(stream)
         enqueue()
     except BaseException:
-        # A capture that failed, or that never began, has no graph.
+        # A capture that failed, or never began, has no graph.
         with contextlib.suppress(DemitasseError, MemoryError):
             driver.end_graph(driver.end_capture(stream))
         raise
@@ -157,7 +156,7 @@ def captured(device: Device, enqueue: Callable[[], None]) -> Handle:
 
 
 def _united(works: Sequence[Launch | Call]) -> list[Launch | Call]:
-    """The works, in place of each launch and that behind it what does both, where there is such."""
+    """Return the works, with two consecutive launches replaced by what does both, if that exists."""
     found: list[Launch | Call] = []
     for work in works:
         before = found[-1] if found else None
@@ -171,7 +170,7 @@ def _united(works: Sequence[Launch | Call]) -> list[Launch | Call]:
 
 
 def in_order(works: Sequence[Work]) -> Work:
-    """Work that does ``works``, of which there may be none, one after the other."""
+    """Return a work that does ``works`` (possibly none) one after the other."""
     if len(works) == 1:
         return works[0]
     if works and all(isinstance(work, Launch | Call | Row) for work in works):
@@ -185,7 +184,7 @@ def in_order(works: Sequence[Work]) -> Work:
 
 
 def _join(works: Sequence[Launch | Call | Row]) -> Work:
-    """Works in line as one; all of a step are of one device."""
+    """Return consecutive works as one. All works of a step are on one device."""
     if len(works) == 1 and not isinstance(works[0], Checked):
         return works[0]
     parts = [part for work in works for part in (work.works if isinstance(work, Row) else [work])]

@@ -1,4 +1,4 @@
-"""The GPUs of this machine: as the system's files list them, and as the driver counts them."""
+"""The GPUs of this machine, as the system's files list them and as the driver counts them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 FILES = Path("/proc/driver/nvidia")
 LIBRARY = "libcuda.so.1"
 CAPABILITY = 75, 76
-"""CUdevice_attribute of a compute capability's two digits."""
+"""The CUdevice_attributes of the compute capability's two digits."""
 
 
 @dataclass(frozen=True)
 class Driver:
-    """What the CUDA driver says: its version (13000 is 13.0), the devices by name, and why it does not
-    work here, in CUDA's words and number; and the devices' compute capabilities (90 is 9.0)."""
+    """What the CUDA driver reports: its version (13000 is 13.0), the devices' names, the error number
+    and CUDA's message if it does not work here, and the devices' compute capabilities (90 is 9.0)."""
 
     version: int = 0
     devices: tuple[str, ...] = ()
@@ -31,8 +31,8 @@ class Driver:
 
 
 def with_devices(levels: Iterable[Level], files: Path = FILES) -> tuple[Level, ...]:
-    """The levels, the outermost with the GPUs that the system's files list. That loads no library:
-    a process in which CUDA has begun must not be forked."""
+    """Return the levels, with the GPUs that the system's files list added to the outermost. This loads
+    no library, because a process in which CUDA has been initialised must not fork."""
     found = tuple(levels)
     names = listed(files)
     if not found or not names:
@@ -42,7 +42,7 @@ def with_devices(levels: Iterable[Level], files: Path = FILES) -> tuple[Level, .
 
 
 def listed(files: Path = FILES) -> list[str]:
-    """The GPUs' names by the kernel's driver, in the order of their addresses on the bus."""
+    """Return the names of the GPUs, as the kernel's driver has them, in the order of bus addresses."""
     names = []
     for information in sorted(files.glob("gpus/*/information")):
         lines = information.read_text("utf-8", "replace").splitlines()
@@ -52,13 +52,13 @@ def listed(files: Path = FILES) -> list[str]:
 
 
 def device_count() -> int:
-    """How many devices this process may use."""
+    """Return the number of devices that this process may use."""
     return len(cuda().devices)
 
 
 @cache
 def cuda() -> Driver:
-    """What the driver says, asked once."""
+    """Return what the driver reports. It is asked once."""
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError as error:
@@ -67,7 +67,7 @@ def cuda() -> Driver:
 
 
 def ask(library: ctypes.CDLL) -> Driver:
-    """What the driver's library says of itself and the devices."""
+    """Return what the driver's library reports about itself and the devices."""
     version, count = ctypes.c_int(0), ctypes.c_int(0)
     if code := library.cuInit(0):
         library.cuDriverGetVersion(ctypes.byref(version))

@@ -1,4 +1,4 @@
-"""What a description or a program may ask of the plugin (``options.gpu``)."""
+"""The plugin's options (``options.gpu``), from a description or a program."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ SWITCHES = ("graphs", "libraries", "own_convolutions", "remember")
 
 @dataclass(frozen=True)
 class Options:
-    """Whether works in line become graphs; whether NVIDIA's libraries compute what they can; whether
-    convolutions of our own are tried beside theirs; whether which of all is the quickest is kept from
-    process to process; the most scratch memory, in bytes, that one convolution may take; and what makes
-    the driver of a device's number, where that is no GPU's (given from Python alone)."""
+    """``graphs``: whether consecutive works become graphs. ``libraries``: whether NVIDIA's libraries
+    compute what they can. ``own_convolutions``: whether convolutions of our own are tried beside theirs.
+    ``remember``: whether the choice of the fastest is kept from process to process. ``workspace``: the
+    most scratch memory, in bytes, that one convolution may use. ``driver``: makes the driver of a device
+    number if that is not a GPU's (from Python only)."""
 
     graphs: bool = True
     libraries: bool = True
@@ -30,8 +31,7 @@ class Options:
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Options:
-        """What is asked for. Raises CompositionError for an unknown option, or a value that cannot
-        be."""
+        """Return the given options. Raises CompositionError for an unknown or invalid option."""
         names = [field.name for field in fields(cls)]
         for name, value in given.items():
             where = option_place(given, "gpu", name)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 @hookimpl
 def probe(levels: Iterable[Level] = ()) -> Iterable[Level]:
-    """The levels that were found, the outermost with the GPUs attached to it; nobody works in them
-    unless a description says so."""
+    """Return the levels found so far, the outermost with the attached GPUs. They are used only if a
+    description says so."""
     from demitasse_gpu.machine import with_devices
 
     return with_devices(levels)
@@ -22,7 +22,8 @@ def probe(levels: Iterable[Level] = ()) -> Iterable[Level]:
 
 @hookimpl
 def kernels(request: Request, options: Mapping[str, Any]) -> Iterable[Candidate]:
-    """What cuDNN and cuBLAS compute where they are, and CUDA kernels for all that the nets need."""
+    """Return candidates: cuDNN's and cuBLAS's if they are installed, and CUDA kernels for everything
+    that the nets need."""
     from demitasse_gpu.kernels import candidates
     from demitasse_gpu.libraries import library_candidates
 
@@ -31,7 +32,7 @@ def kernels(request: Request, options: Mapping[str, Any]) -> Iterable[Candidate]
 
 @hookimpl
 def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
-    """Memory of a device: ``gpu:N``, or ``gpu``, the process's own."""
+    """Return the allocator of a device's memory: ``gpu:N``, or ``gpu``, the process's own device."""
     if space.partition(":")[0] != "gpu":
         return None
     from demitasse_gpu.allocator import DeviceAllocator
@@ -43,7 +44,7 @@ def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
 
 @hookimpl
 def stream_engine(space: str, machine: Machine, options: Mapping[str, Any]) -> StreamEngine | None:
-    """The streams of a device."""
+    """Return the streams of a device."""
     if space.partition(":")[0] != "gpu":
         return None
     from demitasse_gpu.device import device
@@ -56,7 +57,7 @@ def stream_engine(space: str, machine: Machine, options: Mapping[str, Any]) -> S
 
 @hookimpl
 def diagnose() -> Iterable[Finding]:
-    """The driver, the GPUs and their memory, CuPy, cuDNN and cuBLAS, and what to do about what is
+    """Report the driver, the GPUs and their memory, CuPy, cuDNN and cuBLAS, and how to install what is
     missing."""
     from demitasse_gpu.diagnosis import findings
 

@@ -1,5 +1,5 @@
-"""A device's memory, taken from the driver in segments, cut into blocks, and kept for the next; and
-pinned memory of the host, kept likewise."""
+"""Pools of memory. Device memory is taken from the driver in segments, cut into blocks, and kept for
+reuse; so is pinned host memory."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 ALIGNMENT = 512
 PINNED = 4096
 SEGMENT = 2 * 2**20
-"""A segment is a multiple of this: the driver gives memory in pages of 2 MiB anyway."""
+"""Segments are a multiple of this. The driver allocates memory in pages of 2 MiB anyway."""
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Bytes that blocks have now, had at most, and that the driver gave; how many segments those are."""
+    """The bytes in use now, the most that were in use, the bytes taken from the driver, and the number
+    of segments."""
 
     used: int
     peak: int
@@ -33,7 +34,7 @@ class Statistics:
 
 
 class Block:
-    """Part of a segment; given back when it is closed or forgotten."""
+    """Part of a segment. It is given back when it is closed or garbage-collected."""
 
     def __init__(self, pool: Pool, address: Address, nbytes: int) -> None:
         self.address, self.nbytes = address, nbytes
@@ -42,12 +43,12 @@ class Block:
 
 
 class Pool:
-    """The segments of one device. What is given back is joined to what lies free beside it; where
-    nothing free is large enough a segment is taken, and where there is none either all unused ones are
-    given back first. Blocks are handed out zeroed, when all that used them is done.
+    """The segments of one device. A block that is given back is merged with free neighbours. If no free
+    block is large enough, a new segment is allocated; if that fails, all unused segments are freed
+    first. Blocks are handed out zeroed, once all previous uses are done.
 
-    What comes back is noted, and joined when somebody asks for memory: a block may be forgotten in any
-    thread at any moment, also while this one looks through what is free."""
+    A returned block is only noted, and merged when somebody requests memory: a block may be
+    garbage-collected in any thread at any moment, even while this one searches the free blocks."""
 
     def __init__(self, driver: Driver, stream: Handle) -> None:
         self._driver, self._stream = driver, stream
@@ -58,7 +59,7 @@ class Pool:
         self._used = self._peak = 0
 
     def take(self, nbytes: int) -> Block:
-        """A zeroed block. Raises MemoryError with what was asked for and what there is."""
+        """Return a zeroed block. Raises MemoryError with the requested and the available bytes."""
         size = -(-max(1, nbytes) // ALIGNMENT) * ALIGNMENT
         with self._lock:
             self._join()
@@ -79,11 +80,11 @@ class Pool:
         return block
 
     def give(self, address: Address, nbytes: int) -> None:
-        """Have a block back. Waits for nobody."""
+        """Take a block back. Waits for nothing."""
         self._back.append((address, nbytes))
 
     def trim(self) -> None:
-        """Give the driver all segments that nobody uses a part of."""
+        """Give all unused segments back to the driver."""
         with self._lock:
             self._join()
             unused = [a for a, size in self._segments.items() if self._free.get(a) == size]
@@ -95,14 +96,14 @@ class Pool:
 
     @property
     def statistics(self) -> Statistics:
-        """How much it has, and had."""
+        """What the pool has handed out and kept."""
         with self._lock:
             self._join()
             held = sum(self._segments.values())
             return Statistics(self._used, self._peak, held, len(self._segments))
 
     def _join(self) -> None:
-        """Join what has come back to what lies free beside it."""
+        """Merge the blocks that came back with their free neighbours."""
         with suppress(IndexError):
             while True:
                 address, nbytes = self._back.popleft()
@@ -119,7 +120,7 @@ class Pool:
         try:
             address = self._driver.allocate(nbytes)
         except MemoryError:
-            gc.collect()  # what was dropped may lie in cycles, which no lack of device memory ends
+            gc.collect()  # dropped arrays may be in cycles, which no lack of device memory collects
             self.trim()
             try:
                 address = self._driver.allocate(nbytes)
@@ -132,15 +133,15 @@ class Pool:
 
 
 class PinnedPool:
-    """Host memory that is never paged out. What is given back is kept: to free it waits for all that is
-    under way on the device, and whoever drops an array is to wait for nothing."""
+    """Page-locked host memory. What is given back is kept, because freeing it waits for everything that
+    is under way on the device, and dropping an array must not wait."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver, self._lock = driver, threading.Lock()
         self._free: dict[int, deque[Address]] = {}
 
     def take(self, nbytes: int) -> PinnedBlock:
-        """A block with anything in it."""
+        """Return an uninitialised block."""
         unit = SEGMENT if nbytes > SEGMENT else PINNED
         size = -(-max(1, nbytes) // unit) * unit
         with self._lock:
@@ -149,7 +150,7 @@ class PinnedPool:
         return PinnedBlock(self, address, size)
 
     def _new(self, size: int) -> Address:
-        """More memory; where there is none, once all that is kept is given back."""
+        """Allocate memory. If there is not enough, free everything that is kept and try again."""
         try:
             return self._driver.allocate_pinned(size)
         except MemoryError:
@@ -161,12 +162,12 @@ class PinnedPool:
             return self._driver.allocate_pinned(size)
 
     def give(self, address: Address, nbytes: int) -> None:
-        """Have a block back. Waits for nobody, as in ``Pool``."""
+        """Take a block back. Waits for nothing, as in ``Pool``."""
         self._free[nbytes].append(address)
 
 
 class PinnedBlock:
-    """Pinned memory; given back when it is forgotten."""
+    """A block of pinned memory. It is given back when it is garbage-collected."""
 
     def __init__(self, pool: PinnedPool, address: Address, nbytes: int) -> None:
         self.address, self.nbytes = address, nbytes

@@ -1,4 +1,4 @@
-"""What goes wrong with accelerators, in one line each that says what to do."""
+"""Errors of accelerators, each in one line that says what to do."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ OLD_DRIVER = (35, 36, 222, 803, 804)
 
 INSTALL = "pip install 'demitasse-gpu[cuda13]' (or [cuda12], as nvidia-smi says)"
 OLDEST_CUPY = 14, 1
-"""Before, calls about events kept the GIL, which a call from the device waits for that they may have to
-wait for."""
+"""The oldest supported CuPy. Earlier versions held the GIL during calls about events. Such a call may
+wait for a host call from the device, which itself waits for the GIL."""
 
 SMALLER = "use a smaller batch, --precision bf16 or several accelerators, or end what else is using it"
 REMEDIES: tuple[tuple[tuple[int, ...], type[DemitasseError], str], ...] = (
@@ -62,12 +62,12 @@ REMEDIES: tuple[tuple[tuple[int, ...], type[DemitasseError], str], ...] = (
         "a kernel needs more than this device has: do not use the plugin on it",
     ),
 )
-"""CUDA's errors (cudaError_t), what each is here, and what to do about it."""
+"""CUDA's errors (cudaError_t), the exception that each becomes, and what to do about it."""
 
 
 def explained(code: int, text: str, doing: str, where: str) -> Exception:
-    """The error to raise for a CUDA error ``code`` that came with ``text`` while ``doing`` something
-    at ``where`` (``gpu:0``)."""
+    """Return the exception for a CUDA error ``code`` with message ``text``, raised while ``doing``
+    something at ``where`` (``gpu:0``)."""
     told = f"{where}: {doing}: {text}"
     if code == OUT_OF_MEMORY:
         return MemoryError(f"{told}; {SMALLER}")
@@ -78,19 +78,19 @@ def explained(code: int, text: str, doing: str, where: str) -> Exception:
 
 
 def cause(reason: str) -> str:
-    """What CuPy says, in a line: where it cannot be loaded it takes many, with the cause on the one
-    behind "Original error:"."""
+    """Return CuPy's message in one line. If CuPy cannot be loaded its message has many, with the cause
+    on the line behind "Original error:"."""
     lines = [line.strip(" =") for line in reason.partition("Original error:")[2].splitlines()]
     return next(filter(None, lines), " ".join(reason.split()))
 
 
 def no_cupy(reason: str) -> DemitasseError:
-    """CuPy cannot be imported."""
+    """Return the error for a CuPy that cannot be imported."""
     return CompositionError(f"the gpu plugin needs CuPy: {cause(reason)}; {INSTALL}")
 
 
 def old_cupy(version: str) -> str:
-    """Why a CuPy of that version is not used, in a line; empty where it is."""
+    """Return one line on why a CuPy of that version is not used; empty if it is."""
     digits = tuple(int(digit) for digit in re.findall(r"\d+", version)[: len(OLDEST_CUPY)])
     if not digits or digits >= OLDEST_CUPY:
         return ""
@@ -99,8 +99,8 @@ def old_cupy(version: str) -> str:
 
 
 def unknown_device(capability: int, known: Sequence[int] = ()) -> tuple[str, str]:
-    """What is said of a device for which the compiler that CuPy has found makes no machine code, and
-    what to do; ``known`` are the compute capabilities for which it does (90 is 9.0)."""
+    """Return what is said about a device for which CuPy's compiler makes no machine code, and the
+    remedy. ``known`` are the compute capabilities that it supports (90 is 9.0)."""
     told = f"compute capability {capability // 10}.{capability % 10} is unknown to CuPy's NVRTC"
     if known and capability < min(known):
         told += f", which supports {min(known) // 10}.{min(known) % 10} and newer"
@@ -109,13 +109,14 @@ def unknown_device(capability: int, known: Sequence[int] = ()) -> tuple[str, str
 
 
 def no_compiler(where: str, reason: str) -> DemitasseError:
-    """NVRTC, which compiles kernels, cannot be loaded."""
+    """Return the error for an NVRTC, the compiler of kernels, that cannot be loaded."""
     told = f"{where}: CuPy finds no NVRTC to compile kernels with: {cause(reason)}"
     return CompositionError(f"{told}; {INSTALL}")
 
 
 def out_of_memory(where: str, asked: int, free: int, total: int, ours: int) -> MemoryError:
-    """Device memory that is not there. All in bytes; ``ours`` is what this process's nets have."""
+    """Return the error for a lack of device memory. All sizes are in bytes; ``ours`` is what this
+    process's nets use."""
     return MemoryError(
         f"{where} memory: asked for {asked:,} bytes, free: {free:,} of {total:,} ({ours:,} are this "
         f"process's own); {SMALLER}"
@@ -123,8 +124,8 @@ def out_of_memory(where: str, asked: int, free: int, total: int, ours: int) -> M
 
 
 def does_not_compile(name: str, where: str, log: str, capability: int) -> PlanError:
-    """CUDA source that the compiler rejects: its first error, as a user can do nothing with the rest; or
-    the device, if that is what it does not know."""
+    """Return the error for CUDA source that the compiler rejects. It has the compiler's first error, as
+    the others are of no use to a user; or it names the device, if the compiler does not know that."""
     if "--gpu-architecture" in log:
         return PlanError(f"{where}: {'; '.join(unknown_device(capability))}")
     lines = (

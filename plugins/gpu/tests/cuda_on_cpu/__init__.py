@@ -1,5 +1,5 @@
-"""CUDA kernels on a CPU: g++ compiles the sources behind a header of what CUDA's compiler knows by
-itself, and a driver runs what is launched, block by block. Slow, but the kernels' own text."""
+"""CUDA kernels on a CPU: g++ compiles the sources behind a header that defines CUDA's built-ins, and a
+driver runs launches block by block. It is slow, but runs the kernels' own text."""
 
 from cuda_on_cpu.compilation import compiled as compiled
 from cuda_on_cpu.compilation import compiler as compiler

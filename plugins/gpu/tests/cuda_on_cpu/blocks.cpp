@@ -1,10 +1,10 @@
-// Blocks of threads on a CPU: threads run one after the other, each until its end or a barrier, where it
-// keeps its stack and the next one goes on with another. So a kernel without barriers is a plain loop.
-// A warp goes on until all of its threads have ended or wait for the whole block, then the next warp does:
-// no order that a device keeps to, but one that it may take, or the same backward.
+// Blocks of threads on a CPU. Threads run one after the other, each until its end or a barrier, where it keeps its
+// stack and the next thread continues on another. A kernel without barriers is thus a plain loop. A warp continues
+// until all of its threads have ended or wait for the whole block; then the next warp does. A device guarantees no
+// order, but it may take this one, or the reverse.
 //
-// Stacks are entered once by makecontext and left and re-entered by _setjmp and _longjmp, which make no
-// system call, as swapcontext does.
+// Stacks are entered once by makecontext, and left and re-entered by _setjmp and _longjmp, which make no system call,
+// unlike swapcontext.
 #include <algorithm>
 #include <csetjmp>
 #include <cstdlib>
@@ -29,7 +29,7 @@ enum State { kIdle, kRunning, kWaitsForWarp, kWaitsForBlock };
 struct Fiber {
     ucontext_t context;
     jmp_buf at;
-    char *stack = nullptr;  // never given back: the next block of as many threads has it
+    char *stack = nullptr;  // never freed: the next block with as many threads reuses it
     State state = kIdle;
     unsigned thread = 0;
     bool started = false;
@@ -44,7 +44,7 @@ void *closure;
 unsigned next_thread, last_thread, threads;
 bool backward;
 
-// What a thread asked to be copied and has not waited for, in groups, of which the last is open.
+// The copies that a thread has requested and not waited for, in groups, of which the last is open.
 struct Copy {
     void *to;
     const void *from;
@@ -118,7 +118,7 @@ bool all(const Warp &warp, State state) {
     return std::all_of(warp.begin(), warp.end(), [=](Fiber *fiber) { return fiber->state == state; });
 }
 
-// Waiting threads of a warp, until each waits again or has ended; false where some did one, some the other.
+// Runs waiting threads of a warp until each waits again or has ended; false if some did one and some the other.
 bool go_on(Warp &warp) {
     const std::size_t size = warp.size();
     for (Fiber *fiber : warp) enter(fiber);
@@ -126,16 +126,16 @@ bool go_on(Warp &warp) {
     return warp.empty() || warp.size() == size;
 }
 
-// Threads that stand at a barrier for their warp go on until all of the warp wait for the block or have ended;
-// false where some of them do something else.
+// Continues threads at a barrier for their warp until all of the warp wait for the block or have ended; false if some
+// of them do something else.
 bool advance(Warp &warp) {
     while (!warp.empty() && !all(warp, kWaitsForBlock))
         if (!all(warp, kWaitsForWarp) || !go_on(warp)) return false;
     return true;
 }
 
-// A block's threads from their beginnings, and then from barrier to barrier; false where some of them ended while others
-// waited.
+// Runs a block's threads from their beginnings, and then from barrier to barrier; false if some of them ended while
+// others waited.
 bool run_threads() {
     const unsigned count = (threads + kWarp - 1) / kWarp, of_last = threads - (count - 1) * kWarp;
     std::vector<Warp> warps(count);
@@ -171,7 +171,7 @@ extern "C" void cuda_on_cpu_barrier(int of_block) { leave(of_block ? kWaitsForBl
 
 extern "C" void cuda_on_cpu_copy(void *to, const void *from, int bytes) {
     const Copy copy = {to, from, bytes};
-    if (!backward) return carry_out(copy);  // a device may: as soon as it is asked, or as late as it is waited for
+    if (!backward) return carry_out(copy);  // a device may do either: copy at once, or only when it is waited for
     auto &groups = asked[self()];
     if (groups.empty()) groups.emplace_back();
     groups.back().push_back(copy);
@@ -183,7 +183,7 @@ extern "C" void cuda_on_cpu_end_group() {
     groups.emplace_back();
 }
 
-// All groups but the last `count` that have ended.
+// Waits for all groups but the last `count` that have ended.
 extern "C" void cuda_on_cpu_wait(int count) {
     auto &groups = asked[self()];
     while ((int)groups.size() - 1 > count) {
@@ -192,7 +192,7 @@ extern "C" void cuda_on_cpu_wait(int count) {
     }
 }
 
-// 0, or 1 where some threads of a block ended while others waited at a barrier.
+// Returns 0, or 1 if some threads of a block ended while others waited at a barrier.
 extern "C" int cuda_on_cpu_run(
     void (*kernel)(void *), void *arguments, const unsigned *grid, const unsigned *block, int last_first) {
     body = kernel;

@@ -20,10 +20,11 @@ HERE = Path(__file__).parent
 HEADER = HERE / "cuda.h"
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing")
 CHECKED = ("-fsanitize=alignment", "-fno-sanitize-recover=all")
-"""A device takes no address that is not a multiple of what is read there at once; a processor does."""
+"""A device rejects an address that is not aligned for what is read there at once; a processor does
+not."""
 
 LINKED = ("-shared", "-Wl,-Bsymbolic")
-"""A kernel of the name of a function of the C library is the kernel."""
+"""With these, a kernel with the name of a C library function is the kernel."""
 
 WARNINGS = ("-Wall", "-Wno-unknown-pragmas", "-Wno-unused-function", "-Wno-unused-variable")
 _KERNEL = re.compile(r'extern\s+"C"\s+__attribute__\(\(used\)\)\s+void\s+(\w+)\s*\(')
@@ -35,13 +36,13 @@ _MOST_PARAMETERS = 64
 
 @functools.cache
 def compiler() -> str | None:
-    """The C++ compiler, None where there is none."""
+    """Return the C++ compiler, or None if there is none."""
     return shutil.which("g++") or shutil.which("clang++")
 
 
 def kernels_of(source: str, options: Sequence[str] = ()) -> list[str]:
-    """The names of the kernels that a source defines, by macros too: those only the compiler finds, in a
-    tenth of a second."""
+    """Return the names of the kernels that a source defines, also by macros. Only the compiler finds
+    those; it takes a tenth of a second."""
     if not any(map(_BY_MACRO.search, _with_headers(source, options))):
         return _WRITTEN.findall(source)
     given = ("-include", str(HEADER), *options)
@@ -49,14 +50,14 @@ def kernels_of(source: str, options: Sequence[str] = ()) -> list[str]:
 
 
 def _with_headers(source: str, options: Sequence[str]) -> list[str]:
-    """The source, and the headers that it names itself."""
+    """Return the source, and the headers that it names itself."""
     folders = [Path(option[2:]) for option in options if option.startswith("-I")]
     paths = (folder / name for name in _INCLUDED.findall(source) for folder in folders)
     return [source, *(path.read_text("utf-8") for path in paths if path.is_file())]
 
 
 def _compiled(options: Sequence[str], text: str) -> str:
-    """What the compiler writes to its output. Raises RuntimeError with what it says."""
+    """Return the compiler's output. Raises RuntimeError with its messages."""
     command = [compiler() or "g++", "-x", "c++", *FLAGS, *CHECKED, *WARNINGS, *options]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -76,8 +77,8 @@ class EmulatedFunction:
 
 
 class Compiled:
-    """Libraries by source and options, each compiled once in the life of this object, or of the folder
-    that they are kept in."""
+    """Libraries by source and options. Each is compiled once in the life of this object, or of the
+    folder in which they are kept."""
 
     def __init__(self) -> None:
         self._own = tempfile.TemporaryDirectory(prefix="cuda-on-cpu-")
@@ -87,8 +88,8 @@ class Compiled:
         self._blocks: ctypes.CDLL | None = None
 
     def function(self, source: str, name: str, options: Sequence[str]) -> EmulatedFunction:
-        """A kernel of a source. Raises RuntimeError with what the compiler says, ValueError for a name
-        that the source does not define."""
+        """Return a kernel of a source. Raises RuntimeError with the compiler's message, and ValueError
+        for a name that the source does not define."""
         with self._lock:
             library, names = self._library(source, tuple(options))
         if name not in names:
@@ -113,7 +114,8 @@ class Compiled:
         return self._libraries[key]
 
     def _header(self) -> Path:
-        """CUDA's words, which g++ reads once for all sources: half of its work, for most of them."""
+        """Precompile CUDA's built-ins once for all sources, which is half of the work for most of
+        them."""
         if Path(compiler() or "").name != "g++":
             return HEADER
         header, read = self.folder / HEADER.name, self.folder / f"{HEADER.name}.gch"
@@ -137,5 +139,5 @@ class Compiled:
 
 @functools.cache
 def compiled() -> Compiled:
-    """What this process compiled: drivers share it."""
+    """Return what this process has compiled; drivers share it."""
     return Compiled()

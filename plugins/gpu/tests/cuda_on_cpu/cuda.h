@@ -1,5 +1,5 @@
-// What CUDA's compiler knows by itself, for g++: kernels compiled with this before them run on a CPU, one
-// block after the other, as blocks.cpp says.
+// CUDA's built-ins, for g++. Kernels compiled behind this header run on a CPU, one block after the other, as blocks.cpp
+// says.
 #pragma once
 #include <cmath>
 #include <cstddef>
@@ -12,7 +12,7 @@
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
-#define __shared__ static  // one block runs at a time; nothing else is, so they are the library's .bss
+#define __shared__ static  // one block runs at a time; nothing else is static, so these are the library's .bss
 
 struct uint3 {
     unsigned int x, y, z;
@@ -21,7 +21,7 @@ using dim3 = uint3;
 extern uint3 threadIdx, blockIdx, blockDim, gridDim;
 
 extern "C" void cuda_on_cpu_barrier(int of_block);
-extern "C" void cuda_on_cpu_copy(void *to, const void *from, int bytes);  // zeros from nowhere
+extern "C" void cuda_on_cpu_copy(void *to, const void *from, int bytes);  // zeros if `from` is null
 extern "C" void cuda_on_cpu_end_group();
 extern "C" void cuda_on_cpu_wait(int groups);
 extern "C" int cuda_on_cpu_run(
@@ -47,7 +47,7 @@ template <class T> inline T __shfl_xor_sync(unsigned, T value, int lanes) {
     return result;
 }
 
-// Copies that need not be there before they are waited for (asynchronous_copies.cuh).
+// Copies that need not be done before they are waited for (asynchronous_copies.cuh).
 #define ASYNCHRONOUS_COPIES
 inline void copy_16_bytes(void *to, const void *from, bool there) { cuda_on_cpu_copy(to, there ? from : nullptr, 16); }
 inline void end_group() { cuda_on_cpu_end_group(); }
@@ -97,7 +97,7 @@ template <class... P>
 int launch(
     void (*function)(P...), const unsigned *grid, const unsigned *block, void **arguments, int last_first) {
     Kernel<P...> kernel{function, arguments};
-    std::memset(__bss_start, 0xff, _end - __bss_start);  // what nobody has written yet is no number
+    std::memset(__bss_start, 0xff, _end - __bss_start);  // NaN wherever nothing was written yet
     return cuda_on_cpu_run(Kernel<P...>::body, &kernel, grid, block, last_first);
 }
 

@@ -1,4 +1,5 @@
-"""A driver whose device is the host: kernels run when they are launched, copies when asked for."""
+"""A driver whose device is the host: kernels run when they are launched, copies when they are
+requested."""
 
 from __future__ import annotations
 
@@ -19,20 +20,21 @@ from demitasse import WorkerError
 from demitasse_gpu.driver import Properties
 
 _BLOCKS = threading.Lock()
-"""Threads of blocks have their stacks and indices in one place: one kernel runs at a time."""
+"""Blocks keep their threads' stacks and indices in one place, so one kernel runs at a time."""
 
 _GARBAGE = 0xFF
-"""New memory is full of it: of NaNs, where it is read as real numbers."""
+"""New memory is filled with it: NaN, if it is read as real numbers."""
 
 
 class EmulatedDriver:
-    """Implements ``demitasse_gpu.driver.Driver``. Addresses are those of host memory; the device's, of
-    which there are ``memory`` bytes, is told apart: what is launched may only be given addresses in it.
-    ``launches`` counts kernels that ran, by name.
+    """Implements ``demitasse_gpu.driver.Driver``. Addresses are those of host memory. The device's
+    ``memory`` bytes are known, and launches accept only addresses in them. ``launches`` counts the
+    kernels that ran, by name.
 
-    A device takes blocks and warps in any order, and copies asynchronously when it likes: here either
-    the first thread begins and copies are made at once, or, ``backward``, the last one does and they are
-    made when they are waited for; where that is None, by the launch's name and extents."""
+    A device may run blocks and warps in any order, and copies asynchronously at any time. Here either
+    the first thread begins and copies are made at once, or, if ``backward``, the last one begins and
+    copies are made when they are waited for. If ``backward`` is None, the launch's name and extents
+    decide."""
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class EmulatedDriver:
         self._over: deque[tuple[Callable[[Any], object], Any]] = deque()
 
     def enter(self) -> None:
-        """There is nowhere else to go."""
+        """Do nothing, as there is only one device."""
 
     def memory(self) -> tuple[int, int]:
         whole = self.properties.memory
@@ -195,7 +197,8 @@ class EmulatedDriver:
         self.launches[function.name] = self.launches.get(function.name, 0) + 1
 
     def _values(self, function: EmulatedFunction, arguments: Sequence[Any]) -> list[np.ndarray]:
-        """Arguments as memory that a kernel's parameters are read from, each of its parameter's type."""
+        """Return arguments as memory that a kernel's parameters are read from, each in its parameter's
+        type."""
         if len(arguments) != len(function.kinds):
             raise TypeError(
                 f"{function.name} takes {len(function.kinds)} arguments, not {len(arguments)}"

@@ -1,1 +1,1 @@
-"""Streams on any machine: each a thread of the host, copies at the pace of a described link."""
+"""Streams on any machine: each is a thread of the host, and copies keep the pace of a described link."""

@@ -1,4 +1,4 @@
-"""What a description says of stand-ins: their links to the host, and whose memory is whose."""
+"""What a description says about stand-ins: the rates of their links, and whose memory is whose."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from demitasse_host_streams.engine import HostEngine
 from demitasse_host_streams.link import Rate
 
 UNITS = {"bandwidth": "B/s", "d2h": "B/s", "h2d": "B/s", "latency": "s"}
-"""The options, and the unit of each."""
+"""The valid options and their units."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """How fast one stand-in's link is: from it to the host, and from the host to it."""
+    """The rates of one stand-in's link: to the host (``d2h``) and from it (``h2d``)."""
 
     d2h: Rate
     h2d: Rate
 
 
 def engine_of(space: str, machine: Machine, options: Mapping[str, Any]) -> HostEngine:
-    """The engine of the stand-in whose tensors lie in ``space``. Raises DescriptionError for an option
-    that is none, CompositionError where several workers' tensors lie in that space."""
+    """Return the engine of the stand-in whose tensors lie in ``space``. Raises DescriptionError for an
+    unknown or invalid option, and CompositionError if the tensors of several workers lie in that
+    space."""
     rates = rates_of(machine, options)
     here = [worker for worker in arrange(machine, "float32") if worker.streams and worker.space == space]
     if len(here) > 1:
@@ -46,8 +47,9 @@ def engine_of(space: str, machine: Machine, options: Mapping[str, Any]) -> HostE
 
 
 def rates_of(machine: Machine, options: Mapping[str, Any]) -> Rates:
-    """The link of a machine's stand-ins: that of the level whose workers are streams, and what the
-    options say instead. Neither gives a bandwidth: as fast as memory. Raises DescriptionError."""
+    """Return the rates of the links of a machine's stand-ins. Options override the link of the level
+    whose workers are streams. If neither gives a bandwidth, copies are as fast as memory. Raises
+    DescriptionError for an unknown or invalid option."""
     given = {}
     for key, value in options.items():
         where = option_place(options, "host_streams", key, machine.origin)

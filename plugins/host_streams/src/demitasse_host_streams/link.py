@@ -1,5 +1,6 @@
-"""The links of stand-in accelerators: two directions each, one transfer at a time in each (CGDP,
-section 3.1: "only one transfer in one direction is allowed at a time"), and the pace of each."""
+"""The links between accelerators and the host. A link has two directions, each with its own rate, and
+one transfer at a time in each (CGDP, section 3.1: "only one transfer in one direction is allowed at a
+time")."""
 
 from __future__ import annotations
 
@@ -15,55 +16,56 @@ import numpy as np
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 PIECE = 4 * 2**20
-"""A copy goes in pieces of so many bytes, each in its time, so that a link that is slower than memory
-takes from memory no more than its share while others compute. A wake-up costs some 20 us of a core: at
-2 GB/s that is 1% of a piece."""
+"""Copies go in pieces of this many bytes, each in its time, so that a link that is slower than memory
+takes no more than its share of memory bandwidth while others compute. A wake-up costs some 20 us of a
+core, which is 1% of the time of a piece at 2 GB/s."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """What one direction takes: ``latency`` seconds a transfer, ``bandwidth`` in bytes per second."""
+    """The rate of one direction: ``latency`` in seconds per transfer, ``bandwidth`` in B/s."""
 
     latency: float = 0.0
     bandwidth: float = float("inf")
 
     @property
     def limited(self) -> bool:
-        """Whether a transfer takes longer than memory does."""
+        """Whether a transfer takes longer than a copy in memory."""
         return self.latency > 0 or self.bandwidth < float("inf")
 
     def then(self, other: Rate) -> Rate:
-        """Over both, one behind the other: the latencies of both, and the slower one's bandwidth."""
+        """Return the rate of this link followed by another: summed latencies, the lower bandwidth."""
         return Rate(self.latency + other.latency, min(self.bandwidth, other.bandwidth))
 
 
 class Direction:
-    """One direction of one accelerator's link: who transfers holds ``lock``; ``free`` is when the last
-    transfer ended, in seconds of ``time.perf_counter``."""
+    """One direction of one accelerator's link. Whoever transfers holds ``lock``. ``free`` is when the
+    last transfer ended, in seconds of ``time.perf_counter``."""
 
     def __init__(self) -> None:
         self.lock, self.free = threading.Lock(), 0.0
 
 
 _DIRECTIONS: dict[tuple[str, str], Direction] = {}
-"""A stand-in is one in a process, as a device is, whoever uses it."""
+"""By memory space and direction. A stand-in exists once in a process, as a device does."""
 
 
 def direction(space: str, way: str) -> Direction:
-    """The direction ``way`` (``d2h`` or ``h2d``) of the link of the stand-in with memory ``space``."""
+    """Return direction ``way`` (``d2h`` or ``h2d``) of the link of the stand-in in ``space``."""
     return _DIRECTIONS.setdefault((space, way), Direction())
 
 
 def transfer(
     target: Bytes, source: Bytes, rate: Rate, directions: Sequence[Direction], ready: float
 ) -> tuple[float, float]:
-    """Copy bytes at a rate over directions that are held meanwhile (``d2h`` before ``h2d``, so that no
-    two wait for each other); returns when its time on the link ended, and when it was done, which is
-    later if this thread was late.
+    """Copy bytes at a rate, holding the directions meanwhile (``d2h`` is locked before ``h2d``, so that
+    no two transfers wait for each other). Return when the transfer's time on the link ended and when the
+    copy was really done, which is later if this thread was late.
 
-    Its time begins when it was ``ready`` or the link was free, not when this thread woke: delays do not
-    add up. Measured, 200 copies of 64 KiB while the caller held the interpreter for 3 of their 15 ms:
-    1.2216 of their time reckoned from waking, 1.00 so."""
+    The transfer's time begins when it was ``ready`` and the link was free, not when this thread woke, so
+    delays do not add up. Measured with 200 copies of 64 KiB while the caller held the interpreter for 3
+    of their 15 ms: they took 1.2216 times their nominal time when counted from waking, and 1.00 times
+    this way."""
     with ExitStack() as held:
         for each in directions:
             held.enter_context(each.lock)
@@ -82,14 +84,14 @@ def transfer(
 
 
 def until(when: float) -> None:
-    """Sleep to a time of ``time.perf_counter``, not before it."""
+    """Sleep until a time of ``time.perf_counter``, and never wake before it."""
     while (left := when - time.perf_counter()) > 0:
         time.sleep(left)
 
 
 def wake_precisely() -> None:
-    """Have the calling thread woken when its sleeps end, where the system can: Linux wakes threads up
-    to 50 us late otherwise, to save wake-ups. Measured: 77 us late before, 20 after."""
+    """Have the calling thread woken when its sleeps end, where the system supports it. Otherwise Linux
+    wakes threads up to 50 us late, to save wake-ups. Measured: 77 us late before, 20 us after."""
     import ctypes
     import sys
 

@@ -1,4 +1,4 @@
-"""Memory of stand-ins and of the host: plain memory, and a note of which addresses are whose."""
+"""Memory of stand-ins and of the host: ordinary memory, and a registry of each block's space."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from demitasse import LARGE_PAGE, HostAllocator
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 PINNED = "host (pinned)"
-"""Whose memory ``StreamEngine.pinned`` gives."""
+"""The space of the memory that ``StreamEngine.pinned`` returns."""
 
 
 class Registry:
-    """Which addresses are whose: blocks that do not overlap, each forgotten with its array."""
+    """The memory space of each block of addresses. Blocks do not overlap, and die with their arrays."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._starts: list[int] = []
         self._blocks: list[tuple[int, str]] = []
-        # An array may end at any time, in a thread that holds the lock too: what ended is noted
-        # without it and taken out by whoever asks next.
+        # An array may die at any time, even in a thread that holds the lock. Its end is therefore noted
+        # without the lock, and the next caller removes the block.
         self._ended = deque[int]()
 
     def add(self, owner: np.ndarray, start: int, nbytes: int, space: str) -> None:
-        """From now on ``nbytes`` from address ``start`` are memory of ``space``, as long as the array
-        ``owner`` lives, whose memory they are."""
+        """Register ``nbytes`` from address ``start`` as memory of ``space`` for as long as the array
+        ``owner``, whose memory they are, lives."""
         with self._lock:
             self._take_out()
             at = bisect.bisect(self._starts, start)
@@ -44,7 +44,7 @@ class Registry:
         weakref.finalize(owner, self._ended.append, start).atexit = False
 
     def space(self, array: np.ndarray) -> str | None:
-        """Whose memory an array lies in; None where nobody said."""
+        """Return the memory space that an array lies in, or None if its memory is not registered."""
         start = address(array)
         with self._lock:
             self._take_out()
@@ -61,17 +61,17 @@ class Registry:
 
 
 REGISTRY = Registry()
-"""Addresses are a process's, so is the note of whose they are."""
+"""One for the process, because addresses are the process's."""
 
 
 def address(array: np.ndarray) -> int:
-    """Where an array begins."""
+    """Return the address at which an array begins."""
     return int(array.__array_interface__["data"][0])
 
 
 def block_of(nbytes: int, space: str) -> Bytes:
-    """A zeroed block that is noted as memory of ``space``; it begins at a page of 2 MiB when it has as
-    much, else at a page."""
+    """Return a zeroed block, registered as memory of ``space``. It begins at a 2 MiB boundary if it has
+    at least 2 MiB, otherwise at a page boundary."""
     alignment = LARGE_PAGE if nbytes >= LARGE_PAGE else mmap.PAGESIZE
     raw = np.zeros(nbytes + alignment, np.uint8)
     first = -address(raw) % alignment
@@ -80,7 +80,8 @@ def block_of(nbytes: int, space: str) -> Bytes:
 
 
 def pinned(shape: Sequence[int], dtype: str) -> np.ndarray:
-    """Zeroed host memory, its pages taken: the first copy to it is as quick as the others."""
+    """Return zeroed host memory whose pages are allocated, so that the first copy to it is as fast as
+    later ones."""
     size = prod(shape) * np.dtype(dtype).itemsize
     block = block_of(size, PINNED)
     block[:: mmap.PAGESIZE] = 0
@@ -88,7 +89,7 @@ def pinned(shape: Sequence[int], dtype: str) -> np.ndarray:
 
 
 class StandInAllocator(HostAllocator):
-    """Gives blocks of host memory that stand for one accelerator's."""
+    """Allocates blocks of host memory that stand in for one accelerator's memory."""
 
     def __init__(self, space: str) -> None:
         told, remedy = f"{space} stands in the host's memory", "use a smaller batch or fewer stand-ins"

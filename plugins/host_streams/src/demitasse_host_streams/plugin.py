@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def stream_engine(space: str, machine: Machine, options: Mapping[str, Any]) -> StreamEngine:
-    """Threads of the host as the streams of a stand-in accelerator, whose memory is ``space``."""
+    """Return the streams, threads of the host, of the stand-in whose memory is ``space``."""
     from demitasse_host_streams.description import engine_of
 
     return engine_of(space, machine, options)
@@ -21,7 +21,7 @@ def stream_engine(space: str, machine: Machine, options: Mapping[str, Any]) -> S
 
 @hookimpl
 def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
-    """Host memory that stands for a stand-in's own: ``accelerator:N``."""
+    """Return the allocator of a stand-in's memory, ``accelerator:N``; None for other spaces."""
     if space.partition(":")[0] != "accelerator":
         return None
     from demitasse_host_streams.memory import StandInAllocator

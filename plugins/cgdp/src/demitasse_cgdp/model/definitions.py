@@ -1,5 +1,6 @@
-"""The cost model of section 3.2 and its chunks (section 4.1): pure functions over the times of layers,
-in seconds, in the order in which backward goes through them, layer l first and layer 1 last."""
+"""The cost model of section 3.2 and its chunks (section 4.1): pure functions of the times of layers.
+Times are in seconds. Layers are in the order in which backward visits them: layer l first, layer 1
+last."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ from demitasse_cgdp.chunks import chunks
 
 @dataclass(frozen=True)
 class LayerTimes:
-    """Of one layer, or of a chunk of them: ``bp``, its backward on the accelerator; ``sync``, making
-    sure that it is over (t_as); ``sum``, bringing its gradients to the host and adding them (t_aa), of
-    which ``down`` is the copy; ``back``, the way back of the sum (t_bc)."""
+    """The times of one layer, or of a chunk of layers. ``bp``: its backward on the accelerator.
+    ``sync``: making sure that backward is over (t_as). ``sum``: bringing its gradients to the host and
+    adding them (t_aa), of which ``down`` is the copy. ``back``: returning the sum (t_bc)."""
 
     bp: float
     sync: float = 0.0
@@ -24,46 +25,47 @@ class LayerTimes:
 
 
 def backward(layers: Sequence[LayerTimes]) -> float:
-    """Definition 3.1, T_BP: backward alone."""
+    """Return T_BP of definition 3.1: the time of backward alone."""
     return sum(layer.bp for layer in layers)
 
 
 def processing(layers: Sequence[LayerTimes]) -> list[float]:
-    """Definition 3.2, T_BP^i of each layer: from the beginning of backward until its sum is back."""
+    """Return T_BP^i of definition 3.2 for each layer: from the beginning of backward until its sum is
+    back."""
     reached = accumulate(layer.bp + layer.sync for layer in layers)
     return [time + layer.sum + layer.back for time, layer in zip(reached, layers, strict=True)]
 
 
 def cgdp(layers: Sequence[LayerTimes]) -> float:
-    """Definition 3.3, T: backward with CGDP, as long as its slowest layer takes."""
+    """Return T of definition 3.3: the time of backward with CGDP, which is that of its slowest layer."""
     return max(processing(layers), default=0.0)
 
 
 def typical(layers: Sequence[LayerTimes]) -> float:
-    """Definition 3.4, T': backward of typical data parallelism, which needs no synchronisation and
-    overlaps nothing."""
+    """Return T' of definition 3.4: the time of backward with typical data parallelism, which needs no
+    synchronisation and overlaps nothing."""
     return backward(layers) + typical_overhead(layers)
 
 
 def typical_overhead(layers: Sequence[LayerTimes]) -> float:
-    """T'_O: what T' has beyond T_BP."""
+    """Return T'_O: T' - T_BP."""
     return sum(layer.sum + layer.back for layer in layers)
 
 
 def cgdp_overhead(layers: Sequence[LayerTimes]) -> float:
-    """T_O, where what is on its way of all layers but layer 1 is hidden by backward; never above what T
-    has beyond T_BP."""
+    """Return T_O: the overhead if backward hides the transfers of all layers but layer 1. It is never
+    above T - T_BP."""
     return sum(layer.sync for layer in layers) + layers[-1].sum + layers[-1].back if layers else 0.0
 
 
 def pays(layers: Sequence[LayerTimes]) -> bool:
-    """Whether CGDP is quicker: T_O < T'_O."""
+    """Return whether CGDP is faster: T_O < T'_O."""
     return cgdp_overhead(layers) < typical_overhead(layers)
 
 
 def in_turn(layers: Sequence[LayerTimes]) -> float:
-    """T where a transfer waits for the one before it in its direction (section 3.1: only one in one
-    direction at a time), and an addition for the one before it: never below ``cgdp``."""
+    """Return T if a transfer waits for the one before it in its direction (section 3.1: one transfer per
+    direction at a time), and an addition for the one before it. Never below ``cgdp``."""
     computed = landed = summed = returned = 0.0
     for layer in layers:
         computed += layer.bp + layer.sync
@@ -74,8 +76,9 @@ def in_turn(layers: Sequence[LayerTimes]) -> float:
 
 
 def joined(layers: Sequence[LayerTimes], size: int) -> list[LayerTimes]:
-    """Layers in chunks of ``size``, each as one layer: backward, sums and ways back together, one
-    synchronisation, that of its last layer (section 4.1). All of the above holds for them."""
+    """Return the times of layers in chunks of ``size``, each chunk as one layer: backward, sums and
+    returns are added up, with one synchronisation, that of its last layer (section 4.1). All functions
+    above apply to chunks too."""
     return [
         LayerTimes(
             sum(layer.bp for layer in chunk),
@@ -89,13 +92,14 @@ def joined(layers: Sequence[LayerTimes], size: int) -> list[LayerTimes]:
 
 
 def ways(layers: int) -> int:
-    """Proposition 4.1: in how many ways so many layers can be grouped, if not all are one chunk."""
+    """Return the number of ways to group ``layers`` layers, if not all of them are one chunk
+    (proposition 4.1)."""
     return (1 << layers - 1) - 1
 
 
 def best_chunk(layers: Sequence[LayerTimes]) -> tuple[int, float]:
-    """The size of chunks with which backward is quickest, of all there are, and its seconds; the
-    smallest such size."""
+    """Return the chunk size, of all possible ones, with which backward is fastest, and its time in
+    seconds. Among equals, the smallest size is returned."""
     found = [(in_turn(joined(layers, size)), size) for size in range(1, max(1, len(layers)) + 1)]
     seconds, size = min(found)
     return size, seconds

@@ -1,4 +1,4 @@
-"""A replica of which nothing runs: what its scheme takes on the machine that a description tells of."""
+"""A replica that executes nothing, but predicts what its scheme takes on the described machine."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from demitasse_cgdp.model.rates import Rates, Tree, rates_of, tree_of
 from demitasse_cgdp.options import Options
 
 Stage = tuple[str, str, float]
-"""What does it (``compute``: the accelerator itself), its name, its seconds."""
+"""Where a stage runs (``compute``: on the accelerator itself), its name, and its seconds."""
 
 
 class Predicted(GradientSync):
-    """The part of a replica in a simulation: ``stages`` say what is exchanged when, ``workspace_bytes``
-    what that needs on the accelerator, ``sources`` where the numbers are from; ``rates`` and ``tree``
-    are what the description tells, None for the other scheme's where it lacks a number. Raises
-    DescriptionError for a number that the scheme itself needs."""
+    """One replica's part in a simulation. ``stages`` says what is exchanged when; ``workspace_bytes``,
+    how much memory the scheme needs on the accelerator; ``sources``, where the numbers come from.
+    ``rates`` and ``tree`` hold the description's numbers; for the scheme not chosen, they are None if
+    the description lacks a number. Raises DescriptionError if the chosen scheme's number is missing."""
 
     def __init__(self, group: Group, options: Options, where: str) -> None:
         self.index, self.size = group.index, group.team.size if group.team is not None else 1
@@ -45,18 +45,18 @@ class Predicted(GradientSync):
             self._lacks = str(error)
 
     def bind(self, memory: FlatMemory) -> None:
-        """Raises CompositionError: there are no streams in which anything could run."""
+        """Raise CompositionError: there are no streams in which anything could run."""
         raise CompositionError(
             "plugin 'cgdp' only predicts the time of this exchange: the workers have no streams here"
         )
 
     def owned(self, span: Span) -> Span:
-        """All for each replica of CGDP; for accelerator 0 of the typical scheme."""
+        """Return the whole span for each replica of CGDP, and for the typical scheme's accelerator 0."""
         everything = self.options.scheme == "cgdp" or self.index == 0
         return span if everything else Span(span.start, span.start)
 
     def workspace_bytes(self, elements: int) -> int:
-        """Bytes on accelerator 0 for the gradients of others (section 5.2.4): none for CGDP."""
+        """Return the bytes on accelerator 0 for others' gradients (section 5.2.4): none for CGDP."""
         if self.options.scheme != "typical" or self.tree is None:
             return 0
         return self.tree.room(elements * self._item)
@@ -64,9 +64,9 @@ class Predicted(GradientSync):
     def stages(
         self, buckets: Sequence[Bucket], ready: Sequence[float]
     ) -> list[tuple[tuple[int, ...], list[Stage], list[Stage]]]:
-        """Which buckets go together, what happens between the last of their gradients and their update,
-        and after it. ``buckets`` are in the order in which backward ends them, ``ready`` when it
-        does."""
+        """Return, for each group of buckets that are sent together: the buckets' indices, the stages
+        between the last of their gradients and their update, and the stages after it. ``buckets`` are in
+        the order in which backward finishes them, at the times ``ready``."""
         layers = self._layers(buckets, ready)
         self._say(buckets, layers)
         every = tuple(bucket.index for bucket in buckets)
@@ -94,7 +94,7 @@ class Predicted(GradientSync):
         return tuple(bucket.index for bucket in chunk), before, []
 
     def _layers(self, buckets: Sequence[Bucket], ready: Sequence[float]) -> list[LayerTimes]:
-        """The terms of the model for each bucket; backward begins with the first one's layer."""
+        """Return the model's terms for each bucket. Backward begins with the first bucket's layer."""
         times = [after - before for before, after in pairwise((ready[0], *ready))] if ready else []
         if self.rates is None:
             return [LayerTimes(time) for time in times]
@@ -110,7 +110,7 @@ class Predicted(GradientSync):
         return self.options.chunk or best_chunk(layers)[0]
 
     def _say(self, buckets: Sequence[Bucket], layers: Sequence[LayerTimes]) -> None:
-        """Which scheme pays, and with chunks of which size."""
+        """Add to ``sources`` which scheme pays, and with which chunk size."""
         self.sources = [*(self.rates.sources if self.rates else ())]
         self.sources += self.tree.sources if self.tree else ()
         if self.rates is None or self.tree is None:
@@ -135,7 +135,7 @@ class Predicted(GradientSync):
             )
 
     def _searched(self, layers: Sequence[LayerTimes]) -> int:
-        """What Algorithm 1 settles on if iterations take what is predicted."""
+        """Return the size that Algorithm 1 settles on if iterations take the predicted time."""
         search = ChunkSearch(self.options.step, self.options.reach, 1)
         while not search.done:
             search.iterated(in_turn(joined(layers, search.chunk)))

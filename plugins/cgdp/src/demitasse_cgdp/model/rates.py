@@ -1,4 +1,4 @@
-"""What a description says of the exchange between accelerators: links, the host's additions, waiting."""
+"""What a description says about the exchange: links, the host's additions, synchronisation."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from typing import Any
 from demitasse import DescriptionError, Group, Level, Quantity, missing_number
 
 OPTIONS = {"d2h": "B/s", "h2d": "B/s", "accumulate": "B/s", "synchronise": "s"}
-"""Numbers of a description's ``sync`` that only predictions use, and the unit of each: how fast
-gradients go to the host and back, how many bytes of contributions the host adds a second, and what one
+"""Options of a description's ``sync`` that only predictions use, and their units: how fast gradients go
+to the host and back, how many bytes of contributions the host adds per second, and what one
 synchronisation of the default stream costs."""
 
 SHARES = ("interference", "interference_adding")
-"""And two without a unit: by what share of the time of copies backward beside them is longer, as it
-shares the accelerator's memory with them; and by what share of that of additions, as callbacks and
-threads that add hold up those that drive accelerators. The second is the first where it is not given."""
+"""Two more, without a unit. The first: how much longer backward takes beside copies, as a share of the
+copies' time, because they share the accelerator's memory. The second: the same beside additions, because
+callbacks and threads that add hold up the threads that drive accelerators. The second defaults to the
+first."""
 
 PASSES = 3
-"""Of memory for an addition on an accelerator or on the host: two operands are read, one is written."""
+"""Passes over memory for one addition, on an accelerator or the host: two reads and one write."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Of CGDP: bytes a second from an accelerator to the host and back, and of contributions added
-    there; seconds of a synchronisation; the shares of interference, of copies and of additions.
-    ``sources`` are lines for people."""
+    """The rates of CGDP: bytes per second from an accelerator to the host (``d2h``) and back (``h2d``),
+    and of contributions added there (``accumulate``); seconds of a synchronisation; the shares of
+    interference by copies and by additions (``adding``). ``sources`` are lines for people."""
 
     d2h: float
     h2d: float
@@ -38,55 +39,56 @@ class Rates:
     sources: tuple[str, ...] = ()
 
     def transfers(self, size: float, replicas: int) -> tuple[float, float, float]:
-        """Seconds in which ``size`` bytes of each replica go to the host, are added there, and the sum
-        goes back; links are each replica's own, the additions the host's."""
+        """Return the seconds for copying ``size`` bytes of each replica to the host, adding them there,
+        and copying the sum back. Each replica has links of its own; the additions share the host."""
         return size / self.d2h, replicas * size / self.accumulate, size / self.h2d
 
     def slower(self, size: float, replicas: int) -> float:
-        """Seconds that backward is longer beside these transfers."""
+        """Return by how many seconds these transfers prolong backward."""
         down, add, up = self.transfers(size, replicas)
         return self.interference * (down + up) + self.adding * add
 
 
 @dataclass(frozen=True)
 class Hop:
-    """A round of the tree: pairs of accelerators that copy at once over links of their own."""
+    """One round of the tree, in which pairs of accelerators copy at once, each over links of its own."""
 
     latency: float
     bandwidth: float
 
     def seconds(self, size: float) -> float:
-        """Of a copy."""
+        """Return the seconds that a copy of ``size`` bytes takes."""
         return self.latency + size / self.bandwidth
 
 
 @dataclass(frozen=True)
 class Tree:
-    """Typical data parallelism as BVLC/Caffe does it: accelerators in pairs, the nearest first
-    (``hops``), add in memory of so many bytes a second."""
+    """Typical data parallelism as in BVLC/Caffe: accelerators are paired, nearest first (``hops``), and
+    add in memory with a bandwidth of ``memory`` bytes per second."""
 
     hops: tuple[Hop, ...]
     memory: float
     sources: tuple[str, ...] = ()
 
     def collect(self, size: float) -> float:
-        """Seconds to have the mean of all gradients on accelerator 0 (step T-3): a copy and an addition
-        a round, then the division by the number of replicas, which reads and writes once."""
+        """Return the seconds to have the mean of all gradients on accelerator 0 (step T-3): a copy and
+        an addition per round, then the division by the number of replicas, which reads and writes
+        once."""
         rounds = sum(hop.seconds(size) + PASSES * size / self.memory for hop in self.hops)
         return rounds + 2 * size / self.memory
 
     def broadcast(self, size: float) -> float:
-        """Seconds until all have its parameters (step T-5)."""
+        """Return the seconds until all accelerators have the parameters of accelerator 0 (step T-5)."""
         return sum(hop.seconds(size) for hop in self.hops)
 
     def room(self, size: int) -> int:
-        """Bytes on accelerator 0 for the gradients of those that it collects from: each has its own."""
+        """Return the bytes on accelerator 0 for the gradients of each that it collects from."""
         return len(self.hops) * size
 
 
 def rates_of(group: Group, where: str) -> Rates:
-    """The rates of a group's level: as its ``sync`` says, else the link's and the host memory's. Raises
-    DescriptionError that names the number that lacks, or is none."""
+    """Return the rates of a group's level: those of its ``sync``, otherwise those of the link and the
+    host's memory. Raises DescriptionError that names a number that is missing or invalid."""
     given, levels = group.options, _levels(group)
     told, lines = _told(given, where), list[str]()
     inner = levels[-1]
@@ -124,8 +126,8 @@ def rates_of(group: Group, where: str) -> Rates:
 
 
 def tree_of(group: Group) -> Tree:
-    """The tree over a group's levels, the innermost siblings first. Raises DescriptionError for a link
-    or number that lacks."""
+    """Return the tree over a group's levels, the innermost siblings first. Raises DescriptionError for a
+    missing link or number."""
     hops, lines, levels = list[Hop](), list[str](), _levels(group)
     for level in reversed(levels):
         if level.count == 1:
@@ -177,7 +179,7 @@ def _levels(group: Group) -> Sequence[Level]:
 
 
 def _host_memory(group: Group, inner: Level) -> tuple[Level, Quantity]:
-    """The memory around the accelerators, and whose it is."""
+    """Return the bandwidth of the memory around the accelerators, and the level that has it."""
     machine, level = group.machine, inner
     assert machine is not None
     while level.parent is not None:

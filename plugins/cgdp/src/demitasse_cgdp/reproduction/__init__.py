@@ -1,3 +1,3 @@
-"""The paper's tables, printed cells beside what the cost model and nets' counts predict."""
+"""The paper's tables: printed cells beside predictions from the cost model and the nets' counts."""
 
 from demitasse_cgdp.reproduction.tables import reproduce as reproduce

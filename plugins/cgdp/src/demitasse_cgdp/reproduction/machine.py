@@ -1,4 +1,4 @@
-"""The machine of section 5.1: as described, and with what its own tables tell of it."""
+"""The machine of section 5.1, as described and as its own tables calibrate it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from demitasse_cgdp.reproduction.nets import NETS, Net
 from demitasse_cgdp.reproduction.printed import ADD, BVLC, DOWN, TABLE_2, TABLE_3, TABLE_4, TRL, UP
 
 PEAK, MEMORY = 10.6e12, 732e9
-"""FLOP/s and bytes a second of a P100 (vendor); hwdesc/power8-4xp100.toml has them too."""
+"""FLOP/s and bytes per second of a P100 (vendor's); hwdesc/power8-4xp100.toml has them too."""
 
 MS = 1e-3
 ALEXNET, GOOGLENET = "AlexNet", "GoogLeNet-v1"
 
 LAUNCH = 35e-6
-"""Seconds in which a thread launches a kernel, with others at the same driver: the least multiple of
+"""Seconds for which a thread launches a kernel while others use the same driver: the least multiple of
 five microseconds with which CGDP by single layers is slower than the typical scheme on ResNet-152, as
-Figure 2 (16 images) and section 5.3 (12) found it. Unseen while the accelerator has work in its queue;
-after a synchronisation it has none."""
+Figure 2 (16 images) and section 5.3 (12) report. It is hidden while the accelerator has work in its
+queue; after a synchronisation it has none."""
 
 
 def largest(count: int) -> float:
-    """The expected largest of so many standard normal numbers."""
+    """Return the expected maximum of ``count`` standard normal numbers."""
     step, total = 1e-3, 0.0
     for number in range(-8000, 8001):
         x = number * step
@@ -35,9 +35,9 @@ def largest(count: int) -> float:
 
 @dataclass(frozen=True)
 class Machine:
-    """``rates`` of CGDP; seconds a byte of copies between GPUs of one processor (``near``) and of two
-    (``far``); ``jitter``: by how many seconds what GPUs take for a weighted layer varies (a standard
-    deviation), as all wait for the slowest."""
+    """The calibrated machine. ``rates``: CGDP's. ``near`` and ``far``: seconds per byte of copies
+    between GPUs of one processor and of two. ``jitter``: by how many seconds the time of a weighted
+    layer varies between GPUs (standard deviation); all wait for the slowest."""
 
     rates: Rates
     near: float
@@ -45,12 +45,12 @@ class Machine:
     jitter: float
 
     def tree(self, gpus: int) -> Tree:
-        """BVLC/Caffe's: the GPUs of a processor first, then the processors."""
+        """Return BVLC/Caffe's tree: first the GPUs of a processor, then the processors."""
         hops = (Hop(0.0, 1 / self.near), Hop(0.0, 1 / self.far))
         return Tree(hops[: gpus.bit_length() - 1], MEMORY)
 
     def waiting(self, net: Net, gpus: int) -> float:
-        """Seconds of a step in which a GPU waits for the slowest of all."""
+        """Return the seconds of a step in which a GPU waits for the slowest of all."""
         return self.jitter * len(net.weighted) * _largest(gpus)
 
 
@@ -66,20 +66,22 @@ def _overhead(framework: str, net: str, gpus: int) -> float:
 
 @cache
 def calibrated() -> Machine:
-    """From printed cells, each constant from one of them:
+    """Return the machine's constants, calibrated from printed cells:
 
-    - the links to the host and the host's additions: the sums of Table 4's rows;
-    - both copies of the tree together: Table 3's broadcast;
-    - jitter: GoogLeNet with four GPUs in Table 2 (BVLC/Caffe), less its exchange;
-    - a near copy: AlexNet with two GPUs in Table 2 (BVLC/Caffe), less additions and jitter;
-    - interference: AlexNet with two and with four GPUs in Table 2 (TRL/Caffe). What four lose more is
-    beside additions, of which two GPUs have half, the rest beside copies, over their times in Table 4.
+    - the links to the host and the host's additions: from the sums of Table 4's rows;
+    - both copies of the tree together: from Table 3's broadcast;
+    - jitter: from GoogLeNet with four GPUs in Table 2 (BVLC/Caffe), less its exchange;
+    - a near copy: from AlexNet with two GPUs in Table 2 (BVLC/Caffe), less additions and jitter;
+    - interference: from AlexNet with two and with four GPUs in Table 2 (TRL/Caffe). What four GPUs lose
+      more than two is attributed to additions, of which two GPUs have half, and the rest to copies; both
+      are shares of their times in Table 4.
     """
     alexnet, googlenet = NETS[ALEXNET](), NETS[GOOGLENET]()
     size = float(alexnet.gradients)
     down, add, up = (sum(TABLE_4[row]) * MS for row in (DOWN, ADD, UP))
     both = TABLE_3[BVLC]["broadcast"] * MS / size
-    # Of a tree of four: two additions of three passes, and the division by four of two.
+    # For a tree of four GPUs: two additions of three passes each, and the division by four in two
+    # passes.
     exchange = googlenet.gradients * (2 * both + 8 / MEMORY)
     weighted = len(googlenet.weighted), len(alexnet.weighted)
     jitter = (_overhead(BVLC, GOOGLENET, 4) - exchange) / (weighted[0] * _largest(4))

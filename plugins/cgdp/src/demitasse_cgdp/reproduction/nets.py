@@ -1,5 +1,4 @@
-"""The four nets of Table 1 as their definitions have them, counted layer by layer as Caffe computes
-them."""
+"""The four nets of Table 1 by their definitions, counted layer by layer as Caffe computes them."""
 
 from __future__ import annotations
 
@@ -16,9 +15,9 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Operation:
-    """A layer of Caffe with a whole minibatch: its multiplications and additions and the bytes that it
-    moves, forward and backward, and its ``parameters``. ``part_of`` is the weighted layer that a
-    normalisation or a scale is of."""
+    """One of Caffe's layers with a whole minibatch: its floating-point operations and the bytes that it
+    moves, in forward and in backward, and the number of its ``parameters``. For a normalisation or a
+    scale, ``part_of`` is the weighted layer that it belongs to."""
 
     name: str
     forward: tuple[float, float]
@@ -30,9 +29,9 @@ class Operation:
 
 @dataclass
 class Net:
-    """A net of ``batch`` images: its ``operations`` in the order of forward, and ``numbers``, what its
-    blobs hold of one image, of which ``samples`` are the image itself. ``shape`` is the last blob's:
-    channels, rows, columns; ``depth``, how many weighted layers it is behind."""
+    """A net with a batch of ``batch`` images. ``operations`` are in the order of forward. ``numbers``
+    counts the elements of its blobs per image, of which ``samples`` are the image itself. ``shape`` is
+    the last blob's: channels, rows, columns. ``depth`` is the number of weighted layers before it."""
 
     name: str
     batch: int
@@ -47,12 +46,12 @@ class Net:
 
     @property
     def parameters(self) -> int:
-        """All that are learned."""
+        """The number of all parameters, learned ones and running statistics."""
         return sum(each.parameters for each in self.operations)
 
     @property
     def gradients(self) -> int:
-        """Bytes of a replica's gradients."""
+        """The bytes of a replica's gradients."""
         return WORD * self.parameters
 
     def convolution(
@@ -64,7 +63,8 @@ class Net:
         groups: int = 1,
         bias: bool = True,
     ) -> None:
-        """Its gradients by the bias, the weights and, but for the first layer, the input."""
+        """Add a convolution. Its gradients are those of the bias, the weights and, except in the first
+        layer, the input."""
         inputs, rows, columns = self.shape
         before = prod(self.shape)
         extents = [(extent + 2 * pad - kernel) // stride + 1 for extent in (rows, columns)]
@@ -85,7 +85,7 @@ class Net:
         self.numbers += prod(self.shape)
 
     def inner(self, outputs: int) -> None:
-        """An inner product: the weights pass through once forward, twice backward."""
+        """Add an inner product. Its weights pass through memory once in forward, twice in backward."""
         inputs, self.shape = prod(self.shape), (outputs, 1, 1)
         weights, moved = inputs * outputs, inputs + outputs
         products = 2.0 * weights
@@ -101,23 +101,23 @@ class Net:
         self.numbers += outputs
 
     def relu(self) -> None:
-        """In place: read and written; backward reads one more."""
+        """Add a ReLU in place: forward reads and writes the blob; backward reads one more."""
         self._passes("relu", 2, 3)
 
     def dropout(self) -> None:
-        """In place, with a mask."""
+        """Add a dropout in place, with a mask."""
         self._passes("drop", 3, 3, kernels=(2, 1))
 
     def lrn(self) -> None:
-        """Across channels, a blob of its own; backward reads three and writes one."""
+        """Add an LRN across channels, not in place. Backward reads three blobs and writes one."""
         self._passes("norm", 3, 5)
         self.numbers += prod(self.shape)
 
     def batch_norm(self) -> None:
-        """A normalisation and a scale, both in place, as Caffe composes them of products and elementwise
-        functions, each of which reads and writes whole blobs; the running statistics are blobs with
-        parameters, and their differences are sent too. Kept besides: the normalised values, two scratch
-        blobs."""
+        """Add a normalisation and a scale, both in place. Caffe composes them of products and
+        elementwise functions, each of which reads and writes whole blobs. The running statistics are
+        blobs with parameters, and their differences are sent too. Besides, the normalised values and two
+        scratch blobs are kept."""
         channels = self.shape[0]
         of = self.weighted[-1]
         self._passes(f"bn_{of}", 14, 16, 2 * channels + 1, of, (10, 12))
@@ -125,7 +125,7 @@ class Net:
         self.numbers += 2 * prod(self.shape)
 
     def pool(self, kernel: int, stride: int, pad: int = 0) -> None:
-        """Sizes are rounded up."""
+        """Add a pooling, whose output sizes are rounded up."""
         channels, rows, columns = self.shape
         before = prod(self.shape)
         extents = [-(-(extent + 2 * pad - kernel) // stride) + 1 for extent in (rows, columns)]
@@ -135,28 +135,28 @@ class Net:
         self.numbers += after
 
     def join(self, shape: Shape) -> None:
-        """Branches concatenated, forward and back."""
+        """Concatenate branches, in forward and in backward."""
         self.shape = shape
         self._passes("concat", 2, 2, kernels=(4, 4))
         self.numbers += prod(shape)
 
     def fork(self, branches: int) -> None:
-        """Backward adds the branches' gradients up; each has one of its own."""
+        """Fork into branches. Each has a gradient of its own, and backward adds them up."""
         self._passes("split", 0, 1 + branches, kernels=(0, branches - 1))
         self.numbers += branches * prod(self.shape) // 2
 
     def plus(self) -> None:
-        """Two branches added; each takes the gradient."""
+        """Add two branches. In backward, each takes the gradient."""
         self._passes("eltwise", 3, 4, kernels=(2, 2))
         self.numbers += prod(self.shape)
 
     def loss(self) -> None:
-        """Softmax with its loss."""
+        """Add a softmax with its loss."""
         self._passes("loss", 8, 2, kernels=(6, 1))
 
     @property
     def weighted(self) -> list[str]:
-        """Convolutions and inner products, in the order of forward."""
+        """The names of convolutions and inner products, in the order of forward."""
         return [e.name for e in self.operations if e.parameters and not e.part_of]
 
     def _passes(
@@ -182,7 +182,8 @@ class Net:
         part_of: str = "",
         kernels: tuple[int, int] = (1, 1),
     ) -> None:
-        """(flops, numbers) of an image each way; ``weights`` pass each way once a batch."""
+        """Append an operation. ``forward`` and ``backward`` are (flops, elements) per image; ``weights``
+        are the elements that pass each way once per batch."""
         ways = [
             (self.batch * flops, WORD * (self.batch * moved + passed))
             for (flops, moved), passed in zip((forward, backward), weights, strict=True)
@@ -192,7 +193,7 @@ class Net:
 
 @cache
 def alexnet(batch: int = 256) -> Net:
-    """Caffe's bvlc_alexnet."""
+    """Return Caffe's bvlc_alexnet."""
     net = Net("AlexNet", batch, (3, 227, 227))
     for outputs, kernel, stride, pad, groups in ((96, 11, 4, 0, 1), (256, 5, 1, 2, 2)):
         net.convolution(outputs, kernel, stride, pad, groups)
@@ -208,7 +209,7 @@ def alexnet(batch: int = 256) -> Net:
 
 @cache
 def vgg16(batch: int = 32) -> Net:
-    """Configuration D."""
+    """Return VGG's configuration D."""
     net = Net("VGGNet-16", batch, (3, 224, 224))
     for count, outputs in zip((2, 2, 3, 3, 3), (64, 128, 256, 512, 512), strict=True):
         for _ in range(count):
@@ -243,8 +244,8 @@ _INCEPTIONS = (
 
 @cache
 def googlenet(batch: int = 64, further: bool = True) -> Net:
-    """Caffe's bvlc_googlenet for training, with its two ``further`` losses: their weights too are
-    exchanged."""
+    """Return Caffe's bvlc_googlenet for training, with its two ``further`` losses, whose weights are
+    exchanged too."""
     net = Net("GoogLeNet-v1", batch, (3, 224, 224))
     net.convolution(64, 7, 2, 3)
     net.relu()
@@ -294,7 +295,7 @@ def _inception(
 
 @cache
 def resnet152(batch: int = 12) -> Net:
-    """He et al.'s, the stride in the first of a block's three convolutions."""
+    """Return He et al.'s ResNet-152, with the stride in the first of a block's three convolutions."""
     net = Net("ResNet-152", batch, (3, 224, 224))
     _normalised(net, 64, 7, 2, 3)
     net.relu()

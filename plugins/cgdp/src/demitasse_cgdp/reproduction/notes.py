@@ -1,4 +1,4 @@
-"""What stands behind the predictions of the paper's tables."""
+"""Notes on the predictions of the paper's tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from demitasse_cgdp.reproduction.printed import FIGURE_5_AXIS
 
 
 def notes() -> list[str]:
-    """What was calibrated, what checks it, and what is off."""
+    """Return what was calibrated, what checks it, and what is off."""
     machine = calibrated()
     rates, size = machine.rates, NETS["AlexNet"]().gradients / 1e6
     return [

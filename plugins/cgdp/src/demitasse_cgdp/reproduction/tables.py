@@ -1,4 +1,4 @@
-"""Tables 1 to 5, Figures 2 and 5, and what the text of section 5 prints, each with a prediction."""
+"""Tables 1 to 5, Figures 2 and 5, and the numbers in the text of section 5, each with a prediction."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ CALIBRATES = {
 }
 FIGURE_2 = (1, 2, 4, 6, 8, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100)
 ALIKE = (3, 6, 9, 20)
-"""Sizes that Algorithm 1 found with other steps and ranges, no slower than each other (section 5.3)."""
+"""Sizes that Algorithm 1 found with other steps and ranges, all equally fast (section 5.3)."""
 
 TEN = 10
-"""Iterations of a point of Figure 2."""
+"""Iterations per point of Figure 2."""
 
 FIGURE_2_BATCH, DEEP = 16, "ResNet-152"
 
@@ -88,8 +88,7 @@ def _cell(
 
 
 def table_1() -> Iterator[dict[str, Any]]:
-    """Layers and parameters by the nets' own counts; GoogLeNet's without its further losses, as
-    printed."""
+    """Yield layers and parameters as counted, GoogLeNet's without its further losses, as printed."""
     for name, (deep, paper) in TABLE_1.items():
         net = googlenet(further=False) if name == "GoogLeNet-v1" else NETS[name]()
         yield _cell("Table 1", name, "Layers", "layers", deep, net.depth, "count")
@@ -98,7 +97,7 @@ def table_1() -> Iterator[dict[str, Any]]:
 
 
 def table_2() -> Iterator[dict[str, Any]]:
-    """An iteration. One GPU's is as printed: it makes counts into seconds."""
+    """Yield times of an iteration. With one GPU they are as printed: they turn counts into seconds."""
     for (framework, name), row in TABLE_2.items():
         for gpus, paper in zip(GPUS, row, strict=True):
             value = iteration(framework, name, gpus) / MS
@@ -107,7 +106,7 @@ def table_2() -> Iterator[dict[str, Any]]:
 
 
 def table_3() -> Iterator[dict[str, Any]]:
-    """Phases of AlexNet with four GPUs; what all wait for the slowest is in backward."""
+    """Yield the phases of AlexNet with four GPUs. Waiting for the slowest is part of backward."""
     name, gpus, machine = "AlexNet", 4, calibrated()
     net, tree, size = NETS[name](), machine.tree(gpus), float(NETS[name]().gradients)
     forward, backward, update = phases(net)
@@ -133,7 +132,7 @@ def table_3() -> Iterator[dict[str, Any]]:
 
 
 def table_4() -> Iterator[dict[str, Any]]:
-    """Layers of AlexNet at the rates that the sums of the printed rows give."""
+    """Yield the layers of AlexNet at the rates given by the sums of the printed rows."""
     rates, layers = calibrated().rates, exchanged(NETS["AlexNet"]())
     for number, (column, (_, size)) in enumerate(zip(LAYERS, layers, strict=True)):
         row = "no. of parameters (million)"
@@ -144,7 +143,7 @@ def table_4() -> Iterator[dict[str, Any]]:
 
 
 def table_5() -> Iterator[dict[str, Any]]:
-    """Memory: what both need is as printed for TRL/Caffe."""
+    """Yield memory sizes. What both schemes need is as printed for TRL/Caffe."""
     for name, (more, less) in TABLE_5.items():
         rooms = memory.rooms(NETS[name]()) / memory.MB
         role = "calibration (what both schemes need)"
@@ -158,7 +157,7 @@ def table_5() -> Iterator[dict[str, Any]]:
 
 
 def long_run() -> Iterator[dict[str, Any]]:
-    """AlexNet to 50% with four GPUs."""
+    """Yield the times to train AlexNet to 50% with four GPUs."""
     name, where = "AlexNet", "Section 5.2.5"
     test = test_seconds(name, TEST_BATCH, TEST)
     yield _cell(where, name, f"a test of {TEST} iterations", "s", TEST_SECONDS, test)
@@ -168,7 +167,7 @@ def long_run() -> Iterator[dict[str, Any]]:
 
 
 def speedups() -> Iterator[dict[str, Any]]:
-    """With four GPUs; of ResNet-152 with the best chunks."""
+    """Yield speedups with four GPUs, for ResNet-152 with the best chunks."""
     for name, paper in SPEEDUPS.items():
         size = best_chunk(name)[0] if name == DEEP else 1
         value = iteration(BVLC, name, 4) / iteration(TRL, name, 4, size)
@@ -183,7 +182,8 @@ def speedups() -> Iterator[dict[str, Any]]:
 
 
 def figure_2() -> Iterator[dict[str, Any]]:
-    """Ten iterations of ResNet-152 by chunk sizes, drawn and not printed; then what section 5.3 says."""
+    """Yield ten iterations of ResNet-152 by chunk size, which the paper draws but does not print; then
+    the statements of section 5.3."""
     drawn = "drawn, not printed"
     one = _deep(0.0)
     yield _cell("Figure 2", DEEP, "single GPU", "s", None, one, drawn)
@@ -223,7 +223,7 @@ def _deep(more: float) -> float:
 
 
 def reproduce(paper: str) -> dict[str, Any] | None:
-    """``{"paper", "cells", "notes"}`` of cgdp; None for other papers."""
+    """Return ``{"paper", "cells", "notes"}`` for cgdp; None for other papers."""
     if paper != PAPER:
         return None
     made = (table_1, table_2, table_3, table_4, table_5, long_run, speedups, figure_2)

@@ -1,5 +1,5 @@
-"""An iteration with one, two and four GPUs: layers in proportion to their counts, the exchange by the
-cost model."""
+"""An iteration with one, two and four GPUs: layers in proportion to their counts, and the exchange by
+the cost model."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from demitasse_cgdp.reproduction.nets import NETS, WORD, Net
 from demitasse_cgdp.reproduction.printed import BVLC, LARGEST_CHUNK, TABLE_2, TRL
 
 UPDATE = 10
-"""Passes over the parameters of Caffe's SGD: weight decay 3, momentum 4, the difference taken off 3."""
+"""Passes of Caffe's SGD over the parameters: 3 for weight decay, 4 for momentum, 3 for the step."""
 
 BESIDES = 5e-6
-"""Seconds of a kernel besides its arithmetic and memory (assumed; ``launch`` of the description)."""
+"""Seconds of a kernel besides arithmetic and memory traffic (assumed; the description's ``launch``)."""
 
 LIKE = {"ResNet-152": "GoogLeNet-v1"}
-"""Whose slowness a net has whose single GPU is not printed: the other one of many small convolutions."""
+"""For a net whose single-GPU time is not printed, the net whose slowness it is assumed to have: the
+other one with many small convolutions."""
 
 
 def roofline(flops: float, moved: float) -> float:
-    """Seconds that a P100 needs at least."""
+    """Return the least seconds that a P100 needs."""
     return max(flops / PEAK, moved / MEMORY)
 
 
 def least(net: Net) -> tuple[float, float, float]:
-    """Forward, backward and update at least, in seconds."""
+    """Return the least seconds of forward, backward and update."""
     forward, backward = (
         sum(roofline(*way) for way in ways)
         for ways in ([e.forward for e in net.operations], [e.backward for e in net.operations])
@@ -37,22 +38,22 @@ def least(net: Net) -> tuple[float, float, float]:
 
 
 def besides(net: Net) -> tuple[float, float, float]:
-    """What kernels take besides, forward, backward and in the update, in seconds."""
+    """Return the seconds that kernels take besides, in forward, backward and update."""
     forward, backward = (sum(each.kernels[way] for each in net.operations) for way in (0, 1))
     return BESIDES * forward, BESIDES * backward, 0.0
 
 
 @cache
 def slowness(name: str) -> float:
-    """How many times as long as at least the printed iteration of one GPU takes (BVLC/Caffe), without
-    what kernels take besides."""
+    """Return the ratio of the printed iteration with one GPU (BVLC/Caffe) to the least time, both
+    without what kernels take besides."""
     name = LIKE.get(name, name)
     net = NETS[name]()
     return (TABLE_2[BVLC, name][0] * MS - sum(besides(net))) / sum(least(net))
 
 
 def phases(net: Net) -> tuple[float, float, float]:
-    """Forward, backward and update, in seconds."""
+    """Return the seconds of forward, backward and update."""
     slow = slowness(net.name)
     forward, backward, update = (
         slow * each + more for each, more in zip(least(net), besides(net), strict=True)
@@ -61,22 +62,24 @@ def phases(net: Net) -> tuple[float, float, float]:
 
 
 def alone(framework: str, name: str) -> float:
-    """Seconds of an iteration with one GPU: as printed, else by counts."""
+    """Return the seconds of an iteration with one GPU: as printed, otherwise by counts."""
     row = TABLE_2.get((framework, name))
     return sum(phases(NETS[name]())) if row is None else row[0] * MS
 
 
 def exchanged(net: Net) -> list[tuple[str, int]]:
-    """Caffe's layers with parameters in the order of backward, with the bytes of their gradients. So a
-    convolution of ResNet-152 is three, with its normalisation and its scale: sizes of chunks that the
-    paper's Algorithm 1 found with smaller steps, 3, 6 and 9, are those."""
+    """Return Caffe's layers with parameters in the order of backward, with the bytes of their gradients.
+    A convolution of ResNet-152 thus counts as three layers, with its normalisation and its scale. The
+    chunk sizes that the paper's Algorithm 1 found with smaller steps, 3, 6 and 9, are multiples of
+    that."""
     return [(e.name, WORD * e.parameters) for e in reversed(net.operations) if e.parameters]
 
 
 def reached(net: Net, slow: float, ends: Sequence[str], launch: float = LAUNCH) -> dict[str, float]:
-    """When backward ends each layer with parameters, in seconds from its beginning, if it synchronises
-    after those of ``ends``. A thread launches kernels as the accelerator does those before; after a
-    synchronisation none is launched, and what is shorter than a launch waits for it."""
+    """Return when backward finishes each layer with parameters, in seconds from its beginning, if it
+    synchronises after the layers in ``ends``. The thread launches kernels while the accelerator executes
+    earlier ones. After a synchronisation none is in the queue, so a kernel shorter than a launch makes
+    the accelerator wait for the next launch."""
     launched, done, last = 0.0, 0.0, set(ends)
     found: dict[str, float] = {}
 
@@ -101,7 +104,7 @@ def reached(net: Net, slow: float, ends: Sequence[str], launch: float = LAUNCH) 
 
 @cache
 def layer_times(name: str, batch: int, gpus: int, size: int) -> tuple[tuple[LayerTimes, ...], float]:
-    """The terms of the model by chunks of ``size`` layers, and backward without synchronisation."""
+    """Return the model's terms for chunks of ``size`` layers, and the time of backward alone."""
     net, rates = NETS[name](batch), calibrated().rates
     slow, together = slowness(name), chunks(exchanged(net), size)
     times = reached(net, slow, [chunk[-1][0] for chunk in together])
@@ -117,8 +120,8 @@ def layer_times(name: str, batch: int, gpus: int, size: int) -> tuple[tuple[Laye
 
 
 def cgdp_overhead(name: str, gpus: int, size: int = 1, batch: int | None = None) -> float:
-    """Seconds of an iteration beyond one GPU's: what backward takes longer, the way of the last sums,
-    and waiting for the slowest."""
+    """Return the seconds of an iteration beyond those with one GPU: by how much backward is prolonged,
+    the return of the last sums, and waiting for the slowest."""
     if gpus == 1:
         return 0.0
     net = NETS[name]() if batch is None else NETS[name](batch)
@@ -127,7 +130,7 @@ def cgdp_overhead(name: str, gpus: int, size: int = 1, batch: int | None = None)
 
 
 def typical_overhead(name: str, gpus: int) -> float:
-    """The same of BVLC/Caffe: collecting, broadcasting, and waiting for the slowest."""
+    """Return the same for BVLC/Caffe: collecting, broadcasting, and waiting for the slowest."""
     if gpus == 1:
         return 0.0
     net, machine = NETS[name](), calibrated()
@@ -136,19 +139,19 @@ def typical_overhead(name: str, gpus: int) -> float:
 
 
 def iteration(framework: str, name: str, gpus: int, size: int = 1) -> float:
-    """Seconds."""
+    """Return the seconds of an iteration."""
     more = cgdp_overhead(name, gpus, size) if framework == TRL else typical_overhead(name, gpus)
     return alone(framework, name) + more
 
 
 def best_chunk(name: str, gpus: int = 4, batch: int | None = None) -> tuple[int, float]:
-    """Of the sizes of chunks that Figure 2 has, the one with the least overhead, and that."""
+    """Return the chunk size with the least overhead, of those that Figure 2 has, and that overhead."""
     sizes = range(1, min(len(exchanged(NETS[name]())), LARGEST_CHUNK) + 1)
     return min(((size, cgdp_overhead(name, gpus, size, batch)) for size in sizes), key=lambda x: x[1])
 
 
 def searched(name: str, step: int, reach: int, gpus: int = 4) -> int:
-    """The size that Algorithm 1 settles on."""
+    """Return the size that Algorithm 1 settles on."""
     search = ChunkSearch(step, reach, 1)
     while not search.done:
         search.iterated(iteration(TRL, name, gpus, search.chunk))
@@ -156,7 +159,7 @@ def searched(name: str, step: int, reach: int, gpus: int = 4) -> int:
 
 
 def search_length(step: int, reach: int, best: int, interval: int = 10) -> int:
-    """Iterations of Algorithm 1 where no size is quicker than ``best``."""
+    """Return the number of iterations that Algorithm 1 takes if no size is faster than ``best``."""
     search = ChunkSearch(step, reach, interval)
     while not search.done:
         search.iterated(1.0 if search.chunk == best else 2.0)
@@ -164,12 +167,12 @@ def search_length(step: int, reach: int, best: int, interval: int = 10) -> int:
 
 
 def test_seconds(name: str, batch: int, iterations: int) -> float:
-    """Seconds of a test on one GPU: so many forward passes of ``batch`` images."""
+    """Return the seconds of a test on one GPU: ``iterations`` forward passes of ``batch`` images."""
     return iterations * phases(NETS[name](batch))[0]
 
 
 def last_sum(name: str, gpus: int) -> float:
-    """Seconds from the end of backward until the last sum is back."""
+    """Return the seconds from the end of backward until the last sum is back."""
     net = NETS[name]()
     layers, _ = layer_times(name, net.batch, gpus, 1)
     return in_turn(layers) - sum(layer.bp for layer in layers)

@@ -1,8 +1,9 @@
-// Copies from memory to shared memory that go on while the thread does, in groups. Before Ampere they are there at once.
-#ifndef ASYNCHRONOUS_COPIES  // which who emulates a device has defined, with functions that make most of that freedom
+// Copies from global to shared memory that proceed while the thread continues, in groups. Before Ampere they are done
+// at once.
+#ifndef ASYNCHRONOUS_COPIES  // defined by an emulation, whose functions make the most of the freedom in order
 #define ASYNCHRONOUS_COPIES
 
-// 16 bytes, zeros where they are not `there`; `from` may be read all the same.
+// Copies 16 bytes, or zeros if not `there`; `from` must be readable in any case.
 __device__ inline void copy_16_bytes(void *to, const void *from, bool there) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     unsigned place;
@@ -15,7 +16,8 @@ __device__ inline void copy_16_bytes(void *to, const void *from, bool there) {
 #endif
 }
 
-// What this thread has asked to be copied until now is a group; of its groups all but the last N are there.
+// end_group makes a group of the copies that this thread has requested so far. wait_for_groups waits until all of its
+// groups but the last N have arrived.
 __device__ inline void end_group() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;" ::: "memory");

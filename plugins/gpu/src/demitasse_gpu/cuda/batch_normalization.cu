@@ -1,13 +1,13 @@
-// Batch normalisation by a batch's or by kept statistics, and scales of channels, with their gradients.
+// Batch normalisation by a batch's or by running statistics, and scales of channels, with their gradients.
 #include "channels.cuh"
 
-// What a batch norm does to N channels: y = (x - centre) * slope + level.
+// What a batch normalisation does to N channels: y = (x - centre) * slope + level.
 template <int N> struct Affine {
     real centre[N], slope[N], level[N], inverse[N];
 };
 
-// Where the statistics of a channel are: its average and the inverse of its deviation, or kept sums of
-// averages and variances, and what they are to be divided by; none: 0 and 1.
+// The statistics of channels: average and inverse deviation; or, if `kept`, running sums of averages and variances, and
+// what they are divided by. Without any: 0 and 1.
 struct Statistics {
     const real *mean, *spread, *factor;
     real epsilon;
@@ -17,7 +17,7 @@ struct Statistics {
 template <int N>
 __device__ inline Affine<N> affine(const Statistics &given, const real *w, const real *b, int channel) {
     Affine<N> result;
-    // Of nothing yet, the sums are 0.
+    // As long as nothing was summed, the sums are 0.
     const real share = !given.kept ? 1 : *given.factor != 0 ? 1 / *given.factor : 0;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
@@ -34,8 +34,8 @@ template <int N> __device__ inline real applied(const Affine<N> &a, int k, real 
     return (x - a.centre[k]) * a.slope[k] + a.level[k];
 }
 
-// The batch's moments about the first element of each channel, so that little is lost where the mean is
-// far from 0.
+// The batch's moments about the first element of each channel, so that little precision is lost if the mean is far from
+// 0.
 struct Moments {
     const stored *x;
     int inner;
@@ -61,7 +61,7 @@ struct Moments {
     }
 };
 
-// The sums of dz * (x - centre) and of dz, dz = dy but 0 where a ReLU gave 0.
+// The sums of dz * (x - centre) and of dz, where dz is dy, but 0 where a ReLU returned 0.
 struct Gradients {
     const stored *dy, *x;
     Statistics given;
@@ -85,7 +85,7 @@ struct Gradients {
     }
 };
 
-// The same of a dy that is made now, of two terms, 0 where a ReLU behind the normalisation gave 0.
+// The same for a dy that is made here: the sum of two terms, and 0 where a ReLU behind the normalisation returned 0.
 struct MadeGradients {
     Gradients of_made;
     const stored *one, *other, *mask;
@@ -129,7 +129,7 @@ struct Products {
     }
 };
 
-// The sums of a ReLU's gradient, which is made now.
+// The sums of a ReLU's gradient, which is made here.
 struct Rectified {
     const stored *dy, *y;
     stored *made;
@@ -175,8 +175,8 @@ extern "C" __global__ __launch_bounds__(kThreads, kResident) void product_sums(E
     sums(s, partial, Products{dy, x});
 }
 
-// From moments to the batch's statistics, which also enter the kept ones: what these are divided by is
-// told only where they are sums, and where it is not, they are moving averages.
+// Turns moments into the batch's statistics, which also update the running ones. If these are sums, `factor` is what
+// they are divided by; if there is none, they are moving averages.
 extern "C" __global__ void settle(
     Extents s, const stored *x, const real *partial, int slabs, real keep, real epsilon, real *mean,
     real *variance, real *factor, real *average, real *inverse) {
@@ -198,7 +198,7 @@ extern "C" __global__ void settle(
     }
 }
 
-// From sums to dw (times the inverse of the deviation where there are statistics) and db.
+// Turns sums into dw (times the inverse deviation if there are statistics) and db.
 extern "C" __global__ void settle_gradients(
     Extents s, Statistics given, const real *partial, int slabs, real *dw, real *db) {
     double first, second;
@@ -247,7 +247,7 @@ template <int N> struct Back {
     real offset[N], tilt[N];
 };
 
-// dx = slope * (dz - db / n - xhat * dw / n), without the sums (share = 0) where the statistics are kept.
+// dx = slope * (dz - db / n - xhat * dw / n); without the sums (share = 0) for running statistics.
 struct NormaliseBackward {
     Statistics given;
     const real *w, *b, *dw, *db;
@@ -285,7 +285,7 @@ extern "C" __global__ __launch_bounds__(kThreads, 3) void normalise_backward(
     everywhere(s, NormaliseBackward{given, w, b, dw, db, dy, x, dx, rectified, share});
 }
 
-// y = x * w + b of each channel.
+// y = x * w + b per channel.
 struct Scale {
     const real *w, *b;
     const stored *x;
@@ -321,8 +321,8 @@ extern "C" __global__ void scale(
     everywhere(s, Scale{w, b, x, y, rectified});
 }
 
-// The weights of a product and of a normalisation (or a scale) of its results in one, made = w * slope; and
-// the biases.
+// Merges the weights of a product and those of the normalisation (or scale) behind it, made = w * slope, and their
+// biases.
 struct Fold {
     Statistics given;
     const real *slope;

@@ -1,14 +1,13 @@
-// Sums over all but the channels of an array, and work on each element with numbers of its channel.
+// Sums over everything but the channels of an array, and elementwise work that uses numbers of the element's channel.
 //
-// Arrays are outer x channels x inner in memory. With inner = 1 (images in NHWC, vectors) they are walked
-// as lines: the block is so many groups of channels wide (x) and so many lines high (y), and a thread keeps
-// its channels' numbers in registers. Else (NCHW) they are walked as planes, a row of the block's threads to
-// each.
+// Arrays are outer x channels x inner in memory. With inner = 1 (images in NHWC, vectors) they are walked as lines: a
+// block is some groups of channels wide (x) and some lines high (y), and a thread keeps its channels' numbers in
+// registers. Otherwise (NCHW) they are walked as planes, with a row of the block's threads per plane.
 //
-// A term reads what it needs of N elements (read<N>) before it does anything with them (add<N> or apply<N>).
+// A term first reads what it needs of N elements (read<N>), then uses it (add<N> or apply<N>).
 //
-// Sums are made in two steps, in an order that the launch's shape alone decides: `slabs` blocks leave
-// partial sums of the type of sums, then those of each channel are added up in double.
+// Sums are made in two steps, in an order that depends on the launch's shape alone: `slabs` blocks write partial sums
+// in the type of sums, then those of each channel are added up in double.
 #pragma once
 #include "reductions.cuh"
 
@@ -19,7 +18,7 @@ struct Extents {
     int channels, inner;
 };
 
-// What terms read: N elements as they are stored, of one array or of more.
+// What terms read: N elements as stored, of one or several arrays.
 template <int N> struct One {
     Pack<stored, N> a;
 };
@@ -30,15 +29,15 @@ template <int N> struct Four {
     Pack<stored, N> a, b, c, d;
 };
 
-// Blocks that a multiprocessor runs at a time (kernels/batch_normalization.py), which leaves a thread 64 registers,
-// or 80 where they hold eight channels' numbers, or doubles.
+// The blocks that a multiprocessor runs at a time (kernels/batch_normalization.py). This leaves a thread 64 registers,
+// or 80 if they hold eight channels' numbers, or doubles.
 constexpr int kResident = sizeof(stored) == 4 ? 4 : 3;
 
-// How many groups of elements are read before the first of them is done: memory is kept busy by what is under way,
-// and no read goes ahead of a write by itself. They are in registers, of which eight channels' numbers leave fewer.
+// How many groups of elements are read before the first is used. Reads under way keep the memory busy, and the compiler
+// does not move a read ahead of a write. The groups are in registers, of which eight channels' numbers leave fewer.
 template <class Read> constexpr int kAhead = least_of(4, largest_of(1, (sizeof(stored) == 2 ? 64 : 128) / (int)sizeof(Read)));
 
-// visit(numbers, read, i) for `count` groups of N elements, the first at `i` and `step` apart.
+// Calls visit(numbers, read, i) for `count` groups of N elements, from `i` on and `step` apart.
 template <int N, class Term, class Numbers, class Visit>
 __device__ inline void each_read(
     const Term &term, const Numbers &numbers, Offset i, Offset step, Offset count, Visit &visit) {
@@ -57,8 +56,8 @@ __device__ inline void each_read(
     }
 }
 
-// All groups of N channels of this thread's lines, numbers being those that term.start<N>(channel) gives. N is
-// kWidth where it divides the channels, as all arrays are aligned as the plan's memory is.
+// Visits all groups of N channels in this thread's lines, with the numbers from term.start<N>(channel). N is kWidth if
+// that divides the channels, as all arrays are aligned like the plan's memory.
 template <int N, class Term, class Visit>
 __device__ inline void lines(const Extents &s, const Term &term, Visit &visit) {
     const int channel = (blockIdx.x * blockDim.x + threadIdx.x) * N;
@@ -90,8 +89,8 @@ template <int N, class Term> struct Applying {
     }
 };
 
-// Two sums for each channel of what term.add<N>(numbers, read, i, first, second) adds for N elements
-// from i on, which term.read<N>(i) gave: partial[slab][2][channels].
+// Two sums per channel: what term.add<N>(numbers, read, i, first, second) adds for N elements from i on, read by
+// term.read<N>(i). The result is partial[slab][2][channels].
 template <int N, class Term>
 __device__ inline void sums_of_lines(const Extents &s, real *partial, const Term &term) {
     __shared__ real parts[2][kThreads * N];
@@ -111,8 +110,7 @@ __device__ inline void sums_of_lines(const Extents &s, real *partial, const Term
     }
 }
 
-// visit(numbers, read, i) for the elements of the plane that starts at `start`, by the threads of a row of the
-// block.
+// Calls visit(numbers, read, i) for the elements of the plane that starts at `start`, by a row of the block's threads.
 template <class Term, class Numbers, class Visit>
 __device__ inline void plane(
     const Extents &s, const Term &term, Offset start, const Numbers &numbers, Visit &visit) {
@@ -144,7 +142,7 @@ template <class Term> __device__ inline void sums(const Extents &s, real *partia
         sums_of_lines<kWidth>(s, partial, term);
 }
 
-// term.apply<N>(numbers, read, i) for all elements, read being what term.read<N>(i) gave.
+// Calls term.apply<N>(numbers, read, i) for all elements, read by term.read<N>(i).
 template <class Term> __device__ inline void everywhere(const Extents &s, const Term &term) {
     if (s.inner == 1 && s.channels % kWidth) {
         Applying<1, Term> one = {term};
@@ -160,13 +158,13 @@ template <class Term> __device__ inline void everywhere(const Extents &s, const 
     }
 }
 
-// Blocks that settle channels: one channel to a column of threads, which share its slabs.
+// Blocks that add up slabs: a column of threads per channel, which share its slabs.
 constexpr int kColumns = 32, kShares = 16;
 
 __device__ inline int settled_channel() { return blockIdx.x * kColumns + threadIdx.x; }
 
-// The sums of this column's channel over all slabs; true in the column's first thread, where they are, if
-// there is such a channel.
+// The sums of this column's channel over all slabs. Returns true only in the column's first thread, which has them, and
+// only if the channel exists.
 __device__ inline bool channel_sums(const real *partial, int slabs, int channels, double &first, double &second) {
     __shared__ double parts[2][kShares][kColumns];
     const int channel = settled_channel();

@@ -1,8 +1,8 @@
-// Convolution in two dimensions and its backward passes as products of matrices that are never written
-// down (implicit GEMM): for where cuDNN is not. x, y and w may lie in any order; w is of the type of sums.
+// 2-D convolution and its gradients as products of matrices that are never written to memory (implicit GEMM), for use
+// without cuDNN. x, y and w may have any order of dimensions; w has the type of sums.
 #include "products.cuh"
 
-// Steps in memory along the four dimensions of images, or of w (outputs, inputs, rows, columns).
+// The distances in memory along the four dimensions of images, or of w (outputs, inputs, rows, columns).
 struct Steps {
     long long outer, channel, row, column;
     __device__ Offset at(int n, int c, int h, int w) const {
@@ -11,7 +11,7 @@ struct Steps {
 };
 
 struct Geometry {
-    int samples, groups, inputs, outputs;  // channels of one group
+    int samples, groups, inputs, outputs;  // channels per group
     int height, width, rows, columns;      // of x and of y
     int kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
     Steps x, y, w;
@@ -26,7 +26,7 @@ __device__ inline Point point_of(Offset i, int rows, int columns) {
     return {(int)(rest / rows), (int)(rest % rows), (int)((unsigned)i % (unsigned)columns)};
 }
 
-// A channel (fastest) of a tap of the window.
+// A channel (which varies fastest) of a tap of the window.
 struct Tap {
     int channel, row, column;
 };
@@ -36,7 +36,7 @@ __device__ inline Tap tap_of(Offset k, int channels, int kernel_w) {
     return {(int)((unsigned)k % (unsigned)channels), (int)(tap / kernel_w), (int)(tap % kernel_w)};
 }
 
-// What x has where a tap of the window at point p sees it, 0 beyond its edge.
+// The element of x that a tap of the window at point p sees; 0 beyond the edge.
 __device__ inline real seen(const Geometry &g, const stored *x, const Point &p, const Tap &tap, int group) {
     const int h = p.row * g.stride_h - g.pad_h + tap.row * g.dilation_h;
     const int w = p.column * g.stride_w - g.pad_w + tap.column * g.dilation_w;
@@ -44,7 +44,7 @@ __device__ inline real seen(const Geometry &g, const stored *x, const Point &p, 
     return (real)widened(x[g.x.at(p.n, group * g.inputs + tap.channel, h, w)]);
 }
 
-// A block in z for each group; rows are points of y, columns its channels.
+// One block in z per group; rows are points of y, columns are its channels.
 extern "C" __global__ void convolution(
     Geometry g, const stored *x, const real *w, const real *b, stored *y, int rectified) {
     const int group = blockIdx.z;
@@ -67,7 +67,7 @@ extern "C" __global__ void convolution(
         });
 }
 
-// Rows are points of x, columns its channels.
+// Rows are points of x, columns are its channels.
 extern "C" __global__ void convolution_backward_data(Geometry g, const stored *dy, const real *w, stored *dx) {
     const int group = blockIdx.z;
     product(
@@ -93,8 +93,8 @@ extern "C" __global__ void convolution_backward_data(Geometry g, const stored *d
         });
 }
 
-// Rows are a group's output channels, columns its taps; the sum, over points of y, is cut into `slabs`
-// parts so that there are blocks enough: partial[slab][group][output][tap].
+// Rows are a group's output channels, columns are its taps. The sum over points of y is split into `slabs` parts so
+// that there are enough blocks: partial[slab][group][output][tap].
 extern "C" __global__ void convolution_backward_weights(
     Geometry g, const stored *dy, const stored *x, real *partial, int slabs) {
     const int group = blockIdx.z % g.groups, slab = blockIdx.z / g.groups;
@@ -114,7 +114,7 @@ extern "C" __global__ void convolution_backward_weights(
         });
 }
 
-// dw in its layout from the sums of all slabs.
+// dw in its layout, from the sums of all slabs.
 extern "C" __global__ void join_slabs(Geometry g, const real *partial, real *dw, int slabs) {
     const Offset taps = (Offset)g.inputs * g.kernel_h * g.kernel_w, count = taps * g.outputs * g.groups;
     for (Offset i = thread_of_grid(); i < count; i += threads_of_grid()) {

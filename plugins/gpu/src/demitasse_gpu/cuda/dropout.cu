@@ -1,10 +1,10 @@
-// Dropout: which elements stay is the generator's, so it is the same on every machine and for any number
-// of workers (demitasse_random, keep_mask).
+// Dropout. The generator decides which elements stay, so they are the same on every machine and for any number of
+// workers (demitasse_random, keep_mask).
 #include "numbers.cuh"
 #include "philox.cuh"
 
-// x is samples x channels x plane in logical order; in memory so, or with channels innermost. A thread
-// draws four words, which are of four elements that follow each other in logical order.
+// x is samples x channels x plane in logical order; in memory too, or with channels innermost. A thread draws four
+// words, for four elements that are consecutive in logical order.
 extern "C" __global__ void dropout(
     const stored *x, const unsigned long long *iteration, const unsigned long long *sample, stored *y,
     unsigned char *mask, unsigned key, unsigned key2, unsigned long long threshold, real scale,

@@ -1,4 +1,4 @@
-// Functions of one element at a time, of arrays that lie alike.
+// Elementwise functions of arrays in the same layout.
 #include "elementwise.cuh"
 
 extern "C" __global__ void relu(const stored *x, stored *y, real slope, Offset count) {
@@ -14,7 +14,7 @@ extern "C" __global__ void scaled(const stored *x, stored *y, real factor, Offse
     map(x, y, count, [&](real a) { return factor * a; });
 }
 
-// factors[0] xs[0] + ... of the first `terms`, without what is below 0 where it is rectified, and 0 where the
+// factors[0] xs[0] + ... over the first `terms`; negative results become 0 if `rectified`, and so do all where the
 // mask, if there is one, is not above 0.
 struct WeightedSum {
     const stored *xs[4];
@@ -35,7 +35,7 @@ struct WeightedSum {
 #pragma unroll
             for (int k = 0; k < N; ++k) total[k] += factors[t] * term[k];
         }
-        // Not a number is not below 0.
+        // NaN is not below 0.
         if (rectified)
 #pragma unroll
             for (int k = 0; k < N; ++k) total[k] = total[k] < 0 ? 0 : total[k];

@@ -1,8 +1,8 @@
-// Functions of one or two elements at a time, of arrays that lie alike.
+// Elementwise functions of one or two arrays in the same layout.
 #pragma once
 #include "numbers.cuh"
 
-// What is read may be what is written: each thread reads its elements before it writes them.
+// The output may be one of the inputs: each thread reads its elements before it writes them.
 template <class F> struct OfOne {
     const stored *x;
     stored *y;

@@ -1,5 +1,5 @@
-// Functions of one element and their gradients, and products and largest of several arrays that lie alike.
-// p, q and r are the function's numbers, in the order in which kernels/functions.py names them.
+// Functions of one element and their gradients, and products and maxima of several arrays in the same layout. p, q and
+// r are the function's attributes, in the order of kernels/functions.py.
 #include "elementwise.cuh"
 
 #define FUNCTION(name, expression)                                                                      \
@@ -13,19 +13,19 @@
         map(dy, x, dx, count, [&](real a, real b) -> real { return expression; });                      \
     }
 
-// exp of a number below 0 stays in range.
+// Only exp of numbers below 0 is computed, which stays in range.
 __device__ inline real logistic(real a) {
     const real small = exponential(a > 0 ? -a : a);
     return (a > 0 ? 1 : small) / (1 + small);
 }
 
-// What lies between 0 and 1, and the end that is nearer for what does not.
+// Clamps to the range from 0 to 1.
 __device__ inline real within(real a) { return a < 0 ? 0 : a > 1 ? 1 : a; }
 
-// The share of a normal distribution below a.
+// The cumulative distribution function of the normal distribution.
 __device__ inline real normal(real a) { return (real)0.5 * error_beyond((real)-0.70710678118654752 * a); }
 
-// x^y for the y that powers are mostly of, as exactly as products and roots are.
+// x^y; for the most frequent y exactly, as a product or a root.
 __device__ inline real raised(real x, real y) {
     if (y == 0) return 1;
     if (y == 1) return x;
@@ -48,7 +48,7 @@ FUNCTION(exponential_of, exponential(p * a + q))
 GRADIENT(exponential_of, a * b * p)
 FUNCTION(logarithm_of, p * logarithm(q * a + r))
 GRADIENT(logarithm_of, a * p * q / (q * b + r))
-// Of a scale or a power of 0 x does not count, whatever it is.
+// If the scale or the power is 0, x does not matter, whatever it is.
 FUNCTION(power, q == 0 ? raised(r, p) : raised(q * a + r, p))
 GRADIENT(power, p == 0 || q == 0 ? 0 : a * p * q * raised(q * b + r, p - 1))
 FUNCTION(sigmoid, logistic(a))
@@ -79,8 +79,8 @@ extern "C" __global__ void over(const stored *x, const stored *y, stored *z, Off
     map(x, y, z, count, [&](real a, real b) { return a / b; });
 }
 
-// y becomes the larger of y and x, and the place x's number where that is x; of equals the second of all
-// comes before the first, and both before any later one.
+// y becomes the maximum of y and x, and argmax the number of x where that is x. Of equal inputs the second wins over
+// the first, and both win over later ones.
 extern "C" __global__ void larger(const stored *x, stored *y, int *argmax, int number, Offset count) {
     for (Offset i = thread_of_grid(); i < count; i += threads_of_grid()) {
         const real a = (real)widened(x[i]), b = (real)widened(y[i]);

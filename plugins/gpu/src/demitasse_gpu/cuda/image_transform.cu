@@ -1,4 +1,4 @@
-// Images made into blobs: a mean taken away, scaled, cropped and mirrored as the generator says.
+// Converts images to blobs: subtracts a mean, scales, crops and mirrors as the generator says.
 #include "numbers.cuh"
 #include "philox.cuh"
 
@@ -9,8 +9,8 @@ typedef FROM from_type;
 
 struct Images {
     int samples, channels, height, width, rows, columns;  // of x, and rows and columns of y
-    int mean_channel, mean_row, mean_column;              // steps in the mean
-    int random, mirror, innermost;                        // innermost: channels, in y
+    int mean_channel, mean_row, mean_column;              // distances in the mean
+    int random, mirror, innermost;                        // innermost: y's channels
     unsigned key, key2;
 };
 

@@ -1,7 +1,7 @@
-// Convolutions in float32, and their gradients, for devices whose tensor cores do not multiply TF32.
+// Convolutions in float32, and their gradients, for devices whose tensor cores do not support TF32.
 #include "implicit_gemm_tiles.cuh"
 
-// One product after the other. Neighbouring lanes share rows, so that two lanes' 16 bytes are read at once.
+// One product after the other. Neighbouring lanes share rows, so that 16 bytes of two lanes are read at once.
 struct Scalar {
     static constexpr int kColumns = 32, kStages = 2, kTogether = 4;
     static constexpr bool kTurned = false;

@@ -1,7 +1,7 @@
-// Convolutions of images with channels innermost (NHWC, filters KRSC) as products of matrices that are never written
-// down (implicit GEMM): how their operands come to shared memory, 16 bytes at a time.
+// Convolutions of images with channels innermost (NHWC, filters KRSC) as products of matrices that are never written to
+// memory (implicit GEMM): how their operands come to shared memory, 16 bytes at a time.
 //
-// A block makes a tile of the product. Channels are multiples of four. Sums are cut into `parts`, which join_parts
+// A block makes a tile of the product. Channels are multiples of four. Sums are split into `parts`, which join_parts
 // adds up in their order.
 #pragma once
 #include "asynchronous_copies.cuh"
@@ -9,18 +9,18 @@
 
 typedef Pack<float, 4> Unit;
 
-// A unit from memory to shared memory, zeros where it is not `there`.
+// Copies a unit from global to shared memory; zeros if it is not `there`.
 __device__ inline void fetch(Unit *to, const float *from, bool there) { copy_16_bytes(to, from, there); }
 
-// fetch(chunk, stage) for chunks from `begin` up to `end`, each kStages - 1 before multiply(stage). A stage is fetched
-// once all threads have multiplied what it held.
+// Calls fetch(chunk, stage) for the chunks from `begin` up to `end`, kStages - 1 chunks ahead of multiply(stage). A
+// stage is fetched again once all threads have multiplied what it held.
 template <int kStages, class Fetch, class Multiply>
 __device__ inline void in_stages(int begin, int end, const Fetch &fetch, const Multiply &multiply) {
     const auto ahead = [&](int chunk, int stage) {
         if (chunk < end)
             fetch(chunk, stage);
         else
-            end_group();  // of nothing: so the last groups are always those of the next chunks
+            end_group();  // empty, so that the last groups are always those of the next chunks
     };
 #pragma unroll
     for (int stage = 0; stage < kStages - 1; ++stage) ahead(begin + stage, stage);
@@ -34,18 +34,18 @@ __device__ inline void in_stages(int begin, int end, const Fetch &fetch, const M
     }
 }
 
-// Offsets in x, y and w, and places in their extents with pads, are below 2^31 and 2^14.
+// Offsets in x, y and w are below 2^31; positions along their extents, with padding, are below 2^14.
 struct Convolution {
-    int samples, groups, channels, outputs;  // channels of a group of x, and of y
+    int samples, groups, channels, outputs;  // channels per group of x, and of y
     int height, width, rows, columns;        // of x and of y
     int kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
     Divisor by_rows, by_columns;             // of y
 };
 
-// What a filter's gradient is of, in chunks of kDepth points: rows are a group's outputs, columns its taps (filter row,
-// column, channel). Threads fetch the same units of each chunk, of points that are a step apart.
+// The operands of a filter's gradient, in chunks of kDepth points: rows are a group's outputs, columns are its taps
+// (filter row, column, channel). Each thread fetches the same units of every chunk, at points a fixed distance apart.
 template <int kRows, int kColumns, int kThreads, int kDepth, bool kTurned> struct OfWeights {
-    static constexpr int kLeft = kRows / 4, kRight = kColumns / 4;  // units of a point
+    static constexpr int kLeft = kRows / 4, kRight = kColumns / 4;  // units per point
     static constexpr int kLeftApart = kThreads / kLeft, kRightApart = kThreads / kRight;
 
     const Convolution &g;
@@ -69,8 +69,8 @@ template <int kRows, int kColumns, int kThreads, int kDepth, bool kTurned> struc
         at_h = place / g.kernel_w * g.dilation_h - g.pad_h, at_w = place % g.kernel_w * g.dilation_w - g.pad_w;
     }
 
-    // A point's units, one after the other, or turned about: eight lanes that read two neighbours of each of four points
-    // read from 32 banks.
+    // A point's units, one after the other, or permuted: then eight lanes that read two neighbours of each of four
+    // points read from 32 banks.
     static __device__ int placed(int depth, int unit) { return kTurned ? unit ^ (depth & 3) << 1 : unit; }
 
     __device__ void next(int chunk, Unit *left, Unit *right) const {

@@ -1,7 +1,8 @@
-// What goes around convolutions that are products of tiles: filters turned for gradients of images, and sums made in parts.
+// Kernels around tiled convolutions: the transposition of filters for gradients of images, and the addition of partial
+// sums.
 #include "implicit_gemm.cuh"
 
-// Filters (outputs, taps, channels of a group) as (channels, taps, outputs of a group): `count` numbers.
+// Filters (outputs, taps, channels per group) as (channels, taps, outputs per group): `count` numbers.
 extern "C" __global__ void filters_turned(
     const float *w, float *turned, int taps, int channels, int outputs, unsigned count) {
     for (unsigned i = (unsigned)thread_of_grid(); i < count; i += (unsigned)threads_of_grid()) {
@@ -11,8 +12,8 @@ extern "C" __global__ void filters_turned(
     }
 }
 
-// The sums of parts of `count` units each, with a bias and without what is below 0 where it is rectified; `across`
-// units are a point.
+// Adds up parts of `count` units each, adds a bias, and sets negative results to 0 if `rectified`; a point has `across`
+// units.
 extern "C" __global__ void join_parts(
     const float *partial, const float *bias, float *y, int parts, int rectified, int across, long long count) {
     for (long long i = thread_of_grid(); i < count; i += threads_of_grid()) {

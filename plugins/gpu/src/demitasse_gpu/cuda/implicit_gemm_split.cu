@@ -1,12 +1,12 @@
-// Convolutions in float32, and their gradients, by tensor cores, which multiply TF32: each number is the sum of two of
-// these, of its upper bits and of what they leave, and a product the sum of three. What is left out is below float32's own
-// rounding. Tensor cores cut their sums, so that long ones drift towards zero; they make them of eight terms here, which
-// are added up elsewhere, as Ootomo and Yokota (2022) do.
+// Convolutions in float32, and their gradients, by tensor cores, which multiply TF32: each number is the sum of two
+// TF32 numbers, its upper bits and the remainder, and a product is the sum of three. The omitted term is below
+// float32's own rounding. Tensor cores truncate their sums, so that long ones drift towards zero. Here they sum eight
+// terms, and these sums are added up in ordinary float32, as by Ootomo and Yokota (2022).
 #include "implicit_gemm_tiles.cuh"
 #include "tensor_cores.cuh"
 
-// The nearest numbers in TF32, and what they leave. (The instruction for it takes four others, to keep infinite numbers as
-// they are; here they become none.)
+// The nearest TF32 numbers, and the remainders. (The conversion instruction takes four others, to preserve infinities;
+// here infinities become NaN.)
 template <int N> struct Halves {
     unsigned upper[N], lower[N];
 
@@ -19,13 +19,13 @@ template <int N> struct Halves {
 struct Split {
     static constexpr int kColumns = 32, kStages = 2, kTogether = 4;
     static constexpr bool kTurned = true;
-    // Products of 16 x 8 that a warp's tile is of.
+    // The products of 16 x 8 that make up a warp's tile.
     static constexpr int kTall = kWarpRows / 16, kWide = kColumns / 8;
 
     static __device__ int down(int lane) { return lane / 4; }
     static __device__ int across(int lane) { return lane % 4; }
 
-    // total += a b, of eight terms and columns: a lane's two are the one at `first` and the one so far behind.
+    // total += a b, for eight terms and columns. A lane's two columns are `first`, and the one kApart behind it.
     template <int kApart>
     static __device__ void add(const Halves<4> (&a)[kTall], const Halves<2> &b, int first, float (&total)[8][8]) {
         const float zeros[4] = {};
@@ -42,8 +42,8 @@ struct Split {
             for (int k = 0; k < 4; ++k) total[i * 2 + k / 2][first + k % 2 * kApart] += sum[i][k];
     }
 
-    // A lane takes the unit of its own place from each row: terms stand in another order than in the sum, those of both
-    // operands in the same.
+    // A lane takes the unit at its own place from each row. The order of terms differs from the sum's, but is the same
+    // in both operands.
     template <class Place>
     static __device__ void of_lines(
         const Unit *left, const Unit *right, const Place &here, float (&total)[8][8]) {
@@ -67,14 +67,14 @@ struct Split {
         }
     }
 
-    // A lane takes neighbours of each fourth term, four of the left operand and two of the right one.
+    // A lane takes neighbours of every fourth term: four of the left operand and two of the right one.
     template <int kLeft, int kRight, class Place>
     static __device__ void of_terms(
         const Unit *left, const Unit *right, const Place &here, float (&total)[8][8]) {
         typedef Pack<float, 2> Two;
         const int turned = here.across << 1;
         left += here.across * kLeft + (here.down ^ turned);
-        // Of eight units the first four and the others: what turns them about reaches beyond four.
+        // The first four of eight units and the others, because the permutation reaches beyond four.
         const int place = here.across * kRight + (here.down / 2 ^ turned);
         const Unit *halves[2] = {right + place, right + (place ^ 4)};
 #pragma unroll

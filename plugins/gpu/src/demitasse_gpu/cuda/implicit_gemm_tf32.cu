@@ -1,20 +1,20 @@
-// Convolutions in TF32, and their gradients, by tensor cores: for where a library's engines that add up in the same order
-// in every run are slow, as those are for gradients of filters and for images of few channels.
+// Convolutions in TF32, and their gradients, by tensor cores. They serve where a library's engines with a fixed order
+// of summation are slow: gradients of filters, and images with few channels.
 #include "implicit_gemm_tiles.cuh"
 #include "tensor_cores.cuh"
 
-// Numbers go to tensor cores as they are, which cut them to TF32: what they read as one, registers in line, is so loaded,
-// as to move it there takes longer than to load it.
+// Numbers go to tensor cores as they are, and are truncated to TF32 there. What an instruction reads from consecutive
+// registers is loaded as such, because moving it there takes longer than loading it.
 struct Cut {
     static constexpr int kColumns = 64, kStages = 3, kTogether = 2;
     static constexpr bool kTurned = true;
-    // Products of 16 x 8 that a warp's tile is of.
+    // The products of 16 x 8 that make up a warp's tile.
     static constexpr int kTall = kWarpRows / 16, kWide = kColumns / 8;
 
     static __device__ int down(int lane) { return lane / 4; }
     static __device__ int across(int lane) { return lane % 4; }
 
-    // total += a b, of eight terms, for the j-th eight columns.
+    // total += a b, for eight terms and the j-th eight columns.
     static __device__ void add(
         const unsigned (&a)[kTall][4], const unsigned (&b)[2], int j, float (&total)[8][kColumns / 4]) {
 #pragma unroll
@@ -31,8 +31,8 @@ struct Cut {
     template <class Place>
     static __device__ void of_lines(
         const Unit *left, const Unit *right, const Place &here, float (&total)[8][kColumns / 4]) {
-        // Which row of which of four loads this lane says the address of: of a those of 16 rows and two units, of b those
-        // of eight rows and all four. Rows of b stand so that a lane's columns are neighbours.
+        // The row of one of four loads whose address this lane gives: for a, 16 rows and two units; for b, eight rows
+        // and all four units. The rows of b are ordered so that a lane's columns are neighbours.
         const int lane = threadIdx.x % 32, load = lane / 8, row = lane % 8;
         const Unit *of_b = right + turned_right(row / 2 * 4 + row % 2, load);
         unsigned b[kWide][4];
@@ -55,7 +55,7 @@ struct Cut {
     template <int kLeft, int kRight, class Place>
     static __device__ void of_terms(
         const Unit *left, const Unit *right, const Place &here, float (&total)[8][kColumns / 4]) {
-        // Of eight units each two, as they are turned about.
+        // Two of each eight units, in their permutation.
         const float *of_a[4], *of_b[4];
 #pragma unroll
         for (int k = 0; k < 4; ++k) {

@@ -1,8 +1,9 @@
-// Convolutions in float32, and their gradients, as products of tiles, however a warp multiplies two of them: Product is
-// Scalar (implicit_gemm.cu), or by tensor cores Split (implicit_gemm_split.cu) or Cut (implicit_gemm_tf32.cu).
+// Convolutions in float32, and their gradients, as products of tiles, for any way in which a warp multiplies two tiles.
+// Product is Scalar (implicit_gemm.cu), or on tensor cores Split (implicit_gemm_split.cu) or Cut
+// (implicit_gemm_tf32.cu).
 //
-// A block has WM x WN warps, each of which makes 64 x Product::kColumns numbers, a thread 8 x kColumns / 4. What 16 terms
-// of the sums need lies in shared memory, for Product::kStages times 16: while those are multiplied the next ones are
+// A block has WM x WN warps. Each makes 64 x Product::kColumns numbers, and each thread 8 x kColumns / 4. Shared memory
+// holds the operands for 16 terms of the sums, Product::kStages times: while some are multiplied, the next ones are
 // fetched.
 #pragma once
 #include "implicit_gemm.cuh"
@@ -10,8 +11,8 @@
 constexpr int kDepth = 16, kUnits = kDepth / 4;
 constexpr int kWarpRows = 64;
 
-// A thread's place in its block's tile: its warp's first row and column, and its own among 8 x 4 lanes, as the product
-// wants them. Its numbers' rows and columns are further on by these.
+// A thread's place in its block's tile: the first row and column of its warp, and its own place among 8 x 4 lanes, as
+// the product wants them. The rows and columns of its numbers are relative to these.
 template <class Product, int WM> struct Place {
     int row, column, down, across;
     __device__ Place() {
@@ -21,21 +22,21 @@ template <class Product, int WM> struct Place {
     }
 };
 
-// Of rows that have the terms of their sums in line: places of units are turned about so that neighbouring rows' are in
-// other banks. A thread's rows are every eighth of its warp's from `down` on; its columns are four of each 16, from
+// For rows in which the terms of a sum are consecutive: the units' places are permuted so that neighbouring rows are in
+// different banks. A thread's rows are every eighth of its warp's from `down` on; its columns are four of each 16, from
 // `across` * 4 on.
 __device__ inline int turned_left(int row, int unit) { return row * kUnits + (unit ^ (row >> 1 & 3)); }
 __device__ inline int turned_right(int row, int unit) { return row * kUnits + (unit ^ (row >> 2 & 3)); }
 
-// How places along an axis of what is made follow from those of what is read: of `count` places, the i-th, at
-// first + i * apart, is the sum over taps t of what is read at start + i * step + t * tap_step, times the filter's tap
-// first_tap + t * taps_apart.
+// How positions along an axis of the result depend on those of the input: of `count` positions, the i-th, at first + i
+// * apart, is the sum over taps t of the input at start + i * step + t * tap_step times the filter's tap first_tap + t
+// * taps_apart.
 struct Axis {
     int count, first, apart, start, step, taps, tap_step, first_tap, taps_apart;
 };
 
-// Forward: all there are. Backward, with a stride: those that leave `rest` when they are divided by it see the same
-// taps, each stride-th.
+// Forward: all positions. Backward, with a stride: the positions with remainder `rest` modulo the stride see the same
+// taps, every stride-th one.
 __device__ inline Axis axis_of(bool backward, int rest, int made, int kernel, int stride, int pad, int dilation) {
     if (!backward) return {made, 0, 1, -pad, stride, kernel, dilation, 0, 1};
     const int first_tap = (rest + pad) % stride;
@@ -44,8 +45,8 @@ __device__ inline Axis axis_of(bool backward, int rest, int made, int kernel, in
             stride == 1 ? -dilation : -1, first_tap, stride};
 }
 
-// Rows are points of y (backward: of x), columns its channels. Filters are (outputs, taps, channels): backward those of
-// filters_turned.
+// Rows are points of y (backward: of x), columns are its channels. Filters are (outputs, taps, channels); for backward,
+// those from filters_turned.
 template <class Product, int WM, int WN, bool kBackward>
 __device__ inline void convolve(
     const Convolution &g, const float *x, const float *w, const float *bias, float *y, int rectified, int parts) {
@@ -66,7 +67,7 @@ __device__ inline void convolve(
     const int top = blockIdx.x / tiles * kRows, side = blockIdx.x % tiles * kColumns;
     if (top >= points) return;
 
-    // What this thread fetches: a unit of every kApart-th row of both.
+    // This thread fetches one unit of every kApart-th row of both operands.
     const int unit = threadIdx.x % kUnits, row = threadIdx.x / kUnits;
     int from[kOfX], at[kOfX];  // where a row's first tap would be: offset, and line and column in 16 bits each
 #pragma unroll
@@ -147,7 +148,7 @@ __device__ inline void convolve(
     }
 }
 
-// Rows are a group's outputs, columns its taps; the sum is over points of y, `added` to what is there.
+// Rows are a group's outputs, columns are its taps. The sum over points of y is `added` to what is there.
 template <class Product, int WM, int WN>
 __device__ inline void convolve_weights(
     const Convolution &g, const float *dy, const float *x, float *dw, int parts, int added) {
@@ -186,8 +187,8 @@ __device__ inline void convolve_weights(
     }
 }
 
-// A kernel for each size of tiles: large ones read less, small ones leave fewer multiprocessors idle, which run RESIDENT
-// of them at a time.
+// A kernel per tile size: large tiles read less, small ones leave fewer multiprocessors idle. A multiprocessor runs
+// RESIDENT blocks at a time.
 #define TILES(PRODUCT, NAME, WM, WN, RESIDENT)                                                                          \
     extern "C" __global__ __launch_bounds__(32 * WM * WN, RESIDENT) void convolution_##NAME##WM##x##WN(                 \
         Convolution g, const float *x, const float *w, const float *bias, float *y, int rectified, int parts) {         \

@@ -1,5 +1,5 @@
-// Parts, copies and rows of tensors. What comes together is added in the order of memory, a thread to each
-// result, so that the bits never change.
+// Parts, copies and rows of tensors. Sums are made in the order of memory, by one thread per result, so that the bits
+// never change.
 #include "numbers.cuh"
 
 #ifndef INDEX
@@ -13,12 +13,12 @@ struct Box {
     long long steps[8];
 };
 
-// dx[place] = dy[i]: the extents of dy, and how far its elements lie apart in dx, which is 0 elsewhere.
+// dx[place] = dy[i]: the extents of dy, and the distances of its elements in dx, which is 0 elsewhere.
 extern "C" __global__ void into_box(const real *dy, real *dx, Box box, Offset count) {
     for (Offset i = thread_of_grid(); i < count; i += threads_of_grid()) {
         unsigned rest = (unsigned)i;
         Offset place = 0;
-        // Unrolled: what is indexed by a variable would be copied to local memory.
+        // Unrolled, because an array indexed by a variable would be copied to local memory.
 #pragma unroll
         for (int d = 7; d >= 0; --d) {
             if (d >= box.rank) continue;
@@ -39,13 +39,13 @@ extern "C" __global__ void tile_backward(const real *dy, real *dx, int tiles, Of
     }
 }
 
-// Whether an index names one of `rows` rows.
+// Whether an index is one of `rows` rows.
 __device__ inline bool is_row(index_type given, Offset rows) {
     const double value = (double)given;
     return value >= 0 && value < (double)rows && value == (double)(Offset)value;
 }
 
-// Rows of `width` elements; one that is not there is not a number.
+// Rows of `width` elements; NaN for a row that does not exist.
 extern "C" __global__ void gather(
     const real *x, const index_type *places, real *y, Offset rows, Offset width, Offset count) {
     for (Offset i = thread_of_grid(); i < count; i += threads_of_grid()) {

@@ -1,4 +1,4 @@
-// Matrix products of an inner product's three passes.
+// The matrix products of an inner product's three passes.
 #include "products.cuh"
 
 #ifndef LEFT
@@ -16,10 +16,10 @@ typedef RESULT result_type;
 
 struct Matrices {
     long long rows, columns, depth;
-    long long left_row, left_step, right_step, right_column;  // steps in memory along m, k and k, n
+    long long left_row, left_step, right_step, right_column;  // distances in memory along m, k and k, n
 };
 
-// result = left right + bias, without what is below 0 where it is rectified; result lies row by row.
+// result = left right + bias, with negative results set to 0 if `rectified`; result is row-major.
 extern "C" __global__ void multiply(
     Matrices s, const left_type *left, const right_type *right, const real *bias, result_type *result,
     int rectified) {

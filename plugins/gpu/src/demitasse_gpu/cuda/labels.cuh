@@ -1,4 +1,4 @@
-// Labels, of any type of numbers, as classes.
+// Labels, of any numeric type, as classes.
 #pragma once
 #include "numbers.cuh"
 
@@ -7,7 +7,7 @@
 #endif
 typedef LABEL label_type;
 
-// A label as a class; -1 for one that is to be ignored, -2 for one that is no class.
+// A label's class; -1 if it is to be ignored, -2 if it is not a class.
 __device__ inline int class_of(label_type given, int classes, int ignores, double ignored) {
     const double value = (double)given;
     if (ignores && value == ignored) return -1;

@@ -1,5 +1,5 @@
-// Losses beyond softmax's: sums of terms, which blocks leave in losses[block], and how many of those count in
-// counts[block], for total_loss (softmax.cu) to add up; and their gradients. Samples are rows.
+// Losses other than softmax's, and their gradients. Blocks write sums of terms to losses[block], and how many of those
+// count to counts[block]; total_loss (softmax.cu) adds them up. Samples are rows.
 #include "labels.cuh"
 #include "reductions.cuh"
 
@@ -31,7 +31,7 @@ extern "C" __global__ void half_squared_distance_backward(
     }
 }
 
-// How far the hinge of an element is open, and its sign: -1 at the label.
+// How far an element is inside the hinge's margin, and its sign: -1 at the label.
 __device__ inline real opening(real x, bool own, real &sign) {
     sign = own ? -1 : 1;
     const real open = 1 + sign * x;
@@ -61,7 +61,7 @@ extern "C" __global__ void hinge_loss_backward(
     }
 }
 
-// `count` is of samples.
+// `count` counts samples.
 extern "C" __global__ void negative_log_likelihood(
     const real *x, const label_type *label, real *losses, int *counts, int classes, Offset count) {
     real sum = 0;
@@ -83,7 +83,7 @@ extern "C" __global__ void negative_log_likelihood_backward(
     }
 }
 
-// (-1)^k cos(margin t) - 2 k of t's cosine, margin t from k pi to (k + 1) pi, and its slope.
+// (-1)^k cos(margin t) - 2 k and its slope, from the cosine of t, with margin t between k pi and (k + 1) pi.
 __device__ inline real of_angle(real cosine, int margin, real &slope) {
     const real square = cosine * cosine;
     real value = cosine;
@@ -97,7 +97,7 @@ __device__ inline real of_angle(real cosine, int margin, real &slope) {
     return value - 2 * k;
 }
 
-// `count` is of elements of x, a row a sample.
+// `count` counts elements of x; each row is a sample.
 extern "C" __global__ void angular_margin(
     const real *x, const real *length, const label_type *label, const unsigned long long *iteration, real *y,
     real *factor, int margin, double base, double gamma, double power, double least, double first, int classes,
@@ -153,7 +153,7 @@ extern "C" __global__ void sigmoid_cross_entropy_loss(
     leave(sum, found, losses, counts);
 }
 
-// How many targets count, by one block.
+// The number of targets that count, by one block.
 extern "C" __global__ void count_targets(
     const label_type *targets, int *count, int ignores, double ignored, Offset size) {
     int found = 0;
@@ -173,7 +173,7 @@ extern "C" __global__ void sigmoid_cross_entropy_loss_backward(
     }
 }
 
-// A block to each prediction, as in softmax.cu: minus the sum of the label's gains times log p.
+// One block per prediction, as in softmax.cu: minus the sum of the label's gains times log p.
 extern "C" __global__ void infogain_loss(
     const real *x, const label_type *label, const real *gains, real *probability, real *losses, int *counts,
     int classes, int inner, int ignores, double ignored) {
@@ -211,7 +211,7 @@ extern "C" __global__ void infogain_loss_backward(
     }
 }
 
-// A block to each pair of vectors: the sum of their squared differences, in each thread.
+// One block per pair of vectors: the sum of their squared differences, in every thread.
 __device__ inline real squared_distance(const real *a, const real *b, int length) {
     const Offset start = (Offset)blockIdx.x * length;
     real square = 0;

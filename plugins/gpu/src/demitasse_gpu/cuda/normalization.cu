@@ -1,15 +1,15 @@
 // Local response normalisation: y = x * scale^-beta, scale = k + share * the sum of squares around.
 //
-// Arrays are outer x channels x inner in memory: inner is a plane in NCHW, 1 in NHWC. Scale is of the type
-// of sums, since the gradient divides by it.
+// Arrays are outer x channels x inner in memory: inner is a plane in NCHW, 1 in NHWC. Scale has the type of sums, since
+// the gradient divides by it.
 #include "numbers.cuh"
 
-constexpr int kUsual = 2;  // how far windows of five reach: the papers' nets have these
+constexpr int kUsual = 2;  // the reach of windows of five, which the papers' nets have
 
-// N channels that follow each other, with as many on each side, where they lie in line and the window
-// reaches no further: every element is read from the near cache by three threads, not by 2 * reach + 1.
+// N consecutive channels with N on each side, for channels that are consecutive in memory and windows that reach no
+// further. Every element is read from the L1 cache by three threads, not by 2 * reach + 1.
 template <int N> struct Neighbours {
-    bool below, above;  // whether there are channels there
+    bool below, above;  // whether there are channels
 
     __device__ Neighbours(Offset i, int channels) {
         const int c = (int)((unsigned)i % (unsigned)channels);
@@ -28,8 +28,7 @@ template <int N> struct Neighbours {
     }
 };
 
-// The sum over the window around element k of the middle pack; kReach is how far it reaches, or 0 where only the
-// launch knows.
+// The sum over the window around element k of the middle pack. kReach is its reach, or 0 if only the launch knows it.
 template <int N, int kReach> __device__ inline real window(const real (&a)[3 * N], int k, int reach) {
     constexpr int most = kReach ? kReach : N;
     real sum = 0;
@@ -85,7 +84,7 @@ __device__ inline void across_packs_backward(
     }
 }
 
-// The window where that is not so: `inner` apart.
+// The window in all other cases, whose elements are `inner` apart.
 template <class F> __device__ inline void around_channel(Offset i, int channels, int inner, int reach, F f) {
     const int c = (int)((unsigned)i / inner % channels);
     const int first = largest_of(c - reach, 0), last = least_of(c + reach, channels - 1);
@@ -134,8 +133,8 @@ extern "C" __global__ void across_channels_backward(
     }
 }
 
-// f(j) for each element of the square around element i of planes of height x width that lies in its plane;
-// step is the distance of neighbours in memory.
+// Calls f(j) for each element of the square around element i that lies in i's plane of height x width; step is the
+// distance of neighbours in memory.
 template <class F>
 __device__ inline void around(Offset i, int height, int width, int step, int reach, F f) {
     const int point = (int)((unsigned)i / step % (unsigned)(height * width)), h = point / width, w = point % width;

@@ -1,7 +1,7 @@
 // Real numbers as kernels compute with them and as they are stored, and how arrays of them are read.
 //
-// REAL is the type of arithmetic (float or double), STORED the type in memory of activations: REAL or
-// bfloat16. Parameters, statistics and sums are of type REAL.
+// REAL is the type of arithmetic (float or double). STORED is the type of activations in memory: REAL or bfloat16.
+// Parameters, statistics and sums are of type REAL.
 #pragma once
 
 #ifndef REAL
@@ -17,13 +17,13 @@ struct bfloat16 {
 
 typedef REAL real;
 typedef STORED stored;
-typedef long long Offset;  // of elements; divided in 32 bits, as hosts launch no more than 2^32 elements so
+typedef long long Offset;  // in elements; divided in 32 bits, as hosts launch at most 2^32 elements
 
 __device__ inline float widened(float x) { return x; }
 __device__ inline double widened(double x) { return x; }
 __device__ inline float widened(bfloat16 x) { return __uint_as_float((unsigned)x.bits << 16); }
 
-// Numbers as they are stored: of bfloat16 the nearest, of two equally near ones the even.
+// Numbers as they are stored: rounded to the nearest bfloat16, ties to even.
 template <class T> struct Narrow {
     template <class X> static __device__ T of(X x) { return (T)x; }
 };
@@ -31,7 +31,7 @@ template <> struct Narrow<bfloat16> {
     template <class X> static __device__ bfloat16 of(X x) {
         const float value = (float)x;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-        // One instruction instead of seven, which would take longer than the memory does.
+        // One instruction instead of seven, which would take longer than the memory access.
         unsigned short rounded;
         asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(rounded) : "f"(value));
         return {rounded};
@@ -54,7 +54,7 @@ __device__ inline float logarithm(float x) { return logf(x); }
 __device__ inline double logarithm(double x) { return log(x); }
 __device__ inline float logarithm_of_one_and(float x) { return log1pf(x); }
 __device__ inline double logarithm_of_one_and(double x) { return log1p(x); }
-__device__ inline float less_one(float x) { return expm1f(x); }  // than its exponential
+__device__ inline float less_one(float x) { return expm1f(x); }  // exp(x) - 1
 __device__ inline double less_one(double x) { return expm1(x); }
 __device__ inline float hyperbolic_tangent(float x) { return tanhf(x); }
 __device__ inline double hyperbolic_tangent(double x) { return tanh(x); }
@@ -68,18 +68,18 @@ __device__ inline float cosine(float x) { return cosf(x); }
 __device__ inline double cosine(double x) { return cos(x); }
 __device__ inline float whole_below(float x) { return floorf(x); }
 __device__ inline double whole_below(double x) { return floor(x); }
-__device__ inline float nearest_whole(float x) { return rintf(x); }  // of two the even one
+__device__ inline float nearest_whole(float x) { return rintf(x); }  // ties to even
 __device__ inline double nearest_whole(double x) { return rint(x); }
 __device__ inline float power_of(float x, float y) { return powf(x, y); }
 __device__ inline double power_of(double x, double y) { return pow(x, y); }
 
 __device__ inline float inverse_root(float x) { return rsqrtf(x); }
 __device__ inline double inverse_root(double x) { return rsqrt(x); }
-// Of float to two bits, in two instructions instead of ten.
+// The quotient of floats, to two units in the last place, in two instructions instead of ten.
 __device__ inline float quick_ratio(float x, float y) { return __fdividef(x, y); }
 __device__ inline double quick_ratio(double x, double y) { return x / y; }
 
-// x^-beta; Caffe's usual beta takes two roots instead of a power.
+// x^-beta; for Caffe's usual beta, two roots instead of a power.
 template <class T> __device__ inline T negative_power(T x, T beta) {
     if (beta == (T)0.75) {
         const T r = inverse_root(x);
@@ -88,22 +88,22 @@ template <class T> __device__ inline T negative_power(T x, T beta) {
     return power_of(x, -beta);
 }
 
-// Division of numbers below 2^31 by one that the host knows, which made the others of it (kernels/launches.py):
-// three instructions instead of twenty.
+// Division of numbers below 2^31 by a number that the host knows, from which it made the other fields
+// (kernels/launches.py): three instructions instead of twenty.
 struct Divisor {
     unsigned by, multiplier, shift;
 };
 __device__ inline unsigned quotient(unsigned n, const Divisor &d) {
     return (__umulhi(n, d.multiplier) + n) >> d.shift;
 }
-// The remainder; `n` becomes the quotient.
+// Returns the remainder; `n` becomes the quotient.
 __device__ inline unsigned divided(unsigned &n, const Divisor &d) {
     const unsigned whole = quotient(n, d), rest = n - whole * d.by;
     n = whole;
     return rest;
 }
 
-// As many elements as 16 bytes of activations hold: what a thread moves at once where it can.
+// The number of elements in 16 bytes of activations, which a thread moves at once if it can.
 constexpr int kWidth = 16 / sizeof(stored);
 
 template <class T, int N> struct alignas(sizeof(T) * N > 16 ? 16 : sizeof(T) * N) Pack {
@@ -134,8 +134,8 @@ template <int N, class T> __device__ inline void store(T *p, const real (&x)[N])
 __device__ inline Offset thread_of_grid() { return (Offset)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ inline Offset threads_of_grid() { return (Offset)gridDim.x * blockDim.x; }
 
-// work.at<N>(i) for elements i to i + N: in packs where `whole` says that arrays are aligned, then one by
-// one. (Not a generic lambda: NVRTC takes those for functions of the host.)
+// Calls work.at<N>(i) for elements i to i + N: in packs if `whole` says that arrays are aligned, then one by one. (Not
+// a generic lambda, because NVRTC takes those for host functions.)
 template <class Work> __device__ inline void each(Offset count, bool whole, const Work &work) {
     Offset packed = whole ? count / kWidth * kWidth : 0;
     for (Offset i = thread_of_grid() * kWidth; i < packed; i += threads_of_grid() * kWidth)

@@ -1,5 +1,5 @@
-// Random numbers from counters, as demitasse_random says: Philox4x32-10 (Salmon et al. 2011), the same words
-// on every machine.
+// Random numbers from counters, as in demitasse_random: Philox4x32-10 (Salmon et al. 2011), with the same words on
+// every machine.
 #pragma once
 
 struct Words {
@@ -21,7 +21,7 @@ __device__ inline Words philox(unsigned a, unsigned b, unsigned c, unsigned d, u
     return {{a, b, c, d}};
 }
 
-// The words of domain `domain` for a step's number, counters i and j, and a key of two words.
+// The words of domain `domain` for a step number, the counters i and j, and a key of two words.
 __device__ inline Words drawn(
     unsigned domain, unsigned key, unsigned key2, unsigned long long number, unsigned i, unsigned long long j) {
     return philox(i, (unsigned)j, (unsigned)number, (unsigned)(number >> 32) + (domain << 28), key, key2);

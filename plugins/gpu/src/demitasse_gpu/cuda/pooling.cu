@@ -1,31 +1,31 @@
-// Pooling in two dimensions. Images lie in planes (NCHW) or with channels innermost (NHWC), where a thread
-// takes as many channels as 16 bytes hold. Gradients are gathered: each element of dx looks at the windows
-// that it lies in, so nothing is added up in an order that may change.
+// 2-D pooling. Images are planes (NCHW) or have channels innermost (NHWC); then a thread takes as many channels as fill
+// 16 bytes. Gradients are gathered: each element of dx looks at the windows that it lies in, so the order of additions
+// never changes.
 #include "numbers.cuh"
 
 #ifndef PLACE
 #define PLACE int
 #endif
-typedef PLACE place;  // an element of a plane of x, which may be stored as unsigned short
+typedef PLACE place;  // the index of an element in a plane of x, which may be stored as unsigned short
 
 struct Windows {
     int samples, channels, height, width, rows, columns;  // of x; rows and columns of windows
     int kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
-    Divisor fastest, second, third;  // what places of the images that are made are divided by in turn
+    Divisor fastest, second, third;  // divide indices of output elements, one after the other
     Divisor by_stride_h, by_stride_w;
 };
 
-// Where element (n, c, h, w) of images of `height` x `width` lies; hosts launch no more than 2^31 elements.
+// The index of element (n, c, h, w) in images of `height` x `width`; hosts launch at most 2^31 elements.
 template <bool kInnermost>
 __device__ inline unsigned at(const Windows &s, int n, int c, int h, int w, int height, int width) {
     if (kInnermost) return ((n * height + h) * width + w) * s.channels + c;
     return ((n * s.channels + c) * height + h) * width + w;
 }
 
-// How far apart neighbours in a row lie.
+// The distance of neighbours in a row.
 template <bool kInnermost> __device__ inline int step_of(const Windows &s) { return kInnermost ? s.channels : 1; }
 
-// f(n, c, h, w) for each group of N channels at each point of images of height x width.
+// Calls f(n, c, h, w) for each group of N channels at each point of images of height x width.
 template <bool kInnermost, int N, class F>
 __device__ inline void points(const Windows &s, int height, int width, F f) {
     const unsigned count = (unsigned)s.samples * height * width * (s.channels / N);
@@ -40,18 +40,18 @@ __device__ inline void points(const Windows &s, int height, int width, F f) {
     }
 }
 
-// Windows from `first` up to `end`, of those along an axis.
+// The windows from `first` up to `end` along an axis.
 struct Reach {
     int first, end;
 };
 
-// Those in which row (or column) h of x lies.
+// The windows in which row (or column) h of x lies.
 __device__ inline Reach windows_of(int h, int pad, int kernel, const Divisor &stride, int count) {
     const int reach = h + pad - kernel;
     return {reach < 0 ? 0 : (int)quotient(reach, stride) + 1, least_of((int)quotient(h + pad, stride) + 1, count)};
 }
 
-// f(from, row, column) for windows, `from` being where sample n's and channel c's number of a window lies.
+// Calls f(from, row, column) for windows; `from` is the index of the window's element for sample n and channel c.
 template <bool kInnermost, class F>
 __device__ inline void each_window(const Windows &s, int n, int c, const Reach &down, const Reach &across, F f) {
     unsigned line = at<kInnermost>(s, n, c, down.first, across.first, s.rows, s.columns);
@@ -82,7 +82,7 @@ __device__ inline void maxima(const Windows &s, const stored *x, stored *y, plac
                 load<N>(x + from, seen);
 #pragma unroll
                 for (int k = 0; k < N; ++k)
-                    // The first of equals; what is not a number counts as the largest.
+                    // The first of equals; NaN counts as the largest.
                     if (!(seen[k] <= best[k]) && best[k] == best[k]) {
                         best[k] = seen[k];
                         chosen[k] = start + w;
@@ -99,8 +99,8 @@ __device__ inline void maxima(const Windows &s, const stored *x, stored *y, plac
     });
 }
 
-// Two by two points of dx at a time, which read most of the windows that they lie in together. A ReLU before the pool has
-// given `rectified`, where that is told: what its gradient is, is made.
+// Two by two points of dx at a time, which share most of the windows that they lie in. If `rectified` is given, the
+// output of a ReLU before the pooling, the result is the ReLU's gradient.
 template <bool kInnermost, int N>
 __device__ inline void maxima_backward(
     const Windows &s, const stored *dy, const place *argmax, stored *dx, const stored *rectified, real negative) {
@@ -140,7 +140,7 @@ __device__ inline void maxima_backward(
     });
 }
 
-// Of a window that starts at `start`: its extent with the padding that it covers, up to one pad beyond x.
+// The extent of a window that starts at `start`, with the padding that it covers: at most one pad beyond x.
 __device__ inline int extent_of(int start, int kernel, int size, int pad) {
     return least_of(start + kernel, size + pad) - start;
 }
@@ -192,7 +192,7 @@ __device__ inline void averages_backward(const Windows &s, const stored *dy, sto
     });
 }
 
-// How channels lie, and how many a thread takes, is known when a kernel is launched.
+// The layout of channels, and how many a thread takes, are known when a kernel is launched.
 #define BY_LAYOUT(function, ...)                              \
     if (!innermost)                                           \
         function<false, 1>(__VA_ARGS__);                      \

@@ -1,14 +1,13 @@
-// A product of two matrices by tiles of 64 x 64 in shared memory, whatever the matrices are read from: the
-// fallback where no library multiplies.
+// The product of two matrices by tiles of 64 x 64 in shared memory, wherever the matrices' elements come from: the
+// fallback without a library.
 #pragma once
 #include "numbers.cuh"
 
 constexpr int kTile = 64, kDepth = 16, kPerThread = 4;  // blocks of 16 x 16 threads, in a row
 
-// store(m, n, the sum over k from `begin` up to `end` of left(m, k) * right(k, n)) for this block's tile
-// of the columns from `side` on.
-// left and right are asked inside their bounds only. `left_along` and `right_along` say that neighbours
-// along k, and not along m or n, are neighbours in memory.
+// Calls store(m, n, the sum over k from `begin` up to `end` of left(m, k) * right(k, n)) for this block's tile of the
+// columns from `side` on. left and right are only called inside their bounds. `left_along` and `right_along` say that
+// neighbours along k, rather than along m or n, are neighbours in memory.
 template <class Left, class Right, class Store>
 __device__ inline void product_at(
     Offset side, Offset rows, Offset columns, Offset begin, Offset end, bool left_along, bool right_along,
@@ -50,7 +49,7 @@ __device__ inline void product_at(
         }
 }
 
-// The same for all tiles that are this block's: of more columns than a grid has blocks for, several.
+// The same for all tiles of this block: several if there are more columns than a grid has blocks for.
 template <class Left, class Right, class Store>
 __device__ inline void product(
     Offset rows, Offset columns, Offset begin, Offset end, bool left_along, bool right_along, Left left,

@@ -1,5 +1,5 @@
-// Sums over trailing axes, rows less their mean and over their deviation, learned slopes of channels, and
-// the largest of a row. A row is `length` elements that lie in line, and a block's.
+// Sums over trailing axes, the standardisation of rows, learned slopes of channels, and the largest elements of rows. A
+// row is `length` consecutive elements, and has a block of its own.
 #include "channels.cuh"
 
 enum Term { kPlain, kAbsolute, kSquare };
@@ -16,7 +16,7 @@ extern "C" __global__ void row_totals(const stored *x, stored *y, Offset length,
     if (threadIdx.x == 0) y[blockIdx.x] = Narrow<stored>::of(coefficient * sum);
 }
 
-// dx = coefficient * dy of the row, times 1, the sign of x, or 2 x.
+// dx = coefficient * the row's dy, times 1, the sign of x, or 2 x.
 extern "C" __global__ void row_totals_backward(
     const stored *dy, const stored *x, stored *dx, Offset length, int term, real coefficient, Offset count) {
     for (Offset i = thread_of_grid(); i < count; i += threads_of_grid()) {
@@ -63,7 +63,7 @@ extern "C" __global__ void standardize_backward(
     for (Offset i = threadIdx.x; i < length; i += blockDim.x)
         product += (real)widened(dy[start + i]) * (real)widened(y[start + i]);
     product = block_sum(product) / (real)length;
-    // A row that is constant has no direction in which its deviation would change.
+    // A constant row has no direction in which its deviation would change.
     const real tilt = spread > 0 ? product / spread : 0;
     for (Offset i = threadIdx.x; i < length; i += blockDim.x) {
         const real slope = ((real)widened(dy[start + i]) - mean) / (spread + epsilon);
@@ -75,7 +75,7 @@ template <int N> struct Slopes {
     real values[N];
 };
 
-// y = x where x > 0, else w * x; with dy instead of what is multiplied, its gradient.
+// y = x where x > 0, else w * x. With dy as the multiplied number, this is the gradient.
 struct Sloped {
     const stored *x, *dy;
     const real *w;
@@ -122,8 +122,8 @@ extern "C" __global__ void settle_slopes(Extents s, const real *partial, int sla
     if (channel_sums(partial, slabs, s.channels, first, second)) dw[settled_channel()] = (real)first;
 }
 
-// The count largest of each row of `classes` that lie `inner` apart, in falling order, of equals the last
-// first; a thread to a row. `gives`: 1 places, 2 values, 3 both, places before values.
+// The `wanted` largest of each row of `classes` that are `inner` apart, in descending order, the last of equals first;
+// one thread per row. `gives`: 1 for indices, 2 for values, 3 for both, indices before values.
 extern "C" __global__ void largest(
     const stored *x, stored *y, int classes, int inner, int wanted, int gives, Offset rows) {
     for (Offset row = thread_of_grid(); row < rows; row += threads_of_grid()) {

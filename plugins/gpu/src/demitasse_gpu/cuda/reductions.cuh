@@ -1,5 +1,5 @@
-// Sums and largest of the numbers of a block's threads, in an order that depends on nothing but the
-// block's size: the same bits in every run.
+// Sums and maxima over the threads of a block, in an order that depends on the block's size alone: the same bits in
+// every run.
 #pragma once
 #include "numbers.cuh"
 
@@ -10,7 +10,7 @@ struct Largest {
     template <class T> static __device__ T of(T a, T b) { return a > b || a != a ? a : b; }
 };
 
-// The block is whole warps.
+// The block consists of whole warps.
 template <class Join, class T> __device__ inline T over_block(T value) {
     __shared__ T parts[32];
 #pragma unroll

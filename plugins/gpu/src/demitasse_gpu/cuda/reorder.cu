@@ -1,4 +1,4 @@
-// Values moved from one layout to another, with the stored type changed where that differs.
+// Moves values from one layout to another, and converts the stored type if it differs.
 #include "numbers.cuh"
 
 #ifndef FROM
@@ -16,7 +16,7 @@ template <class F, class T> struct Converted {
 template <class T> struct Converted<T, T> {
     static __device__ T of(T x) { return x; }
 };
-#ifdef WHOLE_NUMBERS  // places and masks, which have no widened form
+#ifdef WHOLE_NUMBERS  // indices and masks, which have no widened form
 template <> struct Converted<int, unsigned short> {
     static __device__ unsigned short of(int x) { return (unsigned short)x; }
 };
@@ -25,10 +25,10 @@ template <> struct Converted<unsigned short, int> {
 };
 #endif
 
-// As many elements as 16 bytes of the wider type hold.
+// The number of elements in 16 bytes of the wider type.
 constexpr int kTogether = 16 / (sizeof(from_type) > sizeof(to_type) ? sizeof(from_type) : sizeof(to_type));
 
-// An array's elements, by the one of several threads.
+// The elements of an array, for one of several threads.
 __device__ inline void converted(const from_type *x, to_type *y, Offset count, Offset thread, Offset threads) {
     const bool whole = is_aligned<kTogether>(x) && is_aligned<kTogether>(y);
     const Offset packed = whole ? count / kTogether * kTogether : 0;
@@ -46,13 +46,13 @@ extern "C" __global__ void convert(const from_type *x, to_type *y, Offset count)
     converted(x, y, count, thread_of_grid(), threads_of_grid());
 }
 
-// Arrays that one launch converts, cut into chunks, one for each block. (A kernel takes 4 KiB of parameters.)
+// The arrays that one launch converts, split into chunks, one per block. (A kernel takes 4 KiB of parameters.)
 constexpr int kArrays = 128;
 struct Arrays {
     const from_type *x[kArrays];
     to_type *y[kArrays];
     long long count[kArrays];
-    int chunks[kArrays];  // of arrays up to and with this one
+    int chunks[kArrays];  // of arrays up to and including this one
     int arrays, chunk;    // chunk: elements
 };
 
@@ -69,8 +69,8 @@ extern "C" __global__ void convert_arrays(Arrays a) {
     converted(a.x[array] + start, a.y[array] + start, count, threadIdx.x, blockDim.x);
 }
 
-// Matrices of rows x columns transposed, one for each blockIdx.z, in tiles of 32 x 32 that blocks of
-// 32 x 8 threads hold in shared memory: both what is read and what is written lies in line.
+// Transposes matrices of rows x columns, one per blockIdx.z, in tiles of 32 x 32 that blocks of 32 x 8 threads hold in
+// shared memory: both reads and writes are consecutive.
 extern "C" __global__ void transpose(const from_type *x, to_type *y, int matrices, int rows, int columns) {
     __shared__ to_type tile[32][33];
     const int left = blockIdx.x * 32, top = blockIdx.y * 32;
@@ -97,12 +97,12 @@ struct Permutation {
     long long steps[8];
 };
 
-// Any order of up to eight dimensions: extents and steps in x of y's dimensions, outermost first.
+// Any order of up to eight dimensions: the extents of y's dimensions and their distances in x, outermost first.
 extern "C" __global__ void permute(const from_type *x, to_type *y, Permutation p, Offset count) {
     for (Offset i = thread_of_grid(); i < count; i += threads_of_grid()) {
         unsigned rest = (unsigned)i;
         Offset place = 0;
-        // Unrolled: what is indexed by a variable would be copied to local memory.
+        // Unrolled, because an array indexed by a variable would be copied to local memory.
 #pragma unroll
         for (int d = 7; d >= 0; --d) {
             if (d >= p.rank) continue;
@@ -113,7 +113,7 @@ extern "C" __global__ void permute(const from_type *x, to_type *y, Permutation p
     }
 }
 
-// Rows of `width` elements, `x_step` and `y_step` apart.
+// Copies rows of `width` elements, `x_step` and `y_step` apart.
 __device__ inline void rows_copied(
     const from_type *x, to_type *y, Offset rows, Offset width, Offset x_step, Offset y_step) {
     const bool whole = width % kTogether == 0 && x_step % kTogether == 0 && y_step % kTogether == 0 &&
@@ -125,7 +125,7 @@ __device__ inline void rows_copied(
     }
     const unsigned long long packs = width / kTogether;
     for (Offset i = thread_of_grid(); i < rows * (Offset)packs; i += threads_of_grid()) {
-        // Divisions of 32 bits where they do are a quarter of those of 64.
+        // Divisions in 32 bits, where these suffice, take a quarter of the time of those in 64.
         const Offset row = rows * packs < 0xffffffffull ? (unsigned)i / (unsigned)packs : i / packs;
         const Offset within = (i - row * packs) * kTogether;
         const Pack<from_type, kTogether> a = read<kTogether>(x + row * x_step + within);
@@ -136,7 +136,7 @@ __device__ inline void rows_copied(
     }
 }
 
-// Pieces of an array that are joined or cut, in rows: one to each blockIdx.y.
+// Pieces of an array that are joined or split, in rows: one piece per blockIdx.y.
 constexpr int kPieces = 8;
 struct Pieces {
     const from_type *x[kPieces];
@@ -145,7 +145,7 @@ struct Pieces {
 };
 
 extern "C" __global__ void copy_pieces(Pieces p, Offset rows) {
-    // Unrolled: what is indexed by a variable would be copied to local memory.
+    // Unrolled, because an array indexed by a variable would be copied to local memory.
 #pragma unroll
     for (int k = 0; k < kPieces; ++k)
         if (k == (int)blockIdx.y) rows_copied(p.x[k], p.y[k], rows, p.width[k], p.x_step[k], p.y_step[k]);

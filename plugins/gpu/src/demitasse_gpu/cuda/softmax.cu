@@ -1,5 +1,5 @@
-// Softmax, its loss, and accuracy. Arrays are outer x classes x inner in memory; a block makes one
-// prediction: a row of classes that lie `inner` apart.
+// Softmax, its loss, and accuracy. Arrays are outer x classes x inner in memory; a block makes one prediction: a row of
+// classes that are `inner` apart.
 #include "labels.cuh"
 #include "reductions.cuh"
 
@@ -33,8 +33,7 @@ extern "C" __global__ void softmax_backward(
     }
 }
 
-// What each prediction loses, 0 where it is ignored, not a number where its label is no class; and the
-// probabilities, where they are wanted.
+// The loss of each prediction: 0 if it is ignored, NaN if its label is not a class; and the probabilities, if wanted.
 extern "C" __global__ void row_losses(
     const real *x, const label_type *label, real *probability, real *losses, int *counts, int classes,
     int inner, int ignores, double ignored) {
@@ -44,7 +43,7 @@ extern "C" __global__ void row_losses(
     most = block_largest(most);
     for (int c = threadIdx.x; c < classes; c += blockDim.x) total += exponential(x[start + (Offset)c * inner] - most);
     total = block_sum(total);
-    // Read before probabilities are written, which may be where x is.
+    // Read before probabilities are written, which may overwrite x.
     const int own = class_of(label[blockIdx.x], classes, ignores, ignored);
     const real at_label = own < 0 ? 0 : x[start + (Offset)own * inner];
     if (probability) {
@@ -60,7 +59,7 @@ extern "C" __global__ void row_losses(
     }
 }
 
-// How many labels count, by one block.
+// The number of labels that count, by one block.
 extern "C" __global__ void count_labels(
     const label_type *label, int *count, int rows, int classes, int ignores, double ignored) {
     int found = 0;
@@ -70,7 +69,7 @@ extern "C" __global__ void count_labels(
     if (threadIdx.x == 0) *count = found;
 }
 
-// The sum of what rows lost over `normaliser`, or, where that is 0, over how many count; by one block.
+// The sum of the rows' losses over `normaliser`, or if that is 0, over the number that count; by one block.
 extern "C" __global__ void total_loss(
     const real *losses, const int *counts, real *loss, int rows, double normaliser) {
     double total = 0;
@@ -84,7 +83,7 @@ extern "C" __global__ void total_loss(
     if (threadIdx.x == 0) *loss = (real)(total / (normaliser > 0 ? normaliser : largest_of(found, 1)));
 }
 
-// dx = dloss * (probability - 1 at the label) over the normaliser, of the count where that is 0.
+// dx = dloss * (probability - 1 at the label) over the normaliser, or over the count if that is 0.
 extern "C" __global__ void softmax_loss_backward(
     const real *dloss, const real *probability, const label_type *label, const int *count, real *dx,
     int classes, int inner, int ignores, double ignored, double normaliser, Offset size) {
@@ -97,7 +96,7 @@ extern "C" __global__ void softmax_loss_backward(
     }
 }
 
-// For each prediction its class, -1 where it is ignored or no class, and whether it is among the best.
+// The class of each prediction's label, -1 if it is ignored or not a class, and whether it is among the best.
 extern "C" __global__ void score_rows(
     const stored *x, const label_type *label, int *own_class, int *hits, int classes, int inner, int best,
     int ignores, double ignored) {
@@ -108,7 +107,7 @@ extern "C" __global__ void score_rows(
         const real mine = (real)widened(x[start + (Offset)own * inner]);
         for (int c = threadIdx.x; c < classes; c += blockDim.x) {
             const real value = (real)widened(x[start + (Offset)c * inner]);
-            // What is not a number is at or below nothing; of equals the later class comes first.
+            // NaN is not <= anything, so it counts as better; of equals the later class comes first.
             better += !(value <= mine) || (c > own && value == mine);
         }
     }
@@ -119,8 +118,7 @@ extern "C" __global__ void score_rows(
     }
 }
 
-// The share of hits; by class where `target` has room for each (a thread to a class), else of all (a
-// block).
+// The share of hits: per class if `target` has room for each (one thread per class), otherwise over all (one block).
 extern "C" __global__ void accuracy(
     const int *own_class, const int *hits, real *target, int rows, int classes, int by_class) {
     if (by_class) {

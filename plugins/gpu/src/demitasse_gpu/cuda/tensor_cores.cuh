@@ -1,11 +1,11 @@
-// What tensor cores multiply: numbers in TF32, which have float32's exponent and 10 bits behind the point.
+// What tensor cores multiply: TF32 numbers, which have float32's exponent and a mantissa of 10 bits.
 #pragma once
 
-// d = a b + c, of 16 x 8 and 8 x 8 numbers. A warp's lanes hold four numbers each of a, c and d, two of b, as mma.m16n8k8
-// wants them: with g = lane / 4 and t = lane % 4, of a those at (g, t), (g + 8, t), (g, t + 4) and (g + 8, t + 4), of b at
-// (t, g) and (t + 4, g), of c and d at (g, 2 t), (g, 2 t + 1), (g + 8, 2 t) and (g + 8, 2 t + 1). Of float32's bits those
-// that TF32 does not have are not looked at. Where there are no such cores (before Ampere), lanes tell each other their
-// numbers, in blocks of 256 threads at most.
+// d = a b + c, for 16 x 8 and 8 x 8 numbers. A warp's lanes hold four numbers each of a, c and d, and two of b, as
+// mma.m16n8k8 requires. With g = lane / 4 and t = lane % 4, those of a are at (g, t), (g + 8, t), (g, t + 4) and (g +
+// 8, t + 4), those of b at (t, g) and (t + 4, g), those of c and d at (g, 2 t), (g, 2 t + 1), (g + 8, 2 t) and (g + 8,
+// 2 t + 1). The bits of float32 that TF32 does not have are ignored. Without such cores (before Ampere), lanes exchange
+// their numbers, in blocks of at most 256 threads.
 __device__ inline void multiply_tf32(
     float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], const float (&c)[4]) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -28,7 +28,8 @@ __device__ inline void multiply_tf32(
 #endif
 }
 
-// Of four rows of eight 16 bytes, which each lane says one address of, the word of lane % 4 of that of lane / 4.
+// Each lane gives the address of one of four times eight rows of 16 bytes, and gets, of each four, word lane % 4 of row
+// lane / 4.
 __device__ inline void load_rows(unsigned (&words)[4], const void *row) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 750
     unsigned place;

@@ -1,5 +1,5 @@
-// Solvers' updates of a slice of flat memory, in one pass, and the squares that some of them need first.
-// A slice is cut into segments, one for each parameter, and these into chunks, one for each block.
+// Solver updates of a slice of flat memory, in one pass, and the sums of squares that some need first. A slice is split
+// into segments, one per parameter, and these into chunks, one per block.
 #include "reductions.cuh"
 
 constexpr int kSegments = 64;
@@ -8,7 +8,7 @@ struct Segments {
     int count, chunk, first, padding;  // chunk: elements; first: the number of the first segment here
     long long start[kSegments], stop[kSegments];
     double rate[kSegments], decay[kSegments];  // multipliers
-    int chunks[kSegments];                     // of segments up to and with this one
+    int chunks[kSegments];                     // of segments up to and including this one
 };
 
 struct Chunk {
@@ -24,14 +24,14 @@ __device__ inline Chunk chunk_of(const Segments &s) {
     return {segment, start, least_of(start + s.chunk, s.stop[segment])};
 }
 
-// What all solvers are given; `second` where a solver keeps one.
+// The arguments of all solvers; `second` for solvers that keep one.
 struct Slice {
     real *parameter;
     const real *gradient;
     real *history, *second;
     const double *rate, *scale;
     double decay;
-    int lasso;  // decay by the sign
+    int lasso;  // L1 decay, by the sign
 };
 
 template <class Rule> struct Updated {
@@ -57,12 +57,12 @@ template <class Rule> struct Updated {
     }
 };
 
-// rule(parameter, slope, history, second, step) for each element: slope is the gradient, scaled and
-// with what keeps parameters small; step is the learning rate times factor(segment).
+// Calls rule(parameter, slope, history, second, step) for each element. slope is the gradient, scaled and with the
+// decay added; step is the learning rate times factor(segment).
 template <class Factor, class Rule>
 __device__ inline void update(const Segments &s, const Slice &given, Factor factor, Rule rule) {
     constexpr int N = 16 / sizeof(real);
-    if (*given.rate < 0) return;  // a loss that is no finite number made it so: nothing may change
+    if (*given.rate < 0) return;  // a loss that is not finite made it so: nothing may change
     __shared__ real step;
     const Chunk chunk = chunk_of(s);
     if (threadIdx.x == 0) step = (real)(*given.rate * s.rate[chunk.segment] * factor(chunk.segment));
@@ -103,7 +103,7 @@ extern "C" __global__ void adagrad_update(Segments s, Slice given, real delta) {
     });
 }
 
-// new_share is 1 - rms_decay as the host computes it, in double.
+// new_share is 1 - rms_decay, computed by the host in double.
 extern "C" __global__ void rmsprop_update(Segments s, Slice given, real rms_decay, real new_share, real delta) {
     update(s, given, One(), [&](real &parameter, real slope, real &history, real &, real step) {
         history = rms_decay * history + new_share * slope * slope;
@@ -188,7 +188,7 @@ extern "C" __global__ void chunk_squares(
     }
 }
 
-// Those of each segment, a block to each.
+// Those of each segment, one block per segment.
 extern "C" __global__ void segment_squares(Segments s, const double *partial, double *total) {
     const int segment = blockIdx.x;
     double first = 0, second = 0;

@@ -1,9 +1,9 @@
-// Around the products of convolutions with 3 x 3 taps by Winograd's minimal filtering, F(4 x 4, 3 x 3): 4 x 4 results of a
-// channel take 36 products instead of 144, y = A' [(G w G') * (B' x B)] A, and filters' gradients are the same turned round,
-// dw = G' [(A dy A') * (B' x B)] G (Lavin and Gray 2015, section 4).
+// The transformations for 3 x 3 convolutions by Winograd's minimal filtering, F(4 x 4, 3 x 3): 4 x 4 results of a
+// channel take 36 products instead of 144, y = A' [(G w G') * (B' x B)] A. The gradients of filters are the same
+// reversed, dw = G' [(A dy A') * (B' x B)] G (Lavin and Gray 2015, section 4).
 //
-// Of images with channels innermost, tiles of 4 x 4 results lie one behind the other, of each 36 positions with all
-// channels: so positions are groups of a convolution of points, which the kernels of implicit_gemm_tiles.cuh make.
+// For images with channels innermost, tiles of 4 x 4 results follow each other, each with 36 positions of all channels.
+// Positions are thus the groups of a 1 x 1 convolution, which the kernels of implicit_gemm_tiles.cuh compute.
 #include "numbers.cuh"
 
 // Two neighbouring channels.
@@ -14,12 +14,12 @@ __device__ inline Two operator+(Two a, Two b) { return {a.x + b.x, a.y + b.y}; }
 __device__ inline Two operator-(Two a, Two b) { return {a.x - b.x, a.y - b.y}; }
 __device__ inline Two operator*(float a, Two b) { return {a * b.x, a * b.y}; }
 
-// Polynomials are taken at zero, infinity, plus and minus kNear, and plus and minus kFar: further from each other, errors are
-// larger. What divides by the differences is with the filters.
+// Polynomials are evaluated at zero, infinity, plus and minus kNear, and plus and minus kFar; at points further apart,
+// errors are larger. The division by the differences is part of the filters' transformation.
 constexpr float kNear = 0.70710678118654752f, kFar = 1.41421356237309505f;
 constexpr float kOfNear = -2.0f / 3.0f, kOfFar = 1.0f / 6.0f;
 
-// B' of six points in line.
+// B' of six consecutive points.
 struct OfImages {
     static constexpr int kFrom = 6, kTo = 6;
     template <class T> static __device__ void line(const T (&x)[6], T (&y)[6]) {
@@ -32,7 +32,7 @@ struct OfImages {
         y[5] = x[1] - 2.5f * x[3] + x[5];
     }
 };
-// A' of six products in line: four results.
+// A' of six consecutive products: four results.
 struct OfProducts {
     static constexpr int kFrom = 6, kTo = 4;
     template <class T> static __device__ void line(const T (&x)[6], T (&y)[4]) {
@@ -43,7 +43,7 @@ struct OfProducts {
         y[3] = 0.5f * rest[0] + 2.0f * rest[1] + x[5];
     }
 };
-// A of four results' gradients in line.
+// A of the gradients of four consecutive results.
 struct OfGradients {
     static constexpr int kFrom = 4, kTo = 6;
     template <class T> static __device__ void line(const T (&x)[4], T (&y)[6]) {
@@ -57,7 +57,7 @@ struct OfGradients {
         y[5] = x[3];
     }
 };
-// G of three taps in line.
+// G of three consecutive taps.
 struct OfFilters {
     static constexpr int kFrom = 3, kTo = 6;
     template <class T> static __device__ void line(const T (&x)[3], T (&y)[6]) {
@@ -71,7 +71,7 @@ struct OfFilters {
         y[5] = x[2];
     }
 };
-// G' of six sums in line: the gradients of three taps.
+// G' of six consecutive sums: the gradients of three taps.
 struct ToFilters {
     static constexpr int kFrom = 6, kTo = 3;
     template <class T> static __device__ void line(const T (&x)[6], T (&y)[3]) {
@@ -82,7 +82,8 @@ struct ToFilters {
     }
 };
 
-// Of a square that `read(row, column)` gives, what lines across and down become, to `write(row, column, value)`.
+// Transforms a square, given by `read(row, column)`, first down its columns, then along its rows, and passes the result
+// to `write(row, column, value)`.
 template <class Of, class T, class Read, class Write>
 __device__ inline void transformed(const Read &read, const Write &write) {
     T half[Of::kTo][Of::kFrom];
@@ -104,15 +105,15 @@ __device__ inline void transformed(const Read &read, const Write &write) {
     }
 }
 
-// Tiles of images from the `first` on, and `count` pairs of their channels; the tile at (i, j) begins at 4 i - pad_h and
-// 4 j - pad_w.
+// The tiles of images from the `first` on, and `count`, the number of pairs of their channels. The tile at (i, j)
+// begins at 4 i - pad_h and 4 j - pad_w.
 struct Tiles {
     int height, width, pairs, pad_h, pad_w;
     unsigned first, count;
     Divisor by_pairs, by_across, by_down;
 };
 
-// A thread's tile: where its pair of channels is in the 36 positions, and its first point in the image.
+// A thread's tile: the place of its pair of channels in the 36 positions, and its first point in the image.
 struct Tile {
     Offset at, sample;
     int row, column, pair;
@@ -149,7 +150,7 @@ extern "C" __global__ void gradients_to_positions(Tiles t, const Two *dy, Two *m
     tiles_transformed<OfGradients>(t, dy, m);
 }
 
-// With a bias, and without what is below 0 where it is rectified.
+// Adds a bias, and sets negative results to 0 if `rectified`.
 extern "C" __global__ void positions_to_results(Tiles t, const Two *m, const Two *bias, Two *y, int rectified) {
     for (unsigned i = (unsigned)thread_of_grid(); i < t.count; i += (unsigned)threads_of_grid()) {
         const Tile tile(t, i);
@@ -166,8 +167,8 @@ extern "C" __global__ void positions_to_results(Tiles t, const Two *m, const Two
     }
 }
 
-// Filters (outputs, 3, 3, channels) as (36, rows, columns): rows are outputs and columns channels, or, `turned`, for the
-// gradient of images, the other way round with the last tap first.
+// Filters (outputs, 3, 3, channels) as (36, rows, columns). Rows are outputs and columns are channels; if `turned`, for
+// the gradient of images, they are swapped and the last tap comes first.
 extern "C" __global__ void filters_to_positions(const float *w, float *u, int turned, int rows, int columns) {
     const unsigned count = (unsigned)rows * columns;
     for (unsigned i = (unsigned)thread_of_grid(); i < count; i += (unsigned)threads_of_grid()) {
@@ -181,7 +182,7 @@ extern "C" __global__ void filters_to_positions(const float *w, float *u, int tu
     }
 }
 
-// Filters' gradients (outputs, 3, 3, channels) of sums of products (parts, 36, outputs, channels).
+// The gradients of filters (outputs, 3, 3, channels) from sums of products (parts, 36, outputs, channels).
 extern "C" __global__ void positions_to_filters(const float *sums, float *dw, int parts, int outputs, int channels) {
     const unsigned count = (unsigned)outputs * channels;
     for (unsigned i = (unsigned)thread_of_grid(); i < count; i += (unsigned)threads_of_grid()) {

@@ -1,6 +1,6 @@
-"""Operations that CUDA kernels of our own compute, and the factory of each one's candidates.
+"""The operations that the plugin's own CUDA kernels compute, and the factory of each one's candidates.
 
-A factory is cheap: it looks at shapes and element types, and gives nothing for what it does not serve.
+A factory is cheap: it looks at shapes and element types, and returns nothing if it does not serve them.
 Sources are compiled when a candidate is bound, for the device that its buffers are on.
 """
 
@@ -42,11 +42,12 @@ FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxy
 )
 
 _MOST = 2**32
-"""Elements of a tensor: kernels divide places in 32 bits, which takes a quarter of the time of 64."""
+"""The elements that a tensor may have: kernels divide indices in 32 bits, which takes a quarter of the
+time of 64 bits."""
 
 
 def candidates(request: Request) -> Iterable[Candidate]:
-    """The kernels for a request at a GPU; none for what they do not serve."""
+    """Return the kernels for a request on a GPU; none if they do not serve it."""
     if request.place.space.partition(":")[0] != "gpu":
         return ()
     factory = FACTORIES.get(request.operation.name)

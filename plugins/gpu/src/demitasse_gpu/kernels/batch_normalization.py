@@ -1,4 +1,4 @@
-"""Batch normalisation by a batch's or by kept statistics, and scales along an axis."""
+"""Batch normalisation by a batch's or by running statistics, and scales along an axis."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 KERNEL = "CUDA"
 _EXTENTS = (("outer", "i8"), ("channels", "i4"), ("inner", "i4"))
-_ADDED = 6  # where a sum's other tensor follows a normalisation's inputs
-_COLUMNS, _SHARES = 32, 16  # channels that a block settles, and threads to each
+_ADDED = 6  # the place of a sum's other tensor, behind a normalisation's inputs
+_COLUMNS, _SHARES = 32, 16  # a block's channels, and threads per channel, when slabs are added up
 _MULTIPROCESSORS = 132
-"""For how many sums are cut up, on any device, so that bits are the same: those of an H100 or an H200,
-which run all blocks at a time."""
+"""The number of multiprocessors for which sums are split up, on every device, so that all give the same
+bits. It is that of an H100 or an H200, which run all blocks at the same time."""
 
 
 class Channels(NamedTuple):
-    """``outer`` x ``channels`` x ``inner`` elements in memory, in ``layout``; how kernels walk them."""
+    """``outer`` x ``channels`` x ``inner`` elements, in ``layout``, and how kernels walk them."""
 
     layout: Layout
     outer: int
@@ -52,7 +52,8 @@ class Channels(NamedTuple):
 
     @property
     def block(self) -> tuple[int, int]:
-        """Groups of channels, and lines; or elements of a plane, and planes."""
+        """The block's extents. Channels innermost: groups of channels, and lines. Planes: elements of a
+        plane, and planes."""
         units = -(-self.channels // self._pack) if self.inner == 1 else self.inner
         most, wide = 32 if self.inner == 1 else THREADS, 1
         while wide < min(most, units):
@@ -61,19 +62,20 @@ class Channels(NamedTuple):
 
     @property
     def across(self) -> int:
-        """Blocks side by side that all channels take."""
+        """The number of blocks side by side that cover all channels."""
         if self.inner > 1:
             return self.channels
         return -(-self.channels // (self.block[0] * self._pack))
 
     @property
     def slabs(self) -> int:
-        """Parts in which sums are made: eight lines (or elements) to a thread at least, and no more than
-        run at a time, as one more would have all others wait for it."""
+        """The number of parts in which sums are made. Each thread has at least eight lines (or
+        elements). There are no more blocks than run at the same time, as all others would wait for one
+        more."""
         wide, high = self.block
-        each = 1 if self.inner == 1 else -(-self.inner // wide)  # elements of a plane to a thread
+        each = 1 if self.inner == 1 else -(-self.inner // wide)  # elements of a plane per thread
         stored = self.source.stored or self.source.real
-        resident = 4 if stored == "float32" else 3  # as channels.cuh bounds them
+        resident = 4 if stored == "float32" else 3  # by the launch bounds in channels.cuh
         at_once = resident * _MULTIPROCESSORS // self.across
         return max(1, min(at_once, -(-self.outer * each // (8 * high))))
 
@@ -83,7 +85,7 @@ class Channels(NamedTuple):
         return self.across, self.slabs
 
     def everywhere(self, device: Device) -> tuple[int, int]:
-        """The grid of kernels that write each element."""
+        """Return the grid of kernels that write every element."""
         if self.inner > 1:
             return blocks(device, self.outer * self.channels * self.block[0]), 1
         return self.across, max(1, min(-(-self.outer // (4 * self.block[1])), -(-4096 // self.across)))
@@ -95,14 +97,14 @@ class Channels(NamedTuple):
 
     @property
     def partial(self) -> tuple[str, int]:
-        """What sums are left in."""
+        """The element type and size of the memory for partial sums."""
         return self.source.real, 2 * self.slabs * self.channels
 
 
 def channels_of(
     request: Request, leader: TensorSpec, real: str, axis: int = 1, extents: int = 1, file: str = ""
 ) -> Channels:
-    """How the tensors of a request lie, ``extents`` axes from ``axis`` on being the channels."""
+    """Return how a request's tensors lie in memory; ``extents`` axes from ``axis`` on are channels."""
     shape, layout = leader.shape, by_channels(request, leader)
     if is_innermost(layout) and (axis, extents) != (1, 1):
         layout = Layout(layout.name, stored=layout.stored) if layout.stored else PLAIN
@@ -115,7 +117,7 @@ def channels_of(
 
 
 def statistics(source: Source, mean: Any, spread: Any, factor: Any, epsilon: float, kept: bool) -> Any:
-    """Where a kernel finds the statistics of channels."""
+    """Return the structure that tells a kernel where the statistics of channels are."""
     fields = (
         ("mean", "u8"),
         ("spread", "u8"),
@@ -128,7 +130,8 @@ def statistics(source: Source, mean: Any, spread: Any, factor: Any, epsilon: flo
 
 
 def batch_norm(request: Request) -> Iterable[Candidate]:
-    """Also ``batch_norm_sum`` and ``batch_norm_sum_relu``: what follows w and b is added."""
+    """Return candidates for ``batch_norm``, ``batch_norm_sum`` and ``batch_norm_sum_relu``. The last two
+    add the tensor that follows w and b."""
     x = spec(request.inputs[0])
     real = real_type(*request.inputs, *request.outputs)
     if not real or len(request.inputs) > _ADDED + 1:
@@ -172,7 +175,7 @@ def batch_norm(request: Request) -> Iterable[Candidate]:
 
 
 def batch_norm_inference(request: Request) -> Iterable[Candidate]:
-    """Also with a sum, as batch_norm."""
+    """Return candidates by running statistics, also with a sum, as in batch_norm."""
     x = spec(request.inputs[0])
     real = real_type(*request.inputs, *request.outputs)
     if not real or len(request.inputs) > _ADDED + 1:
@@ -198,7 +201,7 @@ def _sum_is_rectified(request: Request) -> int:
 
 
 def _with_sum(request: Request, layout: Layout) -> tuple[Layout, ...]:
-    """How a normalisation's inputs lie, with what is added to its result."""
+    """Return the layouts of a normalisation's inputs, with that of the tensor added to its result."""
     count = len(request.inputs)
     return (layout, *(PLAIN,) * (_ADDED - 1), *(layout,) * (count - _ADDED))[:count]
 
@@ -212,7 +215,8 @@ def batch_norm_inference_backward(request: Request) -> Iterable[Candidate]:
 
 
 def _backward(request: Request, of_batch: bool) -> Iterable[Candidate]:
-    """By the batch's statistics, which follow w and b, or the kept ones, which they follow."""
+    """Return candidates by the batch's statistics (which follow w and b) or by the running ones (which
+    precede them)."""
     x = spec(request.inputs[1])  # as the forward pass left it
     if not (real := real_type(*request.inputs, *request.outputs)):
         return ()
@@ -262,12 +266,12 @@ def _backward(request: Request, of_batch: bool) -> Iterable[Candidate]:
 
 
 def _outputs(request: Request, layout: Layout) -> tuple[Layout, ...]:
-    """The first output in a layout, what is of channels plain."""
+    """Return the layouts of the outputs: the first in ``layout``, those per channel plain."""
     return (layout, PLAIN, PLAIN)[: len(request.outputs)]
 
 
 def fold_normalization(request: Request) -> Iterable[Candidate]:
-    """Weights and biases as they are, in real numbers: a plan rounds and reorders them, once."""
+    """Return candidates on plain float weights and biases: a plan rounds and reorders them, once."""
     w = spec(request.inputs[0])
     if not (real := real_type(*request.inputs, *request.outputs)):
         return ()
@@ -296,7 +300,7 @@ def fold_normalization(request: Request) -> Iterable[Candidate]:
 
 
 def scale(request: Request) -> Iterable[Candidate]:
-    """Also ``scale_relu``."""
+    """Return candidates for ``scale`` and ``scale_relu``."""
     x, w = spec(request.inputs[0]), spec(request.inputs[1])
     if not (real := real_type(*request.inputs, *request.outputs)):
         return ()
@@ -339,7 +343,8 @@ def scale_backward(request: Request) -> Iterable[Candidate]:
 
 
 def channel_sums(form: Channels, dy: Any, x: Any, dw: Any, db: Any, partial: Any) -> list[Work]:
-    """Work that leaves each channel's sum of dy * x in dw and of dy in db, where those are wanted."""
+    """Return the works that put each channel's sum of dy * x into dw, and that of dy into db, whichever
+    are wanted."""
     none = statistics(form.source, None, None, None, 0.0, kept=False)
     grid, block = form.settled
     launch, extents, device = form.source.launch, form.extents, dy.device

@@ -1,4 +1,4 @@
-"""ReLU, sums of several tensors, masks: one element at a time; and pieces joined and cut."""
+"""ReLU, sums of several tensors, masks: operations on each element; and concatenating and slicing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from demitasse_gpu.kernels.layouts import like, unconverted
 from demitasse_gpu.kernels.united import RectifiedGradient, made_with_sums, rectified_with_sums
 
 KERNEL = "CUDA"
-_TERMS = 4  # of a sum that one launch adds up
-_PIECES = 8  # that one launch copies: such as an inception's four, each too small for a device
+_TERMS = 4  # the terms of a sum that one launch adds
+_PIECES = 8  # the pieces that one launch copies: an inception's four are each too small for a device
 _PIECE = (
     *(("x", "u8", _PIECES), ("y", "u8", _PIECES)),
     *((name, "i8", _PIECES) for name in ("width", "x_step", "y_step")),
@@ -66,8 +66,9 @@ def dropout_backward(request: Request) -> Iterable[Candidate]:
 
 
 def weighted_sum(request: Request) -> Iterable[Candidate]:
-    """Also ``sum_relu``, where the last addition leaves nothing below 0, and ``sum_relu_backward``: 0
-    wherever the last input, a ReLU's result, is not above 0."""
+    """Return candidates for a weighted sum, for ``sum_relu``, in which the last addition sets negative
+    results to 0, and for ``sum_relu_backward``, which is 0 wherever the last input, a ReLU's result, is
+    not above 0."""
     if not (real := real_type(*request.inputs, *request.outputs)):
         return ()
     lead = spec(request.inputs[0])
@@ -81,7 +82,7 @@ def weighted_sum(request: Request) -> Iterable[Candidate]:
         from demitasse_gpu.launch import in_order
 
         y, device, stages = outputs[0], device_of(inputs), list[Work]()
-        # The tensor whose memory the result takes is read first, before it is overwritten.
+        # The tensor in whose memory the result goes is read first, before it is overwritten.
         summed, mask = (inputs[:-1], inputs[-1]) if guarded else (inputs, None)
         terms = sorted(zip(summed, given, strict=True), key=lambda term: term[0].address != y.address)
         while terms:
@@ -134,7 +135,8 @@ def concat_backward(request: Request) -> Iterable[Candidate]:
 
 
 def _pieces(request: Request, pieces: Sequence[Sequence[int]], joins: bool) -> Iterable[Candidate]:
-    """Rows of the pieces copied into rows of the whole, or (unless ``joins``) out of them."""
+    """Return candidates that copy rows of the pieces into rows of the whole, or (unless ``joins``) out
+    of them."""
     whole = spec(request.outputs[0] if joins else request.inputs[0])
     if not (real := real_type(*request.inputs, *request.outputs)):
         return ()
@@ -152,7 +154,7 @@ def _pieces(request: Request, pieces: Sequence[Sequence[int]], joins: bool) -> I
         from demitasse_gpu.launch import in_order
 
         one, device = (outputs[0] if joins else inputs[0]).reshape(-1), device_of(inputs)
-        found = list[tuple[int, ...]]()  # from where to where, and how pieces' rows lie
+        found = list[tuple[int, ...]]()  # source and target of each piece, and how its rows lie
         starts = accumulate(widths, initial=0)
         for piece, at, width in zip(inputs if joins else outputs, starts, widths, strict=False):
             if piece is not None and width:

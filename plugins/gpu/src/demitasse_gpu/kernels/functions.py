@@ -1,4 +1,4 @@
-"""Functions of one element, learned slopes, and products and largest of several tensors."""
+"""Functions of one element, learned slopes, and products and maxima of several tensors."""
 
 from __future__ import annotations
 
@@ -38,16 +38,17 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "greater": ("threshold",),
     }
 )
-"""The numbers of each function, in its kernel's order."""
+"""The numeric attributes of each function, in the order of its kernel's arguments."""
 
 _NAMED = {name: f"{name}_of" for name in ("exponential", "floor", "logarithm", "round", "sine", "tanh")}
-"""Kernels that C has something else for under the word's own name."""
+"""The kernels' names of functions whose own name C uses for something else."""
 
 _ONLY_FORWARD = ("floor", "greater", "leaky_relu", "round")
 
 
 def _function(name: str, backward: bool, request: Request) -> Iterable[Candidate]:
-    """All lie as the last input does, which in a backward pass is what the forward one left."""
+    """Return a candidate. All tensors have the layout of the last input, which in backward is the one
+    that forward left."""
     if not (real := real_type(*request.inputs, *request.outputs)):
         return ()
     lead = spec(request.inputs[-1])
@@ -106,7 +107,7 @@ def product_backward(request: Request) -> Iterable[Candidate]:
 
 
 def _chain(source: Source, size: int, xs: list[Any], y: Any) -> Work:
-    """y = the product of xs."""
+    """Return the work for y = the product of xs."""
     from demitasse_gpu.launch import in_order
 
     device = xs[0].device
@@ -167,7 +168,8 @@ def maximum_backward(request: Request) -> Iterable[Candidate]:
 
 
 def _slopes(request: Request, x: int, w: int, real: str) -> Channels:
-    """Slopes of channels, or one of all, which then are one channel's elements, line by line."""
+    """Return how slopes per channel lie, or the one slope of all channels, which then count as one
+    channel, line by line."""
     lead, rank = spec(request.inputs[x]), len(spec(request.inputs[w]).shape)
     if rank:
         return channels_of(request, lead, real, file="reduction.cu")

@@ -1,4 +1,4 @@
-"""Parts and copies of tensors, and rows by index: plain, in the tensors' own type."""
+"""Parts and copies of tensors, and rows by index: in plain layout, in the tensors' own type."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIELDS = (("rank", "i4"), ("extents", "u4", _DIMENSIONS), ("steps", "i8", _DIME
 
 
 def _steps(shape: Sequence[int]) -> list[int]:
-    """How far neighbours along each dimension lie apart."""
+    """Return the distances, in elements, between neighbours along each dimension."""
     return [prod(shape[d + 1 :]) for d in range(len(shape))]
 
 
@@ -28,14 +28,14 @@ def _box(extents: Sequence[int], steps: Sequence[int]) -> Any:
 
 
 def _start(offset: Sequence[int], shape: Sequence[int]) -> int:
-    """The first element of a box in memory."""
+    """Return the index in memory of a box's first element."""
     return sum(o * step for o, step in zip(offset, _steps(shape), strict=True))
 
 
 def _seen(
     request: Request, start: int, extents: Sequence[int], steps: Sequence[int]
 ) -> Iterable[Candidate]:
-    """y as elements of x from ``start`` on, ``steps`` apart."""
+    """Return a candidate that makes y of the elements of x from ``start`` on, ``steps`` apart."""
     real = real_type(*request.inputs, *request.outputs)
     if not real or len(extents) > _DIMENSIONS:
         return ()
@@ -100,7 +100,7 @@ def tile_backward(request: Request) -> Iterable[Candidate]:
 
 
 def gather(request: Request) -> Iterable[Candidate]:
-    """An index that is no row makes a row of what is no number."""
+    """Return candidates that copy rows by index. An index out of range gives a row of NaN."""
     return _gathered(request, "gather", spec(request.inputs[0]).shape, backward=False)
 
 

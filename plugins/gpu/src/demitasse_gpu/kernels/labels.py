@@ -1,7 +1,7 @@
-"""Labels and indices that name nothing: which sample they are of.
+"""Errors for invalid labels and indices, with the sample that has them.
 
-A device cannot raise an error: such a label makes its loss not a number, which stops the step before
-anything has changed. Who then seeks the layer calls its work alone, and that looks at the labels.
+A device cannot raise an error. An invalid label makes the loss NaN, which stops the step before anything
+has changed. The search for the layer then calls its work alone, and that checks the labels.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def checked(
     works: Sequence[Any], label: Any, classes: int, of_sample: int, ignored: float | None = None
 ) -> Checked:
-    """A loss's works, which raise DataError where they are called alone and a label is no class;
-    ``of_sample`` is how many labels each sample has."""
+    """Return a loss's works with a check: called alone, they raise SampleError, a DataError, if a label
+    is not a class. ``of_sample`` is the number of labels per sample."""
     from demitasse_gpu.launch import Checked
 
     def check() -> None:
@@ -40,8 +40,8 @@ def checked(
 
 
 def checked_rows(works: Sequence[Any], index: Any, rows: int, source: str) -> Checked:
-    """Works that take rows of a table from ``source``, which raise DataError where they are called alone
-    and an index is no row."""
+    """Return works that take rows of the table ``source``, with a check: called alone, they raise
+    DataError if an index is not a row."""
     from demitasse_gpu.launch import Checked
 
     def check() -> None:

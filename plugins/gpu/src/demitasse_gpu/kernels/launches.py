@@ -1,4 +1,4 @@
-"""From a CUDA source and element types to launches."""
+"""Making launches from a CUDA source and element types."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 REALS = ("float32", "float64")
 THREADS = 256
 BLOCKS_EACH = 16
-"""Blocks of 256 threads for each multiprocessor, which runs eight at a time: enough that the last
-ones do not leave it idle, few enough that starting them costs nothing."""
+"""Blocks of 256 threads per multiprocessor, which runs eight at a time: enough that the last ones do not
+leave it idle, and few enough that starting them costs nothing."""
 
 CUDA = Path(str(files("demitasse_gpu"))) / "cuda"
 
@@ -40,25 +40,25 @@ TYPES: Mapping[str, str] = MappingProxyType(
         "uint64": "unsigned long long",
     }
 )
-"""Element types, by the names of NumPy and of layouts, in CUDA C++."""
+"""The element types in CUDA C++, by their names in NumPy and in layouts."""
 
 
 def spec(operand: TensorSpec | None) -> TensorSpec:
-    """An operand that the operation always has."""
+    """Return an operand that the operation always has."""
     assert operand is not None
     return operand
 
 
 def real_type(*operands: TensorSpec | None) -> str:
-    """The one type of real numbers of all of the operands that are there; "" where there is none."""
+    """Return the real type that all present operands have in common; "" if there is none."""
     kinds = {operand.dtype for operand in operands if operand is not None}
     return next(iter(kinds)) if len(kinds) == 1 and kinds <= set(REALS) else ""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file of kernels, compiled for activations that are ``stored`` so and arithmetic in ``real``, and
-    for more types by macro."""
+    """A file of kernels, compiled for activations stored as ``stored`` and arithmetic in ``real``, with
+    further types by macro."""
 
     file: str
     real: str
@@ -68,18 +68,18 @@ class Source:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What the compiler is told."""
+        """The compiler's options."""
         kinds = (("REAL", self.real), ("STORED", self.stored or self.real), *self.types)
         defined = (f"-D{macro}={TYPES[kind]}" for macro, kind in kinds)
         return (f"-I{CUDA}", *defined, *(f"-D{macro}" for macro in self.macros))
 
     @property
     def pack(self) -> int:
-        """Elements that a thread moves at once: what 16 bytes of activations hold."""
+        """The number of elements that a thread moves at once: 16 bytes of activations."""
         return 16 // {"bfloat16": 2, "float32": 4, "float64": 8}[self.stored or self.real]
 
     def number(self, value: float) -> Any:
-        """A number of the type of arithmetic."""
+        """Return a number in the type of the arithmetic."""
         import numpy as np
 
         return np.dtype(self.real).type(value)
@@ -92,8 +92,8 @@ class Source:
         block: int | Sequence[int],
         *arguments: Any,
     ) -> Launch:
-        """One launch of a kernel of this file. Arguments are DeviceArrays, None, NumPy scalars, and
-        Python's integers, which are passed as ``int``."""
+        """Return a launch of a kernel of this file. Arguments are DeviceArrays, None, NumPy scalars, or
+        Python integers, which are passed as ``int``."""
         import numpy as np
 
         from demitasse_gpu.launch import Launch
@@ -103,7 +103,7 @@ class Source:
         return Launch(device, function, grid, block, given)
 
     def flat(self, device: Device, name: str, count: int, *arguments: Any, pack: int = 0) -> Launch:
-        """A launch over ``count`` elements, which is the kernel's last argument, a thread taking
+        """Return a launch over ``count`` elements, the kernel's last argument. Each thread takes
         ``pack`` of them at a time."""
         import numpy as np
 
@@ -113,23 +113,23 @@ class Source:
 
 @cache
 def text_of(file: str) -> str:
-    """The text of a CUDA source of this plugin."""
+    """Return the text of one of this plugin's CUDA sources."""
     return (CUDA / file).read_text("utf-8")
 
 
 def blocks(device: Device, units: int) -> int:
-    """How many blocks share ``units`` of work of a thread each."""
+    """Return the number of blocks for ``units`` of work, one per thread at a time."""
     most = BLOCKS_EACH * device.driver.properties.multiprocessors
     return max(1, min(-(-units // THREADS), most))
 
 
 def device_of(*groups: Sequence[DeviceArray | None]) -> Device:
-    """The device of buffers."""
+    """Return the device of buffers."""
     return next(array.device for group in groups for array in group if array is not None)
 
 
 def structure(fields: Sequence[tuple[Any, ...]], *values: Any) -> Any:
-    """A structure of C by value: ``fields`` as NumPy's dtype takes them."""
+    """Return a C structure to be passed by value. ``fields`` is as for NumPy's dtype."""
     import numpy as np
 
     made = np.zeros((), np.dtype(list(fields), align=True))
@@ -139,18 +139,19 @@ def structure(fields: Sequence[tuple[Any, ...]], *values: Any) -> Any:
 
 
 DIVISOR = (("by", "u4"), ("multiplier", "u4"), ("shift", "u4"))
-"""A field's type in a structure: what ``divisor`` gives."""
+"""The type of a structure's field that holds what ``divisor`` returns."""
 
 
 def divisor(by: int) -> tuple[int, int, int]:
-    """How a kernel divides numbers below 2**31 by one: (n + (n * multiplier >> 32)) >> shift. (Granlund
-    and Montgomery 1994.)"""
+    """Return the constants with which a kernel divides numbers below 2**31: (n + (n * multiplier >> 32))
+    >> shift (Granlund and Montgomery 1994)."""
     shift = (by - 1).bit_length()
     return by, (2**32 * (2**shift - by)) // by + 1, shift
 
 
 def rows_along(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
-    """How many rows a shape makes along an axis, how long each is, how far apart its elements are."""
+    """Return the number of rows of a shape along an axis, the length of each, and the distance between
+    its elements."""
     from math import prod
 
     inner = prod(shape[axis + 1 :])
@@ -158,7 +159,7 @@ def rows_along(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
 
 
 def philox_key(request: Request) -> tuple[Any, Any]:
-    """The two words of an operation's key; see demitasse's random numbers."""
+    """Return the two words of an operation's key; see demitasse's random numbers."""
     import numpy as np
 
     from demitasse import random_key
@@ -168,22 +169,22 @@ def philox_key(request: Request) -> tuple[Any, Any]:
 
 
 FOR_LIBRARIES = 256
-"""What cuBLAS asks of an address of scratch memory, and as much as cuDNN may; a plan's are multiples of
-64. So many bytes more are asked for."""
+"""The alignment of scratch memory that cuBLAS requires, and cuDNN may. A plan's memory is aligned to 64
+bytes, so this many more bytes are requested."""
 
 
 def for_libraries(workspace: Any) -> Any:
-    """Scratch memory from the first address on that libraries take."""
+    """Return scratch memory from the first address that is aligned for libraries."""
     return workspace[-workspace.address % FOR_LIBRARIES :]
 
 
 def aligned(nbytes: int) -> int:
-    """Bytes rounded up to what vectors of 16 bytes and lines of 128 want."""
+    """Round bytes up for vectors of 16 bytes and cache lines of 128."""
     return -(-nbytes // 128) * 128
 
 
 def cut(workspace: Any, *pieces: tuple[str, int]) -> list[Any]:
-    """Consecutive pieces of a workspace: (NumPy's type, elements) of each."""
+    """Return consecutive pieces of a workspace. Each is given as (NumPy type, number of elements)."""
     import numpy as np
 
     made, at = [], 0
@@ -195,7 +196,7 @@ def cut(workspace: Any, *pieces: tuple[str, int]) -> list[Any]:
 
 
 def room(*pieces: tuple[str, int]) -> int:
-    """The bytes that ``cut`` needs for pieces."""
+    """Return the bytes that ``cut`` needs for pieces."""
     import numpy as np
 
     return sum(aligned(np.dtype(dtype).itemsize * count) for dtype, count in pieces)

@@ -1,4 +1,4 @@
-"""In which layouts kernels work: as their input lies, and stored as the plan's precision says."""
+"""The layouts in which kernels work: their input's, stored as the plan's precision says."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _NAMED = (PLAIN, NHWC, PLAIN_BF16, NHWC_BF16)
 
 
 def like(request: Request, leader: TensorSpec, dtype: str = "") -> Layout:
-    """The layout of activations for a kernel that works on flat memory: in the order of ``leader``,
-    stored as bfloat16 in a plan of that precision; plain instead of blocks, which pad. ``dtype`` is
-    theirs where it is not the leader's."""
+    """Return the layout of activations for a kernel that works on flat memory: in the order of
+    ``leader``, stored as bfloat16 in a plan of that precision. Blocked layouts, which pad, become plain.
+    ``dtype`` is the activations' if it is not the leader's."""
     halved = request.precision == "bf16" and (dtype or leader.dtype) == "float32"
     order = () if leader.layout.blocks else leader.layout.order
     return _named(Layout("", order, stored="bfloat16" if halved else ""))
 
 
 def by_channels(request: Request, leader: TensorSpec, dtype: str = "") -> Layout:
-    """The layout of activations for a kernel that knows planes (NCHW) and channels innermost (NHWC):
-    as ``leader`` lies where that is one of them."""
+    """Return the layout of activations for a kernel that supports planes (NCHW) and channels innermost
+    (NHWC): the layout of ``leader`` if it is one of these."""
     layout = like(request, leader, dtype)
     if layout.order in ((), NHWC.order) and (not layout.order or len(leader.shape) == 4):
         return layout
@@ -31,16 +31,16 @@ def by_channels(request: Request, leader: TensorSpec, dtype: str = "") -> Layout
 
 
 def unconverted(layout: Layout) -> Layout:
-    """The same order for operands that keep their own type: masks, indices, statistics."""
+    """Return the same order for operands that keep their own type: masks, indices, statistics."""
     return _named(replace(layout, stored=""))
 
 
 def is_innermost(layout: Layout) -> bool:
-    """Whether images lie with their channels innermost."""
+    """Return whether the channels of images are innermost."""
     return layout.order == NHWC.order
 
 
 def _named(layout: Layout) -> Layout:
-    """The layout by the name that this plugin has for it."""
+    """Return the layout by this plugin's name for it."""
     named = next((each for each in _NAMED if each == layout), None)
     return named or replace(layout, name=f"order {''.join(map(str, layout.order))}")

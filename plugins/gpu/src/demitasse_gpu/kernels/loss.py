@@ -1,4 +1,4 @@
-"""Dropout, softmax, its loss, and accuracy."""
+"""Dropout, softmax, softmax's loss, and accuracy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from demitasse_gpu.device import Device
 
 KERNEL = "CUDA"
-_ROW = 1024  # classes from which on a row is worth a block of eight warps
+_ROW = 1024  # from this many classes on, a row is worth a block of eight warps
 
 
 def dropout(request: Request) -> Iterable[Candidate]:
@@ -84,12 +84,13 @@ def _by_row(request: Request, name: str) -> Iterable[Candidate]:
 
 
 def threads_for(classes: int) -> int:
-    """A warp for a short row, so that nobody waits for others; more for a long one."""
+    """Return the threads per row: a warp for a short row, so that no thread waits for others; more for a
+    long one."""
     return 32 if classes <= 128 else 128 if classes < _ROW else 256
 
 
 class Labelled:
-    """What operations on predictions and labels share."""
+    """What the operations on predictions and labels have in common."""
 
     def __init__(self, request: Request, x: int, label: int) -> None:
         given = request.attributes
@@ -110,7 +111,7 @@ class Labelled:
 
     @property
     def numbers(self) -> tuple[Any, ...]:
-        """The last arguments of kernels with a block for each prediction."""
+        """The last arguments of kernels that use a block per prediction."""
         import numpy as np
 
         return self.classes, self.inner, self.ignores, np.float64(self.ignored)
@@ -119,14 +120,14 @@ class Labelled:
         return Source("softmax.cu", real, types=(("LABEL", self.kind),))
 
     def counted(self, device: Device, label: Any, count: Any, real: str) -> Work:
-        """Work that leaves in ``count`` how many labels count."""
+        """Return the work that puts the number of labels that are not ignored into ``count``."""
         import numpy as np
 
         numbers = (self.rows, self.classes, self.ignores, np.float64(self.ignored))
         return self.source(real).launch(device, "count_labels", 1, 256, label, count, *numbers)
 
     def checked(self, works: Sequence[Any], label: Any) -> Work:
-        """A loss's works, with a look at its labels for who seeks an error."""
+        """Return a loss's works with a check of its labels, for the search for an error."""
         ignored = self.ignored if self.ignores else None
         return checked(works, label, self.classes, self.rows // self.samples, ignored)
 
@@ -135,12 +136,12 @@ class Labelled:
 
 
 def is_label(kind: str) -> bool:
-    """Whether labels and targets may be of an element type."""
+    """Return whether labels and targets may have an element type."""
     return kind in TYPES and kind != "bfloat16"
 
 
 def softmax_loss(request: Request) -> Iterable[Candidate]:
-    """A label that is no class makes the loss not a number, which stops the step."""
+    """Return candidates. A label that is not a class makes the loss NaN, which stops the step."""
     x, (loss, probability) = spec(request.inputs[0]), (*request.outputs, None)[:2]
     about, real = Labelled(request, 0, 1), real_type(x, loss, probability)
     if not about.is_served(real):

@@ -1,4 +1,4 @@
-"""Losses beyond softmax's, of predictions and labels, targets, or each other."""
+"""Losses other than softmax's: of predictions and labels or targets, or of two tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from demitasse_gpu.kernels.labels import checked
 from demitasse_gpu.kernels.launches import THREADS, Source, cut, device_of, real_type, room, spec
 from demitasse_gpu.kernels.loss import KERNEL, Labelled, is_label, threads_for
 
-_PARTS = 256  # blocks that a loss is summed by; the shape alone decides how many
+_PARTS = 256  # the blocks that sum a loss; their number depends on the shape alone
 
 
 def _source(real: str, label: str = "") -> Source:
@@ -31,8 +31,9 @@ def _summed(
     real: str,
     look: Callable[[Sequence[Any], Any], Work] | None = None,
 ) -> Iterable[Candidate]:
-    """A loss of two kernels: ``first(device, losses, counts, inputs, outputs)`` leaves ``parts`` sums,
-    which the second adds up; ``look(works, labels)`` has labels looked at, the second input."""
+    """Return a loss of two kernels: ``first(device, losses, counts, inputs, outputs)`` leaves ``parts``
+    sums, which the second adds up. ``look(works, labels)`` adds a check of the labels, the second
+    input."""
     pieces = ((real, parts), ("int32", parts))
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
@@ -50,7 +51,8 @@ def _summed(
 
 
 def _elements(request: Request) -> tuple[int, int, int]:
-    """Samples, elements of all, and of one, of the first operand that is no scalar."""
+    """Return the number of samples, of all elements, and of elements per sample, of the first operand
+    that is not a scalar."""
     shape = next(s.shape for s in request.inputs if s is not None and s.shape)
     return shape[0], prod(shape), prod(shape[1:])
 
@@ -84,7 +86,7 @@ def half_squared_distance_backward(request: Request) -> Iterable[Candidate]:
 
 
 def _by_label(name: str, request: Request) -> Iterable[Candidate]:
-    """A loss of one label for each sample: hinges, and the negative logarithm of a likelihood."""
+    """Return a loss with one label per sample: hinge losses, and the negative log-likelihood."""
     x, label = map(spec, request.inputs)
     if not (real := real_type(x, *request.outputs)) or not is_label(label.dtype):
         return ()
@@ -158,7 +160,7 @@ def _ignored(request: Request) -> tuple[int, float]:
 
 
 def _cross_entropy_normaliser(request: Request, samples: int, size: int) -> float:
-    """0 where targets that count are counted."""
+    """Return the number that divides the loss, or 0 if the targets that count are to be counted."""
     counted = 0.0 if request.attributes["ignore_label"] is not None else float(size)
     kinds = {"valid": counted, "full": float(size), "batch_size": float(samples), "none": 1.0}
     return kinds[request.attributes["normalization"]]

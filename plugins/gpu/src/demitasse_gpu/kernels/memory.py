@@ -1,4 +1,4 @@
-"""Constants, running totals, images made into blobs, and changes of layout."""
+"""Constants, running totals, the conversion of images to blobs, and changes of layout."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 KERNEL = "CUDA"
 _DIMENSIONS = 8
 _MOST = 2**31
-_CHUNK = 2**13  # elements that a block converts, of arrays that a launch has several of
+_CHUNK = 2**13  # elements that a block converts, in a launch over several arrays
 _ARRAYS = (
     *(("x", "u8", MOST_CONVERSIONS), ("y", "u8", MOST_CONVERSIONS), ("count", "i8", MOST_CONVERSIONS)),
     *(("chunks", "i4", MOST_CONVERSIONS), ("arrays", "i4"), ("chunk", "i4")),
 )
-_NARROW = 8  # rows or columns, such as an image's three colours, that would leave most of a tile empty
+_NARROW = 8  # so few rows or columns (an image's three colours, say) leave most of a tile empty
 
 
 def fill(request: Request) -> Iterable[Candidate]:
@@ -76,11 +76,12 @@ _IMAGES = (
 
 
 _WHOLE = ("uint8", "int8", "int32")
-"""Element types of what is made real, besides those that are."""
+"""The integer types that can be converted to real numbers."""
 
 
 def image_transform(request: Request) -> Iterable[Candidate]:
-    """Written as convolutions read it: channels innermost, halved where the plan's precision says so."""
+    """Return candidates that write images as convolutions read them: channels innermost, and in bfloat16
+    if the plan's precision says so."""
     x, mean, iteration, sample = request.inputs
     x, y = spec(x), spec(request.outputs[0])
     served = len(x.shape) == 4 and x.dtype in (*REALS, *_WHOLE) and y.dtype in REALS
@@ -88,7 +89,7 @@ def image_transform(request: Request) -> Iterable[Candidate]:
         return ()
     if mean is not None and mean.dtype != y.dtype:
         return ()
-    # Places of maxima are exact in 32 bits alone.
+    # Indices of maxima are exact only in 32 bits.
     halved = request.precision == "bf16" and y.dtype == "float32" and x.dtype != "int32"
     layout = NHWC_BF16 if halved else NHWC
     source = Source("image_transform.cu", y.dtype, layout.stored, (("FROM", x.dtype),))
@@ -110,7 +111,7 @@ def image_transform(request: Request) -> Iterable[Candidate]:
 
 
 def reorder(request: Request) -> Iterable[Candidate]:
-    """Between any two orders; numbers are converted where the stored types differ."""
+    """Return candidates that convert between any two orders, and between the stored types."""
     x, y = spec(request.inputs[0]), spec(request.outputs[0])
     if x.layout.blocks or y.layout.blocks or len(x.shape) > _DIMENSIONS or prod(x.shape) == 0:
         return ()
@@ -128,17 +129,18 @@ def _source(x: TensorSpec, y: TensorSpec) -> Source:
 
 
 def _outer(s: TensorSpec) -> list[int]:
-    """The dimensions that tell where elements lie, outermost first."""
+    """Return the dimensions that determine where elements lie, outermost first."""
     order = s.layout.order or tuple(range(len(s.shape)))
     return [d for d in order if s.shape[d] > 1]
 
 
 def _transposition(x: TensorSpec, y: TensorSpec) -> Bind | None:
-    """Images between planes and channels innermost, and what else is matrices transposed."""
+    """Return a transposition of matrices, if the change is one: between planes and channels innermost,
+    for example."""
     before, after = _outer(x), _outer(y)
     if before == after:
         return None
-    # The leading dimensions that stay are matrices; of the others, a head and a tail change places.
+    # The leading dimensions that stay count matrices; of the others, a head and a tail swap.
     lead = 0
     while before[lead] == after[lead]:
         lead += 1
@@ -189,8 +191,8 @@ def _permutation(x: TensorSpec, y: TensorSpec) -> Bind:
 
 
 def _together(of: Conversions, more: Conversions) -> Launch:
-    """One launch that converts the arrays of two. It adds to the table of the first, as there may be a
-    hundred to add."""
+    """Return one launch that converts the arrays of both. The arrays are added to the table of the
+    first, as there may be a hundred of them."""
     import numpy as np
 
     arrays, known = of.arrays + more.arrays, 0 if of.table is None else len(of.arrays)

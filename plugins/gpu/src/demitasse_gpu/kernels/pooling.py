@@ -30,7 +30,7 @@ _FIELDS = (
     *("kernel_h", "kernel_w", "stride_h", "stride_w", "pad_h", "pad_w"),
 )
 _DIVISORS = ("fastest", "second", "third", "by_stride_h", "by_stride_w")
-_MOST = 2**31  # elements: places of groups of channels are counted in 32 bits
+_MOST = 2**31  # elements: indices of groups of channels have 32 bits
 
 
 def maximum(request: Request) -> Iterable[Candidate]:
@@ -84,8 +84,8 @@ def _pool(
     x: Sequence[int],
     y: Sequence[int],
 ) -> Iterable[Candidate]:
-    """The kernel of that name, which takes windows, then all arrays; x and y are the larger and the
-    smaller images' shapes."""
+    """Return the kernel of that name, whose arguments are the windows, then all arrays. x and y are the
+    shapes of the larger and the smaller images."""
     if not real or max(prod(x), prod(y)) >= _MOST:
         return ()
     layout = inputs[0]
@@ -135,15 +135,16 @@ def _pool(
 
 
 def _index_layout(layout: Layout, x: Sequence[int]) -> Layout:
-    """Places in planes of 2**16 elements at most are stored as uint16: half the bytes."""
+    """Return the layout of indices. In planes of at most 2**16 elements they are stored as uint16, in
+    half the bytes."""
     if prod(x[2:]) > 2**16:
         return unconverted(layout)
     return Layout(f"{unconverted(layout).name} uint16", layout.order, stored="uint16")
 
 
 def _is_served(attributes: Mapping[str, Any], x: Sequence[int], y: Sequence[int]) -> bool:
-    """Planes, in which every window has an element: with a stride beyond the kernel the last may
-    have none."""
+    """Return whether these are planes in which every window has an element. If the stride is larger than
+    the kernel, the last window may have none."""
     if len(x) != 4:
         return False
     ends = zip(y[2:], attributes["stride"], attributes["pad"], x[2:], strict=True)
@@ -191,7 +192,7 @@ def _lrn(request: Request, name: str, layout: Layout, within: bool) -> Iterable[
         together = source.pack if not within and inner == 1 and channels % source.pack == 0 else 1
         return source.flat(device_of(inputs), name, prod(shape), *arrays, *values, pack=together)
 
-    kept = unconverted(layout)  # scale, by which the gradient is divided
+    kept = unconverted(layout)  # the scale, by which the gradient is divided
     if backward:
         return (Candidate(KERNEL, bind, (layout, layout, layout, kept), (layout,), in_place=False),)
     outputs = (layout, kept)[: len(request.outputs)]

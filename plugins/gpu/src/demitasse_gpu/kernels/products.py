@@ -1,4 +1,4 @@
-"""Inner products and convolutions by kernels of our own: for where cuBLAS and cuDNN are missing."""
+"""The plugin's own kernels for inner products and convolutions, for use without cuBLAS and cuDNN."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from demitasse_gpu.kernels.layouts import PLAIN_BF16, by_channels, is_innermost
 
 KERNEL = "CUDA, tiles in shared memory"
 _TILE = 64
-_MOST_BLOCKS = 65535  # of a grid, but along its first axis: of 4,194,240 columns
+_MOST_BLOCKS = 65535  # of a grid's second and third axis: 4,194,240 columns
 _MOST = 2**31  # points and taps are counted in 32 bits
 _MATRICES = (
     *("rows", "columns", "depth"),
@@ -32,7 +32,8 @@ _MATRICES = (
 
 
 def _tiles(rows: int, columns: int) -> tuple[int, int]:
-    """Blocks along both sides; where not each tile of columns may have one, each takes several."""
+    """Return the blocks along both sides. If there are more tiles of columns than blocks allowed, each
+    block takes several."""
     return -(-rows // _TILE), min(-(-columns // _TILE), _MOST_BLOCKS)
 
 
@@ -41,7 +42,7 @@ def _flat_layout(request: Request, real: str) -> Layout:
 
 
 def inner_product(request: Request) -> Iterable[Candidate]:
-    """Also ``inner_product_relu``."""
+    """Return candidates for ``inner_product`` and ``inner_product_relu``."""
     x, w = spec(request.inputs[0]), spec(request.inputs[1])
     if not (real := real_type(*request.inputs, *request.outputs)):
         return ()
@@ -118,7 +119,7 @@ def inner_product_backward_weights(request: Request) -> Iterable[Candidate]:
 
 
 def _steps(layout: Layout, shape: Sequence[int]) -> tuple[int, ...]:
-    """How far apart neighbours along each logical dimension lie."""
+    """Return the distances, in elements, between neighbours along each logical dimension."""
     order = layout.order or tuple(range(len(shape)))
     physical = layout.physical(shape)
     return tuple(prod(physical[order.index(d) + 1 :]) for d in range(len(shape)))
@@ -132,7 +133,7 @@ _STEPS = tuple(f"{array}_{along}" for array in "xyw" for along in ("outer", "cha
 
 
 class _Convolution:
-    """One of the three passes: shapes, layouts, and the structure that kernels take."""
+    """One of the three passes of a convolution: shapes, layouts, and the structure that kernels take."""
 
     def __init__(self, request: Request, x: TensorSpec, y: TensorSpec, w: TensorSpec) -> None:
         self.real = real_type(*request.inputs, *request.outputs)
@@ -141,7 +142,8 @@ class _Convolution:
             return
         lead = spec(request.inputs[1] if "weights" in request.operation.name else request.inputs[0])
         self.layout = by_channels(request, lead)
-        # Weights lie as whoever first read them left them: as activations do, where we are the first.
+        # Weights keep the layout that their first reader chose. If we are the first, it is that of the
+        # activations.
         self.weights = replace(w.layout if w.layout.order else self.layout, stored="")
         if w.layout.blocks:
             self.weights = PLAIN
@@ -165,7 +167,7 @@ class _Convolution:
 
 
 def convolution(request: Request) -> Iterable[Candidate]:
-    """Also ``convolution_relu``."""
+    """Return candidates for ``convolution`` and ``convolution_relu``."""
     x, w, y = spec(request.inputs[0]), spec(request.inputs[1]), spec(request.outputs[0])
     about = _Convolution(request, x, y, w)
     if not about.served:
@@ -209,7 +211,7 @@ def convolution_backward_weights(request: Request) -> Iterable[Candidate]:
         dw.shape[0] // about.groups,
     )
     tiles = _tiles(outputs, taps)
-    # Parts of the sum over points, so that there are some hundred blocks, each with work worth one.
+    # Split the sum over points so that there are some hundred blocks, each with enough work.
     slabs = max(1, min(512 // (prod(tiles) * about.groups), points // 512, 64))
     biased = len(request.outputs) > 1 and request.outputs[1] is not None
     inner = 1 if is_innermost(about.layout) else prod(dy.shape[2:])

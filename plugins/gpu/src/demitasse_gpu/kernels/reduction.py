@@ -1,4 +1,4 @@
-"""Sums over trailing axes, rows less their mean and over their deviation, and the largest of rows."""
+"""Sums over trailing axes, standardised rows (mean and deviation), and the largest elements of rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GIVES = {"places": 1, "values": 2, "both": 3}
 
 
 def _rows(shape: Sequence[int], axis: int) -> tuple[int, int]:
-    """How many rows there are over the axes from ``axis`` on, and how long each is."""
+    """Return the number of rows over the axes from ``axis`` on, and the length of each."""
     return prod(shape[:axis]), prod(shape[axis:])
 
 
@@ -65,7 +65,8 @@ def _total_backward(name: str, request: Request) -> Iterable[Candidate]:
 
 
 def _by_row(name: str, request: Request) -> Iterable[Candidate]:
-    """The kernel of that name: all arrays, then the length of a row, then epsilon where there is one."""
+    """Return the kernel of that name. Its arguments are all arrays, the length of a row, and epsilon if
+    there is one."""
     if not (real := real_type(*request.inputs, *request.outputs)):
         return ()
     source, given = Source("reduction.cu", real), request.attributes

@@ -1,8 +1,8 @@
-"""Launches in a row whose work others do with less of it read (``Launch.with_next``): what they tell of
-themselves, and what takes their place. What one makes the next need not read again.
+"""Fusing consecutive launches (``Launch.with_next``): what launches tell about themselves, and what
+replaces two of them. What the first makes, the second need not read again.
 
-Memory of a plan serves one entry after the other: what the second writes may lie where the first reads,
-which is done by then, and is not where both are one launch."""
+Memory of a plan is reused: what the second launch writes may lie where the first one reads. Between two
+launches this is safe, as the first is done by then; in one launch it is not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class GradientSums(NamedTuple):
-    """The launch of a normalisation's gradient that reads dy to sum it: with what."""
+    """A launch of a normalisation's gradient that reads dy to sum it, and its arguments."""
 
     form: Channels
     dy: Any
@@ -25,7 +25,7 @@ class GradientSums(NamedTuple):
 
 
 class RectifiedGradient(NamedTuple):
-    """The launch that makes a ReLU's gradient, of what the ReLU has given."""
+    """A launch that makes a ReLU's gradient from the ReLU's output."""
 
     dy: Any
     y: Any
@@ -34,7 +34,7 @@ class RectifiedGradient(NamedTuple):
 
 
 class ChannelSums(NamedTuple):
-    """The launch that reads dy to sum it alone, and where to."""
+    """A launch that reads only dy, to sum it, and where the sums go."""
 
     form: Channels
     dy: Any
@@ -42,7 +42,7 @@ class ChannelSums(NamedTuple):
 
 
 class Conversion(NamedTuple):
-    """An array that is converted, where to, and from which address to which each lies."""
+    """An array to be converted, its target, and the address ranges of both."""
 
     x: Any
     y: Any
@@ -51,14 +51,14 @@ class Conversion(NamedTuple):
 
     @classmethod
     def of(cls, x: Any, y: Any) -> Conversion:
-        """That of x to y."""
+        """Return the conversion of x to y."""
         read, written = ((each.address, each.address + each.nbytes) for each in (x, y))
         return cls(x, y, read, written)
 
 
 class Conversions(NamedTuple):
-    """The launch that converts arrays, whose elements stay in their order, between types; and how it is
-    told of several."""
+    """A launch that converts the types of arrays without changing the order of elements, and the table
+    that tells it about several arrays."""
 
     source: Source
     arrays: tuple[Conversion, ...]
@@ -66,13 +66,14 @@ class Conversions(NamedTuple):
 
 
 MOST_CONVERSIONS = 128
-"""Arrays that a launch takes: as many as a kernel's parameters have room for."""
+"""The most arrays per launch: as many as fit into a kernel's parameters."""
 
 
 def converted_with_next(
     of: Conversions, together: Callable[[Conversions, Conversions], Launch]
 ) -> Callable[[Launch], Launch | None]:
-    """For a launch that converts arrays: what ``together`` gives for its own and those of the next."""
+    """Return a ``with_next`` for a launch that converts arrays: ``together`` converts its arrays and
+    those of the next launch."""
 
     def with_next(following: Launch) -> Launch | None:
         told = following.told
@@ -95,8 +96,9 @@ def converted_with_next(
 
 
 def made_with_sums(one: Any, other: Any, mask: Any, made: Any) -> Callable[[Launch], Launch | None]:
-    """For a launch that makes the sum of two gradients, 0 where mask is not above 0: one that also does
-    what a normalisation's gradient behind it does first, which is to read it all."""
+    """Return a ``with_next`` for a launch that sums two gradients, with 0 where mask is not above 0: one
+    launch that also does the first part of the following normalisation's gradient, which would read all
+    of the sum."""
 
     def with_next(following: Launch) -> Launch | None:
         told = following.told
@@ -113,8 +115,8 @@ def made_with_sums(one: Any, other: Any, mask: Any, made: Any) -> Callable[[Laun
 
 
 def rectified_with_sums(of: RectifiedGradient) -> Callable[[Launch], Launch | None]:
-    """For a launch that makes a ReLU's gradient: one that also does what a bias's gradient behind it
-    does first, which is to read it all."""
+    """Return a ``with_next`` for a launch that makes a ReLU's gradient: one launch that also does the
+    first part of the following bias's gradient, which would read all of it."""
 
     def with_next(following: Launch) -> Launch | None:
         told = following.told
@@ -130,8 +132,8 @@ def rectified_with_sums(of: RectifiedGradient) -> Callable[[Launch], Launch | No
 
 
 def made_rectified(dx: Any, made: Callable[[Any, float], Launch]) -> Callable[[Launch], Launch | None]:
-    """For a launch that makes dx: what ``made`` gives with what a ReLU has given, where the ReLU's
-    gradient is next, and takes its place in memory."""
+    """Return a ``with_next`` for a launch that makes dx. If a ReLU's gradient follows and works in
+    place, ``made`` is called with the ReLU's output and slope, and replaces both launches."""
 
     def with_next(following: Launch) -> Launch | None:
         told = following.told
@@ -146,10 +148,10 @@ def made_rectified(dx: Any, made: Callable[[Any, float], Launch]) -> Callable[[L
 def summed_before(
     launch: Launch, dy: Any, dx: Any, of_dy: tuple[int, int, int], of_dx: tuple[int, int, int]
 ) -> Callable[[Launch], Sequence[Launch] | None]:
-    """For the launch of a maximum's gradient dx, where each element of dy comes to one of dx, added to
-    what others bring there: itself, and the sums of dx's channels made of dy, which is smaller. They
-    have other bits than those of dx, and round less. Both are told as outer x channels x inner; sums
-    over other axes, as an inner product's bias may be of, are made of dx."""
+    """Return a ``with_next`` for a launch of max pooling's gradient dx, in which each element of dy is
+    added to one of dx. It returns that launch, and sums over dx's channels that are made of dy, which is
+    smaller. They have other bits than sums of dx, and round less. Both shapes are given as outer x
+    channels x inner. Sums over other axes, such as those of an inner product's bias, are made of dx."""
 
     def with_next(following: Launch) -> Sequence[Launch] | None:
         told = following.told
@@ -167,16 +169,16 @@ def summed_before(
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether two arrays are the same elements in memory."""
+    """Return whether two arrays are the same elements in memory."""
     return bool(one.address == other.address and one.size == other.size)
 
 
 def are_aligned(*arrays: Any) -> bool:
-    """Whether threads may move 16 bytes of each at once."""
+    """Return whether threads may move 16 bytes of each array at once."""
     return not any(array.address % 16 for array in arrays)
 
 
 def meet(one: Any, *others: Any) -> bool:
-    """Whether an array shares memory with any of the others."""
+    """Return whether an array overlaps any of the others in memory."""
     end = one.address + one.nbytes
     return any(each.address < end and one.address < each.address + each.nbytes for each in others)

@@ -1,4 +1,4 @@
-"""Solver updates of a slice of flat memory in one pass, and the squares that some of them need."""
+"""Solver updates of a slice of flat memory in one pass, and the sums of squares that some need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from demitasse import Candidate, Request, Work
 from demitasse_gpu.kernels.launches import THREADS, Source, cut, device_of, real_type, room, structure
 
 KERNEL = "CUDA, one pass"
-_TOGETHER = 64  # segments that a launch is told of
+_TOGETHER = 64  # segments per launch
 _CHUNK = 2**13  # elements that a block updates
 _SUMMED = 2**15  # elements whose squares a block sums
 _SCALARS = {"iteration": "uint64", "rate": "float64", "scale": "float64", "squares": "float64"}
@@ -27,7 +27,7 @@ _SLICE = (
 
 
 def _tables(segments: Sequence[Sequence[Any]], chunk: int) -> Iterator[tuple[Any, int, int]]:
-    """Segments as kernels are told of them, how many there are and how many blocks they take."""
+    """Yield segments as kernels take them, their number, and the number of blocks that they need."""
     import numpy as np
 
     for first in range(0, len(segments), _TOGETHER):
@@ -40,8 +40,8 @@ def _tables(segments: Sequence[Sequence[Any]], chunk: int) -> Iterator[tuple[Any
 
 
 def _update(request: Request, numbers: tuple[str, ...], second: bool = False) -> Iterable[Candidate]:
-    """The kernel of the operation's name: segments, the slice, further arrays, then ``numbers``, which
-    are attributes (``1-name`` what that leaves of 1)."""
+    """Return the kernel of the operation's name. Its arguments are segments, the slice, further arrays,
+    then ``numbers``: attributes (``1-name`` stands for 1 minus the attribute)."""
     given, name = request.attributes, request.operation.name
     operands = dict(zip((o.name for o in request.operation.inputs), request.inputs, strict=False))
     lying = request.inputs[: 4 if second else 3]

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 def library_candidates(request: Request, options: Mapping[str, Any]) -> Iterable[Candidate]:
-    """What the libraries that are here can compute of a request; nothing for a device that is only
-    described, or stood in for by a driver of the options."""
+    """Return what the installed libraries can compute of a request; nothing for a device that is only
+    described, or whose driver the options replace."""
     from demitasse_gpu.libraries import convolutions, products
     from demitasse_gpu.libraries.loading import library
     from demitasse_gpu.options import Options

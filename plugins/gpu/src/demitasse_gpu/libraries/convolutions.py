@@ -1,10 +1,10 @@
-"""Convolutions by cuDNN, by that one of its plans that takes least, measured when a step is bound;
-beside them by cuBLASLt, where filters are points, and by kernels of our own (implicit_gemm.py).
+"""Convolutions by the fastest of cuDNN's plans, measured when a step is bound. Other candidates are
+cuBLASLt, for 1 x 1 filters, and kernels of our own (implicit_gemm.py).
 
-What cuDNN's heuristics have for Hopper (9.28): for TF32 and bfloat16, engines that read channels
-innermost, most without scratch memory, where other layouts are reordered first; for exact float32
-engines on plain images, and on others hardly any. Kernels of our own want channels innermost too, and
-multiples of four of them; other images are plain in float32."""
+What cuDNN's heuristics offer for Hopper (9.28): for TF32 and bfloat16, engines that read channels
+innermost, most without scratch memory; they reorder other layouts first. For exact float32, engines for
+planes, and hardly any for other layouts. Our own kernels want channels innermost too, in multiples of
+four; all other images are planes in float32."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from demitasse_gpu.device import Device
 
 Way: TypeAlias = Callable[[int], None]
-"""What enqueues a convolution in a stream."""
+"""Enqueues a convolution in a stream."""
 Ways: TypeAlias = Iterator[tuple[str, Way]]
-"""Ways with names that are the same in each process. Where one is wanted ``only``, no other is made."""
+"""Ways by names that are the same in every process. If ``only`` one is wanted, no other is made."""
 
 INNERMOST = (0, 2, 3, 1)
 LEAST = 32 * 2**20
-"""The scratch memory that plans may need is twice what a convolution reads and writes, this at least,
-and at most what the plugin's options allow. It lies in the arena while the convolution runs."""
+"""Plans may use scratch memory of twice what a convolution reads and writes, but at least this, and at
+most the plugin's option. It lies in the arena while the convolution runs."""
 TRIED = 12
-"""How many of the heuristics' plans are measured for each convolution, of 8 to 40: for tensor cores the
-quickest are rarely beyond."""
+"""How many of the heuristics' 8 to 40 plans are measured per convolution. On tensor cores the fastest is
+rarely further down."""
 KINDS = {
     "convolution": cudnn.FORWARD,
     "convolution_relu": cudnn.FORWARD,
@@ -57,10 +57,10 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution or one of its gradients: extents of x, w and y, stride, pad and dilation, the
-    element type of activations in memory, whether TF32 will do, whether there are a bias (or its
-    gradient) and ReLU, the most scratch memory that it may take, in bytes, and whether kernels of our
-    own are tried."""
+    """A convolution or one of its gradients: the extents of x, w and y; stride, pad and dilation; the
+    element type in which activations are ``stored``; whether TF32 is allowed; whether there is a bias
+    (or its gradient) and a ReLU; ``most``, the most scratch memory in bytes; and whether our ``own``
+    kernels are tried."""
 
     kind: int
     x: tuple[int, ...]
@@ -81,24 +81,24 @@ class Convolution:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """How the dimensions of images and filters lie."""
+        """The order of the dimensions of images and filters in memory."""
         return INNERMOST if self.half or self.tf32 or implicit_gemm.serves(self) else ()
 
     @property
     def precision(self) -> str:
-        """What numbers are rounded to."""
+        """The precision that numbers are rounded to."""
         return "bf16" if self.half else "tf32" if self.tf32 else "f32"
 
     @property
     def is_product(self) -> bool:
-        """Whether it is an inner product of each point's channels, which lie in line."""
+        """Whether it is an inner product of each point's channels, which are contiguous."""
         stride, pad, _ = self.geometry
         whole = self.w[1:] == (self.x[1], 1, 1)  # and no groups
         return bool(self.order) and whole and stride == (1, 1) and pad == (0, 0)
 
     @property
     def terms(self) -> int:
-        """How many products a number is the sum of, at most."""
+        """The most products that are summed into one number."""
         if self.kind == cudnn.BACKWARD_WEIGHTS:
             return prod(self.y) // self.y[1]
         groups = self.x[1] // self.w[1]
@@ -106,13 +106,13 @@ class Convolution:
 
     @property
     def table(self) -> Table:
-        """y, with a column for each filter."""
+        """y as a table with one column per filter."""
         inner = 1 if self.order else prod(self.y[2:])
         return Table(prod(self.y) // self.y[1], self.y[1], self.stored, inner)
 
     @property
     def limit(self) -> int:
-        """The scratch memory, in bytes, that its plan may need."""
+        """The scratch memory, in bytes, that a plan may use."""
         moved = (prod(self.x) + prod(self.y)) * (2 if self.half else 4)
         return (
             min(self.most, max(LEAST, 2 * moved, winograd.room(self))) // FOR_LIBRARIES * FOR_LIBRARIES
@@ -120,14 +120,15 @@ class Convolution:
 
     @property
     def unwanted(self) -> set[int]:
-        """What engines may not do: sums in another order in each run, and less precision than asked."""
+        """The notes of engines that are excluded: sums whose order varies from run to run, and less
+        precision than requested."""
         if self.half:
             return {cudnn.NONDETERMINISTIC, cudnn.REDUCED}
         exact = set() if self.tf32 else {cudnn.TENSOR_CORE}
         return {cudnn.NONDETERMINISTIC, cudnn.REDUCED, cudnn.DOWN_CONVERTED, *exact}
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """x, w and y."""
+        """Return the tensors of x, w and y."""
         x, w, y = (
             Tensor(number, extents, strides_of(extents, self.order), self.stored)
             for number, extents in enumerate((self.x, self.w, self.y), 1)
@@ -136,8 +137,8 @@ class Convolution:
 
 
 def candidates(request: Request, most: int = 2**30, own: bool = True) -> list[Candidate]:
-    """An offer for a convolution of images, or one of its gradients, in float32 or bfloat16, that takes
-    at most so many bytes of scratch memory; ``own`` kernels of ours are tried, too."""
+    """Return a candidate for a 2-D convolution or one of its gradients, in float32 or bfloat16, with at
+    most ``most`` bytes of scratch memory. ``own``: also try our own kernels."""
     found = described(request, most, own)
     if found is None:
         return []
@@ -146,7 +147,7 @@ def candidates(request: Request, most: int = 2**30, own: bool = True) -> list[Ca
         images = Layout("NHWC bf16" if stored else "NHWC", found.order, stored=stored)
         filters = Layout("KRSC bf16" if stored else "KRSC", found.order, stored=stored)
         biases = Layout("bf16", stored=stored) if stored else PLAIN
-        kept = Layout("KRSC", found.order)  # a parameter's gradient is as the parameter is
+        kept = Layout("KRSC", found.order)  # a parameter's gradient has the parameter's type
     else:
         images = filters = biases = kept = PLAIN
     layouts: dict[int, tuple[tuple[Layout, ...], tuple[Layout, ...]]] = {
@@ -170,7 +171,7 @@ def candidates(request: Request, most: int = 2**30, own: bool = True) -> list[Ca
 
 
 def described(request: Request, most: int = 2**30, own: bool = True) -> Convolution | None:
-    """What a request asks for; None where it is nothing for cuDNN."""
+    """Return the convolution that a request asks for; None if cuDNN does not serve it."""
     specs = [spec for spec in (*request.inputs, *request.outputs) if spec is not None]
     kind = KINDS.get(request.operation.name)
     if kind is None or {spec.dtype for spec in specs} != {"float32"}:
@@ -199,13 +200,13 @@ def _shape(spec: Any) -> tuple[int, ...]:
 
 
 def _room(asked: Convolution) -> int:
-    """Scratch memory: the plan's, what ``_weights`` needs, and copies with more channels."""
+    """Return the scratch memory: the plan's, that of ``_weights``, and copies with more channels."""
     return asked.limit + FOR_LIBRARIES + _spare(asked) + copies.room(asked)
 
 
 def _spare(asked: Convolution) -> int:
-    """For filters' gradients the parts of sums over dy, and they themselves in bfloat16, as no engine
-    makes float32 of that."""
+    """Return the memory for partial sums over dy in filters' gradients, and, in bfloat16, for these
+    gradients themselves: no engine writes float32 from bfloat16."""
     if asked.kind != cudnn.BACKWARD_WEIGHTS:
         return 0
     sums = asked.table.partial_bytes if asked.bias else 0
@@ -214,7 +215,7 @@ def _spare(asked: Convolution) -> int:
 
 
 def _copies(asked: Convolution, workspace: Any) -> Iterator[tuple[str, copies.Copies]]:
-    """The copies of a convolution's operands with more channels that are tried, and their names."""
+    """Yield the copies with more channels of a convolution's operands, with their names."""
     for number, copied in enumerate(
         copies.tried(asked, workspace.address + asked.limit + _spare(asked))
     ):
@@ -222,13 +223,13 @@ def _copies(asked: Convolution, workspace: Any) -> Iterator[tuple[str, copies.Co
 
 
 def _below(only: str, prefix: str) -> str | None:
-    """What is wanted of ways whose names begin so: "" all of them, None none."""
+    """Return which of the ways with a prefix are wanted: "" for all, None for none."""
     return only.removeprefix(prefix) if only.startswith(prefix) else None if only else ""
 
 
 def _forward(asked: Convolution, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
-    """The quickest of: convolution, bias and ReLU in one plan; a plan, and a kernel for the others; the
-    same of copies with more channels."""
+    """Return the fastest of: convolution, bias and ReLU in one plan; a plan followed by a kernel for the
+    others; the same on copies with more channels."""
     (x, w, b), (y,) = inputs, outputs
     device: Device = y.device
     library = opened(device)
@@ -280,8 +281,8 @@ def _own_ways(
     workspace: Any,
     only: str,
 ) -> Ways:
-    """Ways beside cuDNN's to make, at address ``made``, y of x and w, dx of w and dy, or dw of x and
-    dy."""
+    """Yield the ways other than cuDNN's to make, at address ``made``: y of x and w, dx of w and dy, or
+    dw of x and dy."""
     for kind, made_by in (("tiles ", implicit_gemm), ("winograd ", winograd)):
         if (wanted := _below(only, kind)) is None:
             continue
@@ -293,7 +294,7 @@ def _own_ways(
     compute = "tf32" if asked.tf32 else "f32"
     sizes = products.Sizes(prod(asked.x) // asked.x[1], asked.x[1], asked.w[0], transposed=False)
     limit = min(asked.limit, products.WORKSPACE)
-    with suppress(PlanError):  # it is not here, or has no algorithm
+    with suppress(PlanError):  # cuBLASLt is missing, or has no algorithm
         library = products.opened(device)
 
         def way(product: cublaslt.Product, first: int, second: int, level: int = 0) -> Way:
@@ -314,7 +315,7 @@ def _own_ways(
 def _fused(
     library: cudnn.Cudnn, asked: Convolution, tensors: Sequence[Tensor]
 ) -> tuple[list[cudnn.Descriptor], list[Tensor]]:
-    """The convolution with the bias and the ReLU behind it, and the tensors that are not virtual."""
+    """Return a convolution's operations, with bias and ReLU, and the tensors that are not virtual."""
     x, w, y = tensors
     made, number = Tensor(10, y.extents, y.strides, "float32", virtual=True), 10
     operations = [library.convolution(asked.kind, x, w, made, asked.geometry)]
@@ -349,11 +350,11 @@ def _weights(asked: Convolution, inputs: Sequence[Any], outputs: Sequence[Any], 
     (dy, x), (dw, db) = inputs, (*outputs, None)[:2]
     device: Device = dy.device
     works, rest = list[Work](), workspace[asked.limit :]
-    if db is not None:  # first: the launch before may have made dy, and sum it as it does
+    if db is not None:  # first: it may be fused with the preceding launch, if that makes dy
         works += column_sums(asked.table, dy, db, rest)
     if dw is not None:
         library = opened(device)
-        # Engines give gradients in bfloat16, which are widened then.
+        # Engines give these gradients in bfloat16; they are widened afterwards.
         made = rest.address if asked.half else dw.address
         after = [widened(device, rest, dw, prod(asked.w), asked.stored)] if asked.half else []
 
@@ -370,7 +371,7 @@ def _weights(asked: Convolution, inputs: Sequence[Any], outputs: Sequence[Any], 
                 before, back = copied.images(device, x), copied.gradient(device, made)
                 places = copied.x, copied.w, dy.address
                 wide = _weights_ways(library, copied.wide, places, workspace, wanted)
-                if not asked.half:  # else of float32, which no copy back is of
+                if not asked.half:  # else in float32, which no copy back reads
                     given = copied.x, dy.address
                     own = _own_ways(device, copied.wide, given, copied.w, None, workspace, wanted)
                     wide = chain(own, wide)
@@ -398,8 +399,8 @@ def _ways(
     workspace: Any,
     only: str,
 ) -> Ways:
-    """What runs each plan that cuDNN has for the operations, or the one that is wanted only. Plans know
-    nothing of addresses, and serve all convolutions that are alike."""
+    """Yield what runs each of cuDNN's plans for the operations, or ``only`` one. Plans are independent
+    of addresses, and serve all equal convolutions."""
     wanted = _below(only, "cuDNN ")
     if wanted is None:
         return
@@ -419,7 +420,7 @@ def _running(plan: Plan, pack: cudnn.Descriptor) -> Way:
 
 
 def _in_line(*works: Way | Launch) -> Way:
-    """Works one after the other, as one way."""
+    """Return works one after the other as one way."""
 
     def run(stream: int) -> None:
         for work in works:
@@ -438,9 +439,9 @@ def _quickest(
     made: Any,
     held: Sequence[Any],
 ) -> Call:
-    """The quickest of the ways. One that was measured before, in this process or another, is made alone,
-    where there is still such a way; or one of another size of images. ``made`` is what they compute, of
-    the first two of what is ``held``."""
+    """Return the fastest of the ways. If it was measured before, in this process or another, only that
+    one is made, if it still exists; or the fastest for other sizes of images. ``made`` is the result;
+    the first two of ``held`` are the factors."""
     kept = library.chosen.get(asked)
     measured = bool(kept)
     for name in [kept] if kept else taught(library.sizes, asked):
@@ -459,7 +460,8 @@ def _quickest(
         name = [*found][quickest(library.device, [*found.values()])]
         if (other := judge(name, found)) is not None:
             library.proofs[asked] = _proof(library, asked, name, other)
-        # What is not proved yet is measured anew by a process that comes after one that broke off.
+        # An unproved choice is not kept for later processes: if this process breaks off, they measure
+        # again.
         library.chosen.keep(asked, name, lasting=other is None)
     proof = library.proofs.get(asked)
     proved = proof is None or proof.holds is not None or name != proof.own
@@ -473,7 +475,7 @@ def _quickest(
 
 
 def _proof(library: cudnn.Cudnn, asked: Convolution, own: str, other: str) -> Proof:
-    """Of a way by kernels of our own; what is found out lasts."""
+    """Return the proof of a way by our own kernels. Its result is kept for later processes."""
     shapes = " by ".join("x".join(map(str, extents)) for extents in (asked.x, asked.w))
     what = f"{library.device.space}: {NAMES[asked.kind]} of {shapes} in {asked.precision}"
 
@@ -484,8 +486,8 @@ def _proof(library: cudnn.Cudnn, asked: Convolution, own: str, other: str) -> Pr
 
 
 def opened(device: Device) -> cudnn.Cudnn:
-    """The library for a device, opened once. Libraries go to the device that the calling thread drives,
-    which it does from its first call of the driver on."""
+    """Return the library for a device, opened once. Libraries use the device that the calling thread
+    drives, which it does from its first call of the driver on."""
     device.synchronise()
     if "cudnn" not in device.opened:
         device.opened["cudnn"] = cudnn.Cudnn(device)

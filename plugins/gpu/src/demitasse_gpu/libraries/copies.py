@@ -1,8 +1,8 @@
-"""Convolutions of images of few channels, such as a net's first, of copies with more channels.
+"""Convolutions of images with few channels, such as a net's first, on copies with more channels.
 
-Engines for tensor cores read 16 bytes of a point at a time, or 8: three channels innermost are no such.
-So images and filters are copied, with channels of zeros behind theirs, or with squares of points as
-channels. A copy may take a fraction of what the convolution is quicker by; measuring tells."""
+Engines for tensor cores read 16 or 8 bytes of a point at a time, which three channels innermost do not
+fill. So images and filters are copied, with channels of zeros added, or with squares of points turned
+into channels. A copy may take only a fraction of what it saves; measuring decides."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from demitasse_gpu.libraries.convolutions import Convolution
 
 FEW = 8
-"""Images of fewer channels than this are considered."""
+"""Copies are considered for images with fewer channels than this."""
 COUNTED = 2**31
-"""Copies of fewer elements than this are: kernels count them in 32 bits."""
+"""Copies have fewer elements than this, because kernels count them in 32 bits."""
 
 
 def tried(asked: Convolution, at: int = 0) -> Iterator[Copies]:
-    """The copies that engines may like better, in scratch memory from address ``at`` on; none where
-    there are channels enough, or where the gradient is that of the images."""
+    """Yield the copies that may suit engines better, in scratch memory from address ``at`` on. There are
+    none if there are enough channels, or for the gradient of the images."""
     channels = asked.x[1]
     if not asked.order or asked.kind == cudnn.BACKWARD_DATA or channels >= FEW or asked.w[1] != channels:
         return
@@ -44,13 +44,13 @@ def tried(asked: Convolution, at: int = 0) -> Iterator[Copies]:
 
 
 def room(asked: Convolution) -> int:
-    """The scratch memory, in bytes, that copies take."""
+    """Return the scratch memory, in bytes, that copies need."""
     return max((sum(copies.nbytes) for copies in tried(asked)), default=0)
 
 
 @dataclass(frozen=True)
 class Copies(ABC):
-    """Copies of the images and filters of a convolution, and ``wide``, the convolution of them, which
+    """Copies of a convolution's images and filters, and ``wide``, the convolution of the copies, which
     has the same y."""
 
     asked: Convolution
@@ -59,7 +59,7 @@ class Copies(ABC):
 
     @property
     def nbytes(self) -> tuple[int, int]:
-        """The scratch memory of the images and of the filters."""
+        """The bytes of scratch memory for the images, and for the filters."""
         width = 2 if self.wide.half else 4
         shapes = self.wide.x, self.wide.w
         x, w = (-(-prod(shape) * width // FOR_LIBRARIES) * FOR_LIBRARIES for shape in shapes)
@@ -67,12 +67,12 @@ class Copies(ABC):
 
     @property
     def x(self) -> int:
-        """Where the images are."""
+        """The address of the images."""
         return self.at
 
     @property
     def w(self) -> int:
-        """Where the filters are, or their gradient."""
+        """The address of the filters, or of their gradient."""
         return self.at + self.nbytes[0]
 
     @abstractmethod
@@ -85,11 +85,11 @@ class Copies(ABC):
 
     @abstractmethod
     def gradient(self, device: Device, made: int) -> Launch:
-        """Copy the filters' gradient to where it is wanted, without what filters do not have."""
+        """Copy the filters' gradient to ``made``, without the added channels and taps."""
 
 
 class WithZeros(Copies):
-    """Channels of zeros behind those that there are."""
+    """Copies with channels of zeros added."""
 
     def images(self, device: Device, x: Any) -> Launch:
         points = self.asked.x[0] * prod(self.asked.x[2:])
@@ -112,8 +112,9 @@ class WithZeros(Copies):
 
 
 class SpaceToDepth(Copies):
-    """The points of squares as wide as the stride is, as channels of one point. What is beyond filters
-    is zeros, and so is what the convolution pads with: that of the copies has stride 1 and no pad."""
+    """Copies in which the points of a square, as wide as the stride, become the channels of one point.
+    Beyond the filters there are zeros, and so there are in the padding: the convolution of the copies
+    has stride 1 and no padding."""
 
     def images(self, device: Device, x: Any) -> Launch:
         squares = Squares(self.asked.x, self.wide.x, self._side, self.asked.geometry[1])

@@ -1,6 +1,7 @@
 """Matrix products by cuBLASLt, through its C interface (cublasLt.h of CUDA 12 and 13).
 
-Matrices are described as cuBLAS has them, by columns: a row-major matrix is its own transpose there.
+Matrices are described as cuBLAS does, in column-major order: a row-major matrix is its own transpose
+there.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 TYPES = {"float32": 0, "float64": 1, "bfloat16": 14}
 """cudaDataType_t of the elements."""
 COMPUTE = {"f32": 68, "tf32": 77, "f64": 70}
-"""cublasComputeType_t: products of float32 in float32, by TF32, of float64."""
+"""cublasComputeType_t: products of float32 in float32, of float32 in TF32, and of float64."""
 TRANSA, TRANSB, EPILOGUE, BIAS_POINTER = 3, 4, 7, 8
 """cublasLtMatmulDescAttributes_t."""
 MAX_WORKSPACE, ALIGNMENTS = 1, (5, 6, 7, 8)
-"""cublasLtMatmulPreferenceAttributes_t: bytes, and by how many bytes a, b, c and d are aligned."""
+"""cublasLtMatmulPreferenceAttributes_t: workspace in bytes, and alignments in bytes of a, b, c and d."""
 NOTHING, RELU, BIAS, RELU_BIAS = 1, 2, 4, 6
 """cublasLtEpilogue_t."""
 EPILOGUES = {
@@ -36,9 +37,9 @@ EPILOGUES = {
     (True, False): BIAS,
     (True, True): RELU_BIAS,
 }
-"""By whether there is a bias, and whether ReLU follows."""
+"""By whether there is a bias, and whether a ReLU follows."""
 ASKED = 8
-"""How many algorithms the library's heuristics are asked for; the quickest one here is taken."""
+"""How many algorithms the heuristics are asked for; the one that is fastest here is used."""
 STATUS = {
     1: "it is not initialised",
     3: "it has no memory left",
@@ -66,7 +67,7 @@ class Algorithm(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Matrix:
-    """Rows and columns as they lie in memory, by columns, whether the product takes the transpose, and
+    """A matrix: rows and columns in memory, column-major; whether the product takes its transpose; and
     the element type in memory."""
 
     rows: int
@@ -77,7 +78,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Product:
-    """d = a b, each by columns, in so much precision (``COMPUTE``), with an epilogue."""
+    """d = a b, all column-major, in a precision (``COMPUTE``), with an epilogue."""
 
     a: Matrix
     b: Matrix
@@ -101,12 +102,12 @@ class CublasLt:
 
     @property
     def version(self) -> int:
-        """Its version: 130100 is 13.1."""
+        """Its version; 130100 is 13.1."""
         self._library.cublasLtGetVersion.restype = ctypes.c_size_t
         return int(self._library.cublasLtGetVersion())
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call one of its functions. Raises what its status means."""
+        """Call one of its functions. Raises the error that its status means."""
         with self.device.turn:
             status = getattr(self._library, name)(*arguments)
         if status == 3:
@@ -118,18 +119,18 @@ class CublasLt:
     def product(
         self, product: Product, a: int, b: int, d: int, bias: int, workspace: int, limit: int
     ) -> Callable[[int], None]:
-        """What computes ``product`` of matrices at these addresses in a stream, by the quickest of the
-        library's algorithms that need at most ``limit`` bytes at ``workspace``. Raises PlanError where
-        it has none."""
+        """Return what computes ``product`` of the matrices at these addresses in a stream, by the
+        fastest of the library's algorithms that need at most ``limit`` bytes at ``workspace``. Raises
+        PlanError if there is none."""
         description = self._describe(product, bias)
         layouts = [self._layout(matrix) for matrix in (product.a, product.b, product.d)]
         kind = ctypes.c_double if product.compute == "f64" else ctypes.c_float
         one, zero = kind(1.0), kind(0.0)
-        # What it takes for granted unless it is told, 256 bytes, is more than a plan's memory has.
+        # The library's default assumption, 256 bytes, is more than a plan's memory guarantees.
         alignments = tuple(min(256, address & -address) for address in (a, b, d, d))
 
         def run(algorithm: Algorithm, stream: int) -> None:
-            # Library and descriptors live as long as this function.
+            # Library and descriptors live as long as this function does.
             of_a, of_b, of_d = layouts
             self.call(
                 "cublasLtMatmul",
@@ -146,7 +147,7 @@ class CublasLt:
             f"{number} of {len(found)}": lambda stream, way=way: run(way, stream)
             for number, way in enumerate(found, 1)
         }
-        # Heuristics look at the bias's alignment, too.
+        # The heuristics also depend on the bias's alignment.
         key = product, limit, alignments, min(256, bias & -bias)
         name = self.chosen.get(key)
         if name not in ways:
@@ -154,8 +155,8 @@ class CublasLt:
         return ways[name]
 
     def _forget(self, description: ctypes.c_void_p, layouts: list[ctypes.c_void_p]) -> None:
-        """Give back what described a product: nets of many sizes are bound anew all the time. In any
-        thread, as nothing on the device knows of these."""
+        """Destroy the descriptors of a product, because nets with many sizes are bound again and again.
+        Any thread may do so, as nothing on the device refers to them."""
         self._library.cublasLtMatmulDescDestroy(description)
         for layout in layouts:
             self._library.cublasLtMatrixLayoutDestroy(layout)

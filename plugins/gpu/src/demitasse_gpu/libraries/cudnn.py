@@ -1,5 +1,5 @@
-"""cuDNN's graphs, through the C interface of its version 9 (cudnn_graph.h): tensors, operations on them,
-the engines that its heuristics propose, and plans that run."""
+"""cuDNN's graphs, through the C interface of version 9 (cudnn_graph.h): tensors, operations on them, the
+engines that its heuristics propose, and plans that run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 POINTWISE, CONVOLUTION, ENGINE, ENGINE_CONFIG, HEURISTICS, PLAN = 0, 1, 2, 3, 4, 5
 FORWARD, BACKWARD_WEIGHTS, BACKWARD_DATA, ON_EACH = 10, 11, 12, 13
 GRAPH, VARIANT, TENSOR = 15, 16, 17
-# cudnnBackendAttributeType_t, and what C has for it.
+# cudnnBackendAttributeType_t, and the C type of each.
 KINDS: dict[str, tuple[int, Any]] = {
     "handle": (0, ctypes.c_void_p),
     "data type": (1, ctypes.c_int),
@@ -45,22 +45,23 @@ TYPES = {"float32": 0, "float64": 1, "bfloat16": 9}
 CROSS_CORRELATION, ADD, RELU = 1, 0, 100
 PROPAGATE = 1
 MODES = (3, 2)
-"""Decision-tree heuristics, then engines that always work."""
+"""Decision-tree heuristics, then the fallback engines, which always work."""
 TENSOR_CORE, DOWN_CONVERTED, REDUCED, NONDETERMINISTIC = 0, 1, 2, 4
-"""cudnnBackendNumericalNote_t: what an engine says of its numbers."""
+"""cudnnBackendNumericalNote_t: what an engine says about its numerics."""
 OUT_OF_MEMORY = (4003, 4004)
 ASKED = 100
-"""Configurations that heuristics are asked for: for exact float32 the first dozens are of no use."""
+"""How many configurations the heuristics are asked for: the first dozens are no use in exact float32."""
 ALIGNMENT = 16
 RETAINING, NOT_RETAINED = 92800, 1
-"""Since this version a graph keeps what it needs of a plan, and takes longer to launch for it, unless
-the plan says that somebody else does (cudnnCudaGraphRetention_t): here the calls that are captured."""
+"""From this version on a graph retains what it needs of a plan, and takes longer to launch because of
+that, unless the plan says that somebody else does it (cudnnCudaGraphRetention_t). Here the captured
+calls do."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of a graph: its number there, extents and strides in elements, in logical order, its
-    element type, and whether it is only ever between two operations."""
+    """A tensor of a graph: its number in the graph, extents and strides in elements (in logical order),
+    its element type, and whether it is virtual: exists only between two operations."""
 
     number: int
     extents: tuple[int, ...]
@@ -70,7 +71,8 @@ class Tensor:
 
 
 def strides_of(extents: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """The strides, in elements, of dimensions that lie in ``order``, outermost first; () as they are."""
+    """Return the strides, in elements, of dimensions in the memory order ``order``, outermost first; ()
+    is the logical order."""
     strides, size = [0] * len(extents), 1
     for dimension in reversed(order or range(len(extents))):
         strides[dimension] = size
@@ -79,7 +81,7 @@ def strides_of(extents: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
 
 
 class Descriptor:
-    """One of cuDNN's descriptors, with what it refers to."""
+    """One of cuDNN's descriptors, with those that it refers to."""
 
     def __init__(self, owner: Cudnn, kind: int) -> None:
         self._owner, self.value = owner, ctypes.c_void_p()
@@ -87,7 +89,7 @@ class Descriptor:
         owner.call("cudnnBackendCreateDescriptor", kind, ctypes.byref(self.value))
 
     def set(self, attribute: int, kind: str, *values: Any) -> Descriptor:
-        """Give an attribute its values."""
+        """Set an attribute's values."""
         number, of = KINDS[kind]
         self._held.append(values)
         plain = [value.value if isinstance(value, Descriptor) else value for value in values]
@@ -97,12 +99,12 @@ class Descriptor:
         return self
 
     def finalise(self) -> Descriptor:
-        """Have it checked. Raises PlanError where cuDNN cannot do what it describes."""
+        """Finalise and check the descriptor. Raises PlanError if cuDNN does not support it."""
         self._owner.call("cudnnBackendFinalize", self.value)
         return self
 
     def get(self, attribute: int, kind: str, most: int = 1) -> list[Any]:
-        """At most so many values of an attribute."""
+        """Return at most ``most`` values of an attribute."""
         number, of = KINDS[kind]
         values, count = (of * most)(), ctypes.c_int64(0)
         asked = attribute, number, ctypes.c_int64(most), ctypes.byref(count), values
@@ -110,7 +112,7 @@ class Descriptor:
         return list(values[: count.value])
 
     def get_descriptors(self, attribute: int, of: int, most: int) -> list[Descriptor]:
-        """At most so many descriptors that an attribute consists of."""
+        """Return at most ``most`` descriptors of kind ``of`` that make up an attribute."""
         made = [Descriptor(self._owner, of) for _ in range(most)]
         values = (ctypes.c_void_p * most)(*(each.value for each in made))
         number, count = KINDS["descriptor"][0], ctypes.c_int64(0)
@@ -123,7 +125,7 @@ class Descriptor:
 
 
 class Plan:
-    """An engine for a graph, ready to run, and the scratch memory that it needs, in bytes."""
+    """An engine for a graph, ready to run, and the bytes of scratch memory that it needs."""
 
     def __init__(self, owner: Cudnn, config: Descriptor) -> None:
         self._owner = owner
@@ -134,14 +136,14 @@ class Plan:
         (self.workspace,) = self._plan.get(402, "int64")
 
     def bind(self, tensors: Sequence[Tensor], addresses: Sequence[int], workspace: int) -> Descriptor:
-        """The addresses of the tensors that are not virtual, and of scratch memory."""
+        """Return a pack of the addresses of the tensors that are not virtual, and of scratch memory."""
         pack = Descriptor(self._owner, VARIANT)
         pack.set(1000, "int64", *(tensor.number for tensor in tensors))
         pack.set(1001, "pointer", *addresses)
         return pack.set(1003, "pointer", workspace).finalise()
 
     def run(self, pack: Descriptor) -> None:
-        """Run it in the stream of the library."""
+        """Run the plan in the library's stream."""
         self._owner.call("cudnnBackendExecute", self._owner.handle, self._plan.value, pack.value)
 
 
@@ -161,23 +163,23 @@ class Cudnn:
         name = f"convolutions-{signature()}-cudnn-{self.version}"
         self.chosen = Choices(device, name if loaded is None else "")
         self.sizes: dict[Any, dict[int, str]] = {}
-        """The quickest way for an image of how many points, by the convolution without its size."""
+        """The fastest way by the number of an image's points, for each convolution without its size."""
 
         self.proofs: dict[Any, Proof] = {}
-        """Of kernels of our own that were chosen in this process, whether they compute the same."""
+        """The proofs of our own kernels that were chosen in this process."""
 
         self.known: dict[Any, weakref.WeakValueDictionary[str, Plan]] = {}
-        """Plans in use, by what they compute: of those that were only tried nothing is kept, as each has
-        code on the device."""
+        """Plans in use, by what they compute. Those that were only tried are not kept, as each has code
+        on the device."""
 
     @property
     def version(self) -> int:
-        """Its version: 92801 is 9.28.1."""
+        """Its version; 92801 is 9.28.1."""
         return int(self._library.cudnnGetVersion())
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call one of its functions; a handle serves one thread at a time. Raises what its status
-        means."""
+        """Call one of its functions; a handle serves one thread at a time. Raises the error that its
+        status means."""
         with self.device.turn:
             status = getattr(self._library, name)(*arguments)
         if status:
@@ -187,16 +189,16 @@ class Cudnn:
             raise PlanError(f"{self.device.space}: {name}: {text or status}")
 
     def destroy(self, descriptor: ctypes.c_void_p) -> None:
-        """Forget a descriptor, of a plan perhaps, after the graphs that were made of it."""
+        """Destroy a descriptor, possibly a plan's, after the graphs that were captured from it."""
         self.device.driver.later(self._library.cudnnBackendDestroyDescriptor, descriptor)
 
     def of_device(self, made: Descriptor, kind: int) -> Descriptor:
-        """A graph, heuristics or a plan, told whose it is; heuristics have that from their graph."""
+        """Set the device of a graph, heuristics or a plan. Heuristics have it from their graph."""
         attribute = {GRAPH: 800, PLAN: 400}.get(kind)
         return made if attribute is None else made.set(attribute, "handle", self.handle)
 
     def tensor(self, tensor: Tensor) -> Descriptor:
-        """A tensor's descriptor."""
+        """Return a tensor's descriptor."""
         made = Descriptor(self, TENSOR).set(901, "data type", TYPES[tensor.dtype])
         made.set(902, "int64", *tensor.extents).set(903, "int64", *tensor.strides)
         made.set(906, "int64", tensor.number).set(900, "int64", ALIGNMENT)
@@ -205,8 +207,8 @@ class Cudnn:
     def convolution(
         self, kind: int, x: Tensor, w: Tensor, y: Tensor, geometry: Sequence[Sequence[int]]
     ) -> Descriptor:
-        """An operation that convolves: ``kind`` is FORWARD, BACKWARD_DATA or BACKWARD_WEIGHTS, and makes
-        y, x or w of the others. ``geometry`` is stride, pad and dilation. Sums are of float32."""
+        """Return a convolution. ``kind`` is FORWARD, BACKWARD_DATA or BACKWARD_WEIGHTS, which makes y, x
+        or w of the other two. ``geometry`` is stride, pad and dilation. Sums are in float32."""
         stride, pad, dilation = geometry
         about = Descriptor(self, CONVOLUTION).set(100, "data type", TYPES["float32"])
         about.set(101, "convolution mode", CROSS_CORRELATION).set(106, "int64", len(stride))
@@ -225,10 +227,10 @@ class Cudnn:
         return operation.finalise()
 
     def on_each(self, mode: int, x: Tensor, y: Tensor, b: Tensor | None = None) -> Descriptor:
-        """An operation on each element: ADD x and b, or RELU of x, gives y."""
+        """Return an elementwise operation that makes y: ADD of x and b, or RELU of x."""
         about = Descriptor(self, POINTWISE).set(0, "pointwise mode", mode)
         about.set(1, "data type", TYPES["float32"])
-        if mode == RELU:  # which else may make 0 of a NaN, and a net that diverged would not be seen
+        if mode == RELU:  # otherwise it may turn NaN into 0 and hide that a net diverged
             about.set(2, "NaN propagation", PROPAGATE)
         about.finalise()
         operation = Descriptor(self, ON_EACH).set(750, "descriptor", about)
@@ -245,10 +247,10 @@ class Cudnn:
         most: int,
         only: str = "",
     ) -> dict[str, Plan]:
-        """At most ``most`` plans for the operations together, as the heuristics order them, that need at
-        most ``limit`` bytes and whose engines have none of the notes ``without``, by names that are the
-        same in the next process; or the one of the name ``only``. None where cuDNN has none. To make a
-        plan may take it a second, in which it compiles code."""
+        """Return at most ``most`` plans for the fused operations, in the heuristics' order, by names
+        that are the same in the next process; or ``only`` the one of that name. They need at most
+        ``limit`` bytes, and their engines have none of the notes ``without``. Empty if cuDNN has none.
+        Making a plan may take a second, in which it compiles code."""
         graph = self.of_device(Descriptor(self, GRAPH), GRAPH)
         made = dict[str, Plan]()
         try:
@@ -256,7 +258,7 @@ class Cudnn:
         except PlanError:
             return made
         for mode in MODES:
-            if made:  # engines that always work are slow ones
+            if made:  # the fallback engines are slow
                 break
             for number, config in enumerate(self._configs(graph, mode)):
                 name = f"{mode}.{number}"
@@ -273,7 +275,7 @@ class Cudnn:
         try:
             return heuristics.finalise().get_descriptors(202, ENGINE_CONFIG, ASKED)
         except PlanError:
-            return []  # it knows no engine for such a graph
+            return []  # there is no engine for such a graph
 
     def _notes(self, config: Descriptor) -> set[int]:
         (engine,) = config.get_descriptors(300, ENGINE, 1)
@@ -283,5 +285,5 @@ class Cudnn:
         try:
             plan = Plan(self, config)
         except (PlanError, MemoryError):
-            return []  # what the heuristics propose is not all there is, or has room, here
+            return []  # heuristics may propose what does not exist, or does not fit, here
         return [plan] if plan.workspace <= limit else []

@@ -1,5 +1,5 @@
-// What the libraries leave to do around their products: biases, ReLU, and bfloat16.
-// ELEMENT is float, double or bf16, and SUM what is computed in.
+// What the libraries leave to be done around their products: biases, ReLU, and bfloat16. ELEMENT is float, double or
+// bf16; SUM is the type of arithmetic.
 #include "numbers.cuh"
 
 struct bf16 {
@@ -24,12 +24,12 @@ __device__ inline void write(bf16 *to, float x) {
         unsigned int bits;
     } both;
     both.value = x;
-    // To the nearest, of two equally near ones the even; what is no number stays none.
+    // To the nearest, ties to even; NaN stays NaN.
     unsigned int nearest = (both.bits + 0x7FFF + (both.bits >> 16 & 1)) >> 16;
     to->bits = x != x ? 0x7FC0 : (unsigned short)nearest;
 }
 
-// y = y + b (nothing where b is null), then ReLU where it is asked for. y is (rows / inner, columns, inner).
+// y = y + b (unless b is null), then a ReLU if requested. y is (rows / inner, columns, inner).
 extern "C" __global__ void add_bias(ELEMENT *y, const ELEMENT *b, long long rows, int columns, int inner, int relu) {
     long long step = (long long)gridDim.x * blockDim.x, count = rows * columns;
     for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
@@ -39,13 +39,13 @@ extern "C" __global__ void add_bias(ELEMENT *y, const ELEMENT *b, long long rows
     }
 }
 
-// to = from, as SUM.
+// to = from, converted to SUM.
 extern "C" __global__ void widen(const ELEMENT *from, SUM *to, long long count) {
     long long step = (long long)gridDim.x * blockDim.x;
     for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) to[i] = read(from[i]);
 }
 
-// N elements of images of `from` channels, which are more, fewer or as many: zeros where there are none.
+// N elements of images with `from` channels, which may be more or fewer: zeros for missing ones.
 template <int N> __device__ inline void fit(const ELEMENT *x, ELEMENT *y, long long points, int from) {
     long long step = (long long)gridDim.x * blockDim.x;
     for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < points; i += step) {
@@ -57,7 +57,7 @@ template <int N> __device__ inline void fit(const ELEMENT *x, ELEMENT *y, long l
     }
 }
 
-// Points of `from` channels as points of `to`: the first of them, or zeros behind them.
+// Points with `from` channels as points with `to`: the first ones, or with zeros added.
 extern "C" __global__ void fit_channels(const ELEMENT *x, ELEMENT *y, long long points, int from, int to) {
     if (to == 4) return fit<4>(x, y, points, from);
     if (to == 8) return fit<8>(x, y, points, from);
@@ -68,9 +68,9 @@ extern "C" __global__ void fit_channels(const ELEMENT *x, ELEMENT *y, long long 
     }
 }
 
-// How squares of points become channels of one point: of images of rows of so many elements, which are
-// padded by `top` rows and `left` elements, and whose squares have `side` strips; and of what is made, which
-// has `lines` of `places` of so many packs of 16 bytes.
+// How squares of points become the channels of one point. The images have `rows` of `row` elements, are padded by `top`
+// rows and `left` elements, and their squares have `side` strips of `strip` elements. The result has `lines` of
+// `places`, each with `packs` of 16 bytes.
 struct Squares {
     Divisor rows, row, side, strip, lines, places, packs;
     int top, left;
@@ -78,8 +78,8 @@ struct Squares {
 
 constexpr int kPack = 16 / sizeof(ELEMENT);
 
-// y(n, i, j) = the strips of square (i, j) of image n, one after the other, with zeros where there is no image,
-// and behind them.
+// y(n, i, j) = the strips of square (i, j) of image n, one after the other, with zeros outside the image, and behind
+// them.
 extern "C" __global__ void gather_points(const ELEMENT *x, ELEMENT *y, Squares squares, unsigned packs) {
     const int rows = squares.rows.by, row = squares.row.by, side = squares.side.by, strip = squares.strip.by;
     const unsigned step = gridDim.x * blockDim.x;
@@ -102,7 +102,7 @@ extern "C" __global__ void gather_points(const ELEMENT *x, ELEMENT *y, Squares s
     }
 }
 
-// The reverse, of what is not padded: y is images, and x has their squares' strips.
+// The reverse, without padding: y is the images, x has the strips of their squares.
 extern "C" __global__ void split_channels(const ELEMENT *x, ELEMENT *y, Squares squares, unsigned count) {
     const unsigned step = gridDim.x * blockDim.x;
     for (unsigned at = blockIdx.x * blockDim.x + threadIdx.x; at < count; at += step) {

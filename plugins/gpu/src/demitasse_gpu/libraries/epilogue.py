@@ -1,4 +1,4 @@
-"""What the libraries leave to do around their products: biases, ReLU, sums of columns, wider numbers."""
+"""What the libraries leave to be done around their products: biases, ReLU, column sums, wider types."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ ELEMENTS = {
     "float64": ("double", "double"),
     "bfloat16": ("bf16", "float"),
 }
-"""The type of elements, and that of sums, by the element type in memory."""
+"""The types of elements and of sums in CUDA C++, by the element type in memory."""
 BLOCK = 256
 
 
 @dataclass(frozen=True)
 class Table:
-    """How values of some columns lie: (rows / inner, columns, inner), elements of a type in memory. A
+    """The layout of a table's values: (rows / inner, columns, inner), elements of type ``stored``. A
     row-major matrix has an ``inner`` of 1."""
 
     rows: int
@@ -39,31 +39,31 @@ class Table:
 
     @property
     def summed(self) -> Channels:
-        """How its columns are summed: as a normalisation's channels are."""
+        """Its columns as channels to be summed, as a normalisation's are."""
         real = "float64" if self.stored == "float64" else "float32"
         source = Source("batch_normalization.cu", real, "" if self.stored == real else self.stored)
         return Channels(PLAIN, self.rows // self.inner, self.columns, self.inner, source)
 
     @property
     def partial_bytes(self) -> int:
-        """Scratch memory that ``column_sums`` needs."""
+        """The scratch memory that ``column_sums`` needs."""
         return room(self.summed.partial)
 
 
 def add_bias(device: Device, table: Table, y: Any, b: Any, relu: bool) -> Launch:
-    """y += b in each row, both of the table's type, then ReLU where ``relu`` says so; b may be None."""
+    """Return y += b in each row, both in the table's type, then a ReLU if ``relu``; b may be None."""
     function = _function(device, "add_bias", table.stored)
     sizes = np.int64(table.rows), np.int32(table.columns), np.int32(table.inner), np.int32(relu)
     return Launch(device, function, _grid(table.rows * table.columns), BLOCK, (y, b, *sizes))
 
 
 def column_sums(table: Table, x: Any, total: Any, partial: Any) -> list[Work]:
-    """The sums of x's columns, always in the same order; ``partial`` is scratch memory."""
+    """Return the works that sum x's columns, always in the same order. ``partial`` is scratch memory."""
     return channel_sums(table.summed, x, None, None, total, *cut(partial, table.summed.partial))
 
 
 def widened(device: Device, source: Any, target: Any, count: int, stored: str) -> Launch:
-    """Elements as they are in memory, as the type of sums."""
+    """Return the conversion of elements from their type in memory to the type of sums."""
     function = _function(device, "widen", stored)
     return Launch(device, function, _grid(count), BLOCK, (source, target, np.int64(count)))
 
@@ -71,8 +71,8 @@ def widened(device: Device, source: Any, target: Any, count: int, stored: str) -
 def channels_fitted(
     device: Device, x: int, y: int, points: int, channels: tuple[int, int], stored: str
 ) -> Launch:
-    """Points at address x of so many channels, as points at y of another number: the first of them, or
-    with zeros behind them."""
+    """Return a copy of points at address x to y with another number of channels: the first ones, or with
+    zeros added."""
     function = _function(device, "fit_channels", stored)
     numbers = np.int64(points), *(np.int32(count) for count in channels)
     return Launch(device, function, _grid(points), BLOCK, (x, y, *numbers))
@@ -80,9 +80,10 @@ def channels_fitted(
 
 @dataclass(frozen=True)
 class Squares:
-    """How squares of points, of ``side`` each way, become points of as many more channels, and of zeros
-    behind those: extents of images before and after, in logical order, of which the former are padded.
-    Both lie with channels innermost, ``made`` with a multiple of 16 bytes of them."""
+    """How squares of ``side`` x ``side`` points become points with as many times the channels, padded
+    with zeros: the extents of images before (``given``) and after (``made``), in logical order. The
+    former are padded with ``pad``. Channels are innermost in both, and those of ``made`` fill a multiple
+    of 16 bytes."""
 
     given: tuple[int, ...]
     made: tuple[int, ...]
@@ -90,7 +91,7 @@ class Squares:
     pad: tuple[int, ...] = (0, 0)
 
     def told(self, pack: int) -> Any:
-        """As kernels take it that move so many elements at once."""
+        """Return the structure for kernels that move ``pack`` elements at once."""
         _, channels, rows, columns = self.given
         _, depth, lines, places = self.made
         strip, (top, left) = self.side * channels, self.pad
@@ -101,7 +102,8 @@ class Squares:
 
 
 def points_gathered(device: Device, x: int, y: int, squares: Squares, stored: str) -> Launch:
-    """Images at address x with squares of their points as channels of one, at address y."""
+    """Return a copy of the images at address x to y in which squares of points become the channels of
+    one point."""
     pack, function = _pack(stored), _function(device, "gather_points", stored)
     packs = prod(squares.made) // pack
     told = squares.told(pack), np.uint32(packs)
@@ -109,14 +111,14 @@ def points_gathered(device: Device, x: int, y: int, squares: Squares, stored: st
 
 
 def channels_split(device: Device, x: int, y: int, squares: Squares, stored: str) -> Launch:
-    """The reverse, without pad: of what is at address x, the images that there are, at address y."""
+    """Return the reverse, without padding: from the copy at address x, the given images at address y."""
     function, count = _function(device, "split_channels", stored), prod(squares.given)
     told = squares.told(_pack(stored)), np.uint32(count)
     return Launch(device, function, _grid(count), BLOCK, (x, y, *told))
 
 
 def _pack(stored: str) -> int:
-    """Elements in 16 bytes."""
+    """Return the number of elements in 16 bytes."""
     return {"bfloat16": 8, "float32": 4, "float64": 2}[stored]
 
 

@@ -1,8 +1,8 @@
-"""Kernels of our own held against a library's, where they compute first.
+"""Verifying our own kernels against a library's, where they compute first.
 
-They were written on one device, and run on others. What they make of a convolution is compared, when a
-process first takes them for it, with what cuDNN or cuBLASLt makes of the same numbers: those of the
-step's first iteration, where works are called one by one. Who is wrong is left out, and told."""
+They were written on one device and run on others. So when a process first uses them for a convolution,
+their result is compared with that of cuDNN or cuBLASLt for the same data: the first iteration's, in
+which works are called one by one. A kernel that is wrong is replaced, with a warning."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ if TYPE_CHECKING:
 log = logging.getLogger("demitasse.gpu")
 
 NEAR = {"f32": 1e-3, "tf32": 2e-2, "bf16": 5e-2}
-"""How far apart two results may be, of the largest number: some hundred times what rounding and another
-order of sums make, and a tenth of what a part that was left out or counted twice does. Of sums whose
-terms cancel each other nearly nothing but rounding may be left, in which kernels need not agree: those
-may be as far apart of what such terms would add up to if they were independent."""
+"""How far two results may differ, relative to the largest number: some hundred times the effect of
+rounding and of another order of sums, and a tenth of that of a part that was left out or counted twice.
+If the terms of sums cancel, nearly nothing but rounding may be left, on which kernels need not agree.
+Then the difference is taken relative to what such terms would add up to if they were independent."""
 
 PIECES, PIECE = 4, 2**18
-"""What is compared of a large result: so many parts of so many numbers, the first and the last."""
+"""What is compared of a large result: this many parts of this many numbers, from first to last."""
 
 OWN = re.compile(r"(copy \d+: )?(tiles|winograd) ")
-"""How names of ways begin that are by kernels of our own."""
+"""The beginning of the names of ways by our own kernels."""
 
 
 @dataclass
 class Proof:
-    """Whether a way, ``own``, computes what ``other`` does, sums of so many ``terms``: None while nobody
-    knows. ``settle`` is called once, with the answer. All that compute the same share it."""
+    """Whether the way ``own`` computes the same as ``other``, in sums of ``terms`` products; None as
+    long as this is unknown. ``settle`` is called once, with the answer. All convolutions that are equal
+    share a proof."""
 
     what: str
     own: str
@@ -52,8 +53,9 @@ class Proof:
 
 
 class HeldCall(Call):
-    """A call, ``own``, that computes ``made``, and is held against ``other`` the first time that this is
-    no capture; from then on it is what holds. The first two of what is ``held`` are multiplied."""
+    """A call, ``own``, that computes ``made``. The first time that it is called outside a capture, it is
+    compared with ``other``; from then on the right one is called. The first two of ``held`` are the
+    factors."""
 
     def __init__(
         self,
@@ -77,7 +79,7 @@ class HeldCall(Call):
                 self._call(self._stream)
 
     def _compare(self, other: Callable[[int], object]) -> None:
-        """Leaves in ``made`` what the way makes that holds."""
+        """Leave the result of the right way in ``made``."""
         proof = self._proof
         if proof.holds is None:
             try:
@@ -87,16 +89,16 @@ class HeldCall(Call):
                     "%s: our kernel %r cannot be compared with %s: %s",
                     *(proof.what, proof.own, proof.other, error),
                 )
-                self._other = None  # nobody knows
+                self._other = None  # it stays unknown
                 self._call(self._stream)
                 return
             expected = pieces(self._made)
-            self._made[...] = 0xFFFF if self._made.dtype == np.uint16 else np.nan  # else it may stay
+            self._made[...] = 0xFFFF if self._made.dtype == np.uint16 else np.nan  # shows what is unset
             self._call(self._stream)
             found = pieces(self._made)
             distance = apart(found, expected)
             if math.isnan(distance):
-                return  # numbers that are none, or all zero, tell nothing: the next call may
+                return  # NaN, infinity or only zeros prove nothing; the next call may
             if distance > proof.near:
                 lengths = math.prod(root_mean_square(pieces(factor)) for factor in self._factors)
                 distance = apart(found, expected, math.sqrt(proof.terms) * lengths)
@@ -118,15 +120,15 @@ class HeldCall(Call):
 
 
 def judge(name: str, found: Iterable[str]) -> str | None:
-    """By the ways' names, that of a library's way, if the first is by kernels of our own. None where it
-    is not, or where no library has one."""
+    """Return the name of a library's way if ``name`` is one by our own kernels; None if it is not, or if
+    no library has a way."""
     if not OWN.match(name):
         return None
     return next((each for each in found if not OWN.match(each)), None)
 
 
 def pieces(made: DeviceArray) -> list[np.ndarray]:
-    """Parts of an array, or all of a small one, on the host in float32. bfloat16 lies as uint16."""
+    """Return parts of an array, or all of a small one, on the host in float32 (bfloat16 is uint16)."""
     flat = made.reshape(-1)
     if flat.size <= PIECES * PIECE:
         starts, length = [0], flat.size
@@ -141,16 +143,16 @@ def pieces(made: DeviceArray) -> list[np.ndarray]:
 
 
 def root_mean_square(parts: Sequence[np.ndarray]) -> float:
-    """Of all the parts' numbers."""
+    """Return the root mean square of the numbers in all parts."""
     squares = sum(float(np.square(part, dtype=np.float64).sum()) for part in parts)
     return math.sqrt(squares / max(1, sum(part.size for part in parts)))
 
 
 def apart(found: Sequence[np.ndarray], expected: Sequence[np.ndarray], least: float = 0.0) -> float:
-    """The largest difference, of the largest number that is expected, or of ``least`` where that is
-    larger; infinity where what was found is no finite number and what is expected is one; no number
-    where what is expected tells nothing."""
-    largest = float(np.max([np.abs(each).max(initial=0) for each in expected]))  # NaN, if one is
+    """Return the largest difference, relative to the largest expected number, or to ``least`` if that is
+    larger. Returns infinity if a number is not finite where a finite one is expected, and NaN if the
+    expected numbers prove nothing."""
+    largest = float(np.max([np.abs(each).max(initial=0) for each in expected]))  # NaN if any is
     if not math.isfinite(largest):
         return math.nan
     with np.errstate(invalid="ignore", over="ignore"):

@@ -1,9 +1,10 @@
-"""Convolutions by kernels of our own beside cuDNN's, as products of matrices that are never written down
-(implicit GEMM): in exact float32, which tensor cores make of split numbers, and in TF32.
+"""Convolutions by our own kernels as an alternative to cuDNN's, as products of matrices that are never
+written to memory (implicit GEMM): in exact float32, which tensor cores compute from split numbers, and
+in TF32.
 
-cuDNN's engines for these are few, or slow, once those are left out that add up in another order from run
-to run. For exact float32 they know planes alone, which normalisations take twice as long for, and use no
-tensor cores."""
+cuDNN's engines for these are few, or slow, once those are excluded whose order of summation varies from
+run to run. For exact float32 they support only planes, for which normalisations take twice as long, and
+do not use tensor cores."""
 
 from __future__ import annotations
 
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
     from demitasse_gpu.libraries.convolutions import Convolution
 
 PACK, OUTPUTS = 4, 8
-"""Channels that are read at once: images of fewer are convolved as copies with more. y's are a multiple
-of OUTPUTS, as those of nets are in which time matters."""
+"""The channels that are read at once (images with fewer are convolved as copies with more), and the
+number of which y's channels are a multiple, as they are in all nets where time matters."""
 OFFSETS, EXTENTS = 2**31, 2**14
-"""What offsets in elements, and places along an axis, are below."""
+"""Upper bounds of offsets in elements, and of positions along an axis."""
 _DEPTH = 16
 _MOST_PARTS = 512
 _NAMES = (
@@ -44,8 +45,8 @@ _NAMES = (
 
 
 def serves(asked: Convolution) -> bool:
-    """Whether a convolution is computed here, of images with channels innermost: of four channels in a
-    group, or a multiple, or of few, which become as many."""
+    """Return whether a convolution is computed here: images with channels innermost, and a multiple of
+    four channels per group, or few channels, which become four."""
     if asked.stored != "float32" or not asked.own:
         return False
     outputs, channels, *kernel = asked.w
@@ -74,10 +75,10 @@ def ways(
     workspace: int,
     only: str = "",
 ) -> Iterator[tuple[str, Sequence[Launch]]]:
-    """Launches, one after the other, that convolve what is at the addresses ``given`` (x and w, w and
-    dy, or x and dy) to ``made``, with ``asked.limit`` bytes of scratch memory: one way for each size of
-    tiles, and for filters' gradients two, with their names, or the one of the name ``only``. None where
-    channels are no multiple of four. Names are the same for images of other sizes."""
+    """Yield named ways: launches, one after the other, that convolve what is at the addresses ``given``
+    (x and w, w and dy, or x and dy) into ``made``, with ``asked.limit`` bytes of scratch memory. There
+    is one way per size of tiles, two for filters' gradients, or ``only`` the one of that name; none if
+    channels are not a multiple of four. Names are the same for images of other sizes."""
     if not serves(asked) or asked.w[1] % PACK:
         return
     of = Tiled(asked)
@@ -98,7 +99,7 @@ def ways(
 
 
 def wanted_of(numbers: Mapping[str, int], only: str) -> dict[str, int]:
-    """The one named ``only``; where that is empty, the first of those that are alike."""
+    """Return the one named ``only``, or if that is empty, the first of each group of equal numbers."""
     if only:
         return {name: number for name, number in numbers.items() if name == only}
     found = dict[str, int]()
@@ -109,7 +110,7 @@ def wanted_of(numbers: Mapping[str, int], only: str) -> dict[str, int]:
 
 
 class Tiled:
-    """A convolution as the kernels take it."""
+    """A convolution in the form that the kernels take."""
 
     def __init__(self, asked: Convolution) -> None:
         self._asked = asked
@@ -127,7 +128,7 @@ class Tiled:
 
     @property
     def turned(self) -> int:
-        """The bytes of filters that are turned for the gradient of images."""
+        """The bytes of the filters, transposed for the gradient of images."""
         return -(-4 * prod(self._asked.w) // 256) * 256
 
     def forward(
@@ -153,7 +154,7 @@ class Tiled:
         rectified: int = 0,
         parts: int = 1,
     ) -> Launch:
-        """y of x and w; or the sums that it is of, in parts, one behind the other."""
+        """Return the launch for y of x and w, or for ``parts`` consecutive partial sums of y."""
         grid = tiles.count(self._points, self._outputs), 1, self._groups * parts
         numbers = *given, bias, made, *map(np.int32, (rectified, parts))
         name = f"convolution_{tiles.name}"
@@ -182,7 +183,7 @@ class Tiled:
         return [turn, product, _joined(device, partial, None, made, parts, 0, self._asked.x[1], size)]
 
     def weights_parts(self, tiles: Tiles) -> dict[str, int]:
-        """In how many parts sums over points are made: as many as run at a time, or twice as many."""
+        """Return the numbers of parts for sums over points: as many as run at a time, or twice that."""
         count = tiles.count(self._outputs, self._taps * self._channels) * self._groups
         most = min(-(-self._points // (8 * _DEPTH)), self._asked.limit // (4 * prod(self._asked.w)))
         least = max(1, tiles.at_once // count)
@@ -213,16 +214,16 @@ class Tiled:
         made: int,
         added: bool = False,
     ) -> Launch:
-        """The sums that the filters' gradient of x and dy is of, in parts, one behind the other;
-        ``added`` to what is there."""
+        """Return the launch for ``parts`` partial sums of the filters' gradient of x and dy, one behind
+        the other. ``added``: add them to what is there."""
         grid = tiles.count(self._outputs, self._taps * self._channels), 1, self._groups * parts
         numbers = self._told, *reversed(given), made, *map(np.int32, (parts, added))
         name = f"backward_weights_{tiles.name}"
         return launch(device, tiles.source, name, grid, tiles.threads, *numbers)
 
     def _parts(self, tiles: Tiles, count: int, depth: int, size: int, taken: int) -> int:
-        """In how many parts sums of ``depth`` terms are made, where ``count`` blocks would leave
-        multiprocessors idle."""
+        """Return the number of parts for sums of ``depth`` terms: more than one if ``count`` blocks
+        would leave multiprocessors idle."""
         room = (self._asked.limit - taken) // (4 * size)
         return max(1, min(tiles.at_once // count, depth // (8 * _DEPTH), room, _MOST_PARTS))
 
@@ -246,7 +247,7 @@ def _joined(
 def launch(
     device: Device, source: Source, name: str, grid: int | Sequence[int], block: int, *arguments: Any
 ) -> Launch:
-    """A launch of a kernel; what is a Python integer is an address."""
+    """Return a launch of a kernel. Python integers are addresses."""
     from demitasse_gpu.launch import Launch
 
     function = device.function(text_of(source.file), name, source.options)

@@ -1,4 +1,4 @@
-"""Finding NVIDIA's libraries: in Python packages, as CuPy does, or wherever the system does."""
+"""Finding NVIDIA's libraries: in Python packages, as CuPy does, or wherever the system finds them."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from pathlib import Path
 
 PREFIXES = {"cublasLt": "libcublasLt.so", "nvrtc": "libnvrtc.so", "cudnn": "libcudnn.so"}
 MAJORS = {"cublasLt": (13, 12), "nvrtc": (13, 12), "cudnn": (9,)}
-"""The versions whose interface is called here, the preferred first."""
+"""The major versions whose interface is supported, the preferred one first."""
 FIRST = {"cudnn": ("cublasLt", "nvrtc")}
-"""What must be loaded first where it lies in another package: a library does not look there."""
+"""What must be loaded first if it lies in another package, because a library does not search there."""
 
 
 @cache
 def library(name: str) -> ctypes.CDLL | None:
-    """The library of that name, or None where there is none that can be loaded."""
+    """Return the library of that name, or None if none can be loaded."""
     for other in FIRST.get(name, ()):
         library(other)
     for path in candidates(name):
         try:
             return ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
         except OSError:
-            continue  # another one may do; ``why_not`` says what each lacks
+            continue  # another one may load; ``why_not`` says what each lacks
     return None
 
 
 def why_not(name: str) -> str:
-    """Why a library cannot be loaded, in a line; empty where it can."""
+    """Return one line on why a library cannot be loaded; empty if it can."""
     if library(name) is not None:
         return ""
     reasons = []
@@ -43,7 +43,7 @@ def why_not(name: str) -> str:
 
 
 def candidates(name: str) -> list[str]:
-    """Where the library may be: in packages by version, then wherever the system finds it."""
+    """Return where the library may be: in packages, by version, then wherever the system finds it."""
     found: list[tuple[int, str]] = []
     for folder in _folders():
         for path in sorted(folder.glob(f"**/lib/{PREFIXES[name]}.*")):

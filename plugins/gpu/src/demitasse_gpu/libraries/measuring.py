@@ -1,4 +1,4 @@
-"""Choosing the quickest of several ways to compute the same, by measuring them where they will run."""
+"""Choosing the fastest of several ways to compute the same, by measuring them where they will run."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 ROUNDS = 3
 LEAST, MOST = 0.5e-3, 20
-"""A round has as many calls as take so many seconds, at most so many. The time of one call, which tells
-how many those are, may be mostly the host's; the device's part is to take some 0.2 ms still."""
+"""A round has as many calls as fill LEAST seconds, but at most MOST. Their number follows from the time
+of one call, which may be mostly the host's; the device's share of a round is still some 0.2 ms."""
 
 LONG, HOPELESS = 0.3e-3, 2.0
-"""A way that once takes so many seconds, mostly the device's then, and so many times what the best
-takes, is not measured any further."""
+"""A way is not measured any further if one call takes longer than LONG seconds, which is then mostly the
+device's time, and HOPELESS times as long as the best."""
 
 
 def quickest(device: Device, ways: Sequence[Callable[[int], None]]) -> int:
-    """The position of the way that takes least, of the best of some rounds; what a way writes is
-    overwritten later. One that fails is not taken, and one that is not to be had in a graph only where
-    all are so; raises an error where all fail."""
+    """Return the index of the fastest way, by the best of some rounds. What a way writes is overwritten
+    later. A way that fails is not chosen. One that cannot be captured into a graph is chosen only if
+    none can. Raises an error if all fail."""
     if len(ways) == 1:
         return 0
     times, failure = list[tuple[bool, float]](), None
@@ -37,7 +37,7 @@ def quickest(device: Device, ways: Sequence[Callable[[int], None]]) -> int:
             best = min((seconds for ungraphed, seconds in times if not ungraphed), default=math.inf)
             times.append(measured(device, way, best))
         except (DemitasseError, MemoryError) as error:
-            failure = error.with_traceback(None)  # which would keep all ways and their plans
+            failure = error.with_traceback(None)  # it would keep all ways and their plans alive
             times.append((True, math.inf))
     best = min(range(len(ways)), key=times.__getitem__)
     if failure is not None and times[best][1] == math.inf:
@@ -46,10 +46,11 @@ def quickest(device: Device, ways: Sequence[Callable[[int], None]]) -> int:
 
 
 def measured(device: Device, way: Callable[[int], None], best: float = math.inf) -> tuple[bool, float]:
-    """Whether a step's graph could not have it, and the seconds that a call takes on the device. The
-    host may take longer to enqueue it: so the calls of a round are one graph, and rounds are enqueued
-    behind one that is not counted. One that is much slower than ``best``, and not for what the host
-    takes to enqueue it (a launch for each of many shares), is called twice."""
+    """Return whether a step's graph could not contain the way, and the seconds per call on the device.
+    The host may take longer to enqueue a call than the device to execute it, so the calls of a round are
+    one graph, and rounds are enqueued behind one that is not counted. A way that is much slower than
+    ``best``, and not because of the host's time to enqueue it (a launch for each of many shares), is
+    only called twice."""
     spent = list[float]()
 
     def call() -> None:
@@ -80,7 +81,7 @@ def measured(device: Device, way: Callable[[int], None], best: float = math.inf)
 
 
 def _graph(device: Device, work: Callable[[], None]) -> Handle | None:
-    """The graph of a work; None where it cannot be captured."""
+    """Return the graph of a work; None if it cannot be captured."""
     try:
         return captured(device, work)
     except (DemitasseError, MemoryError):
@@ -88,7 +89,7 @@ def _graph(device: Device, work: Callable[[], None]) -> Handle | None:
 
 
 def _seconds(device: Device, work: Callable[[], None], rounds: int) -> list[float]:
-    """What each of some calls of a work takes on the device, enqueued one behind the other."""
+    """Return the device's seconds for each of ``rounds`` consecutive calls of a work."""
     driver, stream = device.driver, device.stream
     events = [driver.event() for _ in range(rounds + 1)]
     try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from demitasse_gpu.device import Device
 
 WORKSPACE = 32 * 2**20
-"""What NVIDIA recommends for Hopper; smaller ones exclude algorithms."""
+"""What NVIDIA recommends for Hopper; a smaller workspace excludes algorithms."""
 _ROOM = WORKSPACE + FOR_LIBRARIES
 HALF = Layout("bf16", stored="bfloat16")
 
@@ -33,7 +33,7 @@ class Sizes(NamedTuple):
 
 
 def candidates(request: Request) -> list[Candidate]:
-    """An offer for an inner product or one of its gradients in float32, float64 or bfloat16."""
+    """Return a candidate for an inner product or one of its gradients (float32, float64, bfloat16)."""
     specs = [spec for spec in (*request.inputs, *request.outputs) if spec is not None]
     if {spec.dtype for spec in specs} not in ({"float32"}, {"float64"}) or not all(
         prod(spec.shape) for spec in specs
@@ -77,22 +77,22 @@ def _sizes(request: Request) -> Sizes:
 
 
 def forward(sizes: Sizes, stored: str, compute: str, epilogue: int) -> Product:
-    """y = x w^T, seen by columns: y^T = w x^T."""
+    """Return y = x w^T, in column-major order: y^T = w x^T."""
     n, k, m, transposed = sizes
     w = Matrix(m, k, False, stored) if transposed else Matrix(k, m, True, stored)
     return Product(w, Matrix(k, n, False, stored), Matrix(m, n, False, stored), compute, epilogue)
 
 
 def backward_data(sizes: Sizes, stored: str, compute: str) -> Product:
-    """dx = dy w, seen by columns: dx^T = w^T dy^T."""
+    """Return dx = dy w, in column-major order: dx^T = w^T dy^T."""
     n, k, m, transposed = sizes
     w = Matrix(m, k, True, stored) if transposed else Matrix(k, m, False, stored)
     return Product(w, Matrix(m, n, False, stored), Matrix(k, n, False, stored), compute)
 
 
 def backward_weights(sizes: Sizes, stored: str, compute: str) -> Product:
-    """dw = dy^T x, seen by columns: dw^T = x^T dy, or dw = dy^T x where w is (inputs, outputs). It is a
-    parameter's, and so float32 where activations are bfloat16."""
+    """Return dw = dy^T x, in column-major order: dw^T = x^T dy, or dw = dy^T x if w is (inputs,
+    outputs). It is a parameter's gradient, and so float32 even if activations are bfloat16."""
     n, k, m, transposed = sizes
     total = "float32" if stored == "bfloat16" else stored
     if transposed:
@@ -113,7 +113,7 @@ def _forward(
 ) -> Work:
     (x, w, b), y = inputs, outputs[0]
     epilogue = cublaslt.EPILOGUES[b is not None, relu]
-    # In float64 the library has no epilogues, in other types not for all extents.
+    # In float64 the library has no epilogues; in other types it lacks them for some extents.
     if compute != "f64":
         with suppress(PlanError):
             return _work(forward(sizes, stored, compute, epilogue), w, x, y, b, workspace)
@@ -166,8 +166,8 @@ def _work(product: Product, a: Any, b: Any, d: Any, bias: Any, workspace: Any) -
 
 
 def opened(device: Device) -> cublaslt.CublasLt:
-    """The library for a device, opened once. Libraries go to the device that the calling thread drives,
-    which it does from its first call of the driver on."""
+    """Return the library for a device, opened once. Libraries use the device that the calling thread
+    drives, which it does from its first call of the driver on."""
     device.synchronise()
     if "cublasLt" not in device.opened:
         device.opened["cublasLt"] = cublaslt.CublasLt(device)

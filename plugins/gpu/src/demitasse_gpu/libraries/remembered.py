@@ -1,5 +1,5 @@
-"""Which of a library's engines were the quickest, kept on disk: the next process on such a device with
-such a library need not measure them, and computes the same bits."""
+"""The fastest of a library's engines, kept on disk. A later process on such a device with such a library
+need not measure them, and computes the same bits."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from demitasse_gpu.device import Device
 
 SOON = 1.0
-"""Seconds after which a choice is written, with those that followed it."""
+"""Seconds after which a choice is written, together with those that followed it."""
 
 
 class Choices:
-    """The name of the quickest way by what was asked for, of this process; and, where ``library`` (its
-    name and version) is told and the device remembers, of those before it."""
+    """The name of the fastest way by request: of this process, and, if ``library`` (its name and
+    version) is given and the device remembers, of earlier processes."""
 
     def __init__(self, device: Device, library: str = "") -> None:
         self._known: dict[object, str] = {}
@@ -30,23 +30,23 @@ class Choices:
         self._new, self._written = False, time.monotonic()
         self._path: Path | None = None
         if library and device.remember:
-            apart = "" if device.graphs else " ungraphed"  # such choices may be of what has no graph
+            apart = "" if device.graphs else " ungraphed"  # may choose what has no graph
             name = re.sub(
                 r"[^\w.-]+", "-", f"{device.driver.properties.name} {library}{apart} {__version__}"
             )
             try:
                 self._path = cache_folder("gpu") / f"{name}.json"
             except RuntimeError:
-                return  # a user without a home
+                return  # a user without a home directory
             self._kept = _read(self._path)
             atexit.register(_write_last, weakref.ref(self))
 
     def get(self, asked: object) -> str:
-        """The quickest way's name, "" where it is not known. There may be no such way any more."""
+        """Return the fastest way's name, or "" if it is not known. Such a way may no longer exist."""
         return self._known.get(asked) or self._kept.get(repr(asked), "")
 
     def keep(self, asked: object, name: str, lasting: bool = True) -> str:
-        """Know it from now on, in later processes too where it is ``lasting``; gives the name."""
+        """Keep a choice, for later processes too if it is ``lasting``, and return the name."""
         self._known[asked] = name
         if lasting and self._path is not None:
             self._kept[repr(asked)] = name
@@ -56,8 +56,8 @@ class Choices:
         return name
 
     def write(self) -> None:
-        """Write what is new beside what others have written. Where the folder cannot be written, the
-        next process measures again."""
+        """Write new choices, merged with what other processes have written. If the folder cannot be
+        written, the next process measures again."""
         if self._path is None or not self._new:
             return
         self._new, self._written = False, time.monotonic()
@@ -71,7 +71,7 @@ class Choices:
 
 
 def _read(path: Path) -> dict[str, str]:
-    """What a file holds; nothing where it is not there, or not such a file."""
+    """Return a file's choices; none if it does not exist or is not such a file."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):

@@ -1,5 +1,5 @@
-"""What was the quickest for single images of some sizes, for those of others: where each has a size of
-its own, to measure takes longer than it saves."""
+"""Using the fastest way for single images of some sizes for other sizes too. If every image has a size
+of its own, measuring takes longer than it saves."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
     from demitasse_gpu.libraries.convolutions import Convolution
 
 Sizes: TypeAlias = dict[Any, dict[int, str]]
-"""The quickest way for an image of how many points, by the convolution without its size."""
+"""The fastest way by the number of an image's points, for each convolution without its size."""
 
 SIZES, ALIKE = 4, 4
-"""After so many sizes of single images what was the quickest of one serves others, that are at most so
-many times as large or as small."""
+"""After SIZES sizes of single images were measured, the fastest way of one serves other sizes that are
+at most ALIKE times as large or as small."""
 
 
 def teach(sizes: Sizes, asked: Convolution, name: str) -> None:
-    """Have what is the quickest for one image serve those of other sizes: there nobody holds it against
-    another, so what is not proved teaches nobody."""
+    """Let the fastest way for one image serve those of other sizes. There it is not verified, so pass
+    only ways that are proved."""
     if asked.x[0] == 1:
         sizes.setdefault(_sizeless(asked), {})[prod(asked.y[2:])] = name
 
 
 def taught(sizes: Sizes, asked: Convolution) -> list[str]:
-    """What may be the quickest for one image, the likeliest first; nothing where too few were measured,
-    or none that is nearly as large. Of cuDNN's plans the number says only how the heuristics order
-    them, so their first is preferred."""
+    """Return the names of ways that may be the fastest for one image, the likeliest first; none if too
+    few sizes were measured, or none of similar size. The last number of cuDNN's plans is only their rank
+    in the heuristics, so their first is preferred."""
     known, points = sizes.get(_sizeless(asked), {}), prod(asked.y[2:])
     if asked.x[0] != 1 or len(known) < SIZES:
         return []

@@ -1,13 +1,13 @@
-"""Convolutions with 3 x 3 taps in exact float32 by Winograd's minimal filtering, F(4 x 4, 3 x 3), with a
-quarter of the products (Lavin and Gray 2015, section 4).
+"""3 x 3 convolutions in exact float32 by Winograd's minimal filtering, F(4 x 4, 3 x 3), with a quarter
+of the products (Lavin and Gray 2015, section 4).
 
-Images become tiles of 36 positions, filters too, and at each position there is a product of matrices:
-one convolution of points in 36 groups, by the kernels of implicit_gemm.py. What lies between is 2.25
-times as large as the images, so it is made of a share of the tiles at a time: a device has a cache that
-holds those.
+Images and filters are transformed into tiles of 36 positions. At each position there is a product of
+matrices: together, one 1 x 1 convolution in 36 groups, by the kernels of implicit_gemm.py. The
+intermediate data is 2.25 times the size of the images, so it is made in shares of the tiles that fit the
+device's cache.
 
-Rounding is some 1e-6 of the largest result, as it is by plugin cpu and by cuDNN's engines of this kind:
-several times that of the sums."""
+Rounding errors are some 1e-6 of the largest result, as in plugin cpu and in cuDNN's engines of this
+kind: several times those of direct sums."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 SIDE, TAPS = 4, 3
 POSITIONS = (SIDE + TAPS - 1) ** 2
 AT_ONCE = {"small": 24 * 2**20, "large": 96 * 2**20}
-"""The bytes that lie between, by which shares are tried: what half of an H100's last cache holds, and
-more for where that makes many small launches. They are as many as the filters' at least, which each
-share reads."""
+"""The bytes of intermediate data per share that are tried: half of an H100's L2 cache, and more for
+cases where that makes many small launches. A share has at least as many bytes as the filters, which
+every share reads."""
 _FEWEST = 256
-"""Tiles of a share at least, where there are as many: a product's rows."""
+"""The fewest tiles of a share, if there are that many: the rows of a product."""
 _DEEP = 128
-"""Tiles that a part of a filter's gradient sums up at least."""
+"""The fewest tiles that a part of a filter's gradient sums."""
 _MOST_PARTS = 64
 _NUMBERS = ("height", "width", "pairs", "pad_h", "pad_w")
-"""The first numbers that kernels are told of an image's tiles."""
+"""The first fields of the kernels' structure for an image's tiles."""
 
 
 def serves(asked: Convolution) -> bool:
-    """Whether a convolution is computed here: in float32 with 3 x 3 taps next to each other, at each
-    point, without groups, of images with as many channels as implicit_gemm wants."""
+    """Return whether a convolution is computed here: in float32, with 3 x 3 taps, no dilation, stride 1
+    and no groups, and with channels that implicit_gemm supports."""
     stride, pad, dilation = asked.geometry
     return (
         not asked.tf32
@@ -58,7 +58,7 @@ def serves(asked: Convolution) -> bool:
 
 
 def room(asked: Convolution) -> int:
-    """The scratch memory, in bytes, without which it is not computed here; 0 for what is not served."""
+    """Return the least scratch memory, in bytes, for computing it here; 0 for what is not served."""
     if not serves(asked):
         return 0
     form = _Form(asked)
@@ -74,7 +74,7 @@ def ways(
     workspace: int,
     only: str = "",
 ) -> Iterator[tuple[str, Sequence[Launch]]]:
-    """Launches, one after the other, as ``implicit_gemm.ways`` has them: a way for each share's size."""
+    """Yield launches as ``implicit_gemm.ways`` does: one way per size of shares."""
     if not serves(asked) or room(asked) > asked.limit or not (sizes := tiles_for(device, False)):
         return
     form = _Form(asked)
@@ -89,7 +89,7 @@ def ways(
 
 @dataclass(frozen=True)
 class _Form:
-    """A convolution by its tiles, or one of its gradients."""
+    """A convolution, or one of its gradients, in tiles."""
 
     asked: Convolution
 
@@ -99,12 +99,12 @@ class _Form:
 
     @property
     def _from(self) -> tuple[int, ...]:
-        """The extents of what the tiles of 6 x 6 points are of."""
+        """The extents of the tensor that the tiles of 6 x 6 points are taken from."""
         return self.asked.y if self._back else self.asked.x
 
     @property
     def _to(self) -> tuple[int, ...]:
-        """Those of what the tiles of 4 x 4 points are of."""
+        """The extents of the tensor that the tiles of 4 x 4 points belong to."""
         return self.asked.x if self._back else self.asked.y
 
     @property
@@ -118,17 +118,17 @@ class _Form:
 
     @property
     def between(self) -> int:
-        """The bytes of a tile's positions."""
+        """The bytes of intermediate data per tile."""
         return 4 * POSITIONS * (self.asked.x[1] + self.asked.y[1])
 
     @property
     def filters(self) -> int:
-        """The bytes of the filters' positions, or of their gradients'."""
+        """The bytes of the transformed filters, or of their gradients."""
         return 4 * POSITIONS * self.asked.x[1] * self.asked.y[1]
 
     def share(self, nbytes: int) -> int:
-        """How many tiles are made at a time where about so many bytes may lie between: all but the last
-        shares are alike, and a multiple of a product's rows."""
+        """Return the number of tiles per share for about ``nbytes`` of intermediate data. All shares but
+        the last are equal, and a multiple of a product's rows."""
         most = min(max(nbytes, self.filters), self.asked.limit - self.filters) // self.between
         if self.tiles <= max(most, _FEWEST):
             return self.tiles
@@ -137,7 +137,7 @@ class _Form:
         return -(-self.tiles // (shares * _FEWEST)) * _FEWEST
 
     def _shares(self, share: int) -> Iterator[tuple[int, int]]:
-        """The first tile of each share, and how many there are."""
+        """Yield the first tile and the number of tiles of each share."""
         for first in range(0, self.tiles, share):
             yield first, min(share, self.tiles - first)
 
@@ -151,7 +151,7 @@ class _Form:
         bias: Any,
         workspace: int,
     ) -> Sequence[Launch]:
-        """y of x and w, or dx of w and dy."""
+        """Return the launches for y of x and w, or dx of w and dy."""
         w, image = reversed(given) if not self._back else given
         columns, rows = self._from[1], self._to[1]
         u = workspace
@@ -185,7 +185,7 @@ class _Form:
         made: int,
         workspace: int,
     ) -> Sequence[Launch]:
-        """dw of x and dy."""
+        """Return the launches for dw of x and dy."""
         (x, dy), (channels, outputs) = given, (self.asked.x[1], self.asked.y[1])
         v = workspace
         m = v + 4 * POSITIONS * share * channels
@@ -210,7 +210,7 @@ class _Form:
         return [*launches, last]
 
     def _points(self, count: int, channels: int, outputs: int) -> implicit_gemm.Tiled:
-        """The products of a share's positions, as a convolution of points in groups."""
+        """Return the products at a share's positions, as a 1 x 1 convolution in groups."""
         from demitasse_gpu.libraries.convolutions import Convolution
 
         x, y = ((count, POSITIONS * each, 1, 1) for each in (channels, outputs))
@@ -218,7 +218,7 @@ class _Form:
         return implicit_gemm.Tiled(Convolution(cudnn.FORWARD, x, w, y, geometry, "float32", False))
 
     def _told(self, extents: Sequence[int], pad: Sequence[int], first: int, count: int) -> Any:
-        """What the kernels of winograd.cu take as ``Tiles``, of images of these extents."""
+        """Return the structure ``Tiles`` of winograd.cu, for images of these extents."""
         pairs, image, (down, across) = extents[1] // 2, extents[2:], self._grid
         fields = [
             *((name, "i4") for name in _NUMBERS),
@@ -234,5 +234,5 @@ class _Form:
 
 
 def _fitting(sizes: Sequence[Tiles], rows: int, columns: int) -> Tiles:
-    """The size of a product's tiles that leaves least of them empty, the largest of those."""
+    """Return the size that leaves the least of a product's tiles empty; the first such size."""
     return min(sizes, key=lambda each: each.count(rows, columns) * each.down * each.across)
