@@ -1,4 +1,4 @@
-"""Requests as a plan makes them, and what a kernel leaves in its buffers."""
+"""Requests as a plan makes them, and the results that a kernel leaves in its buffers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from demitasse_cpu.kernels import FACTORIES
 Bound = tuple[Work, list[Any], list[Any]]
 
 _BEHIND = 4096
-"""Bytes that others have behind a kernel's workspace."""
+"""The bytes after a kernel's workspace that belong to others."""
 
 
 def make_request(
@@ -29,8 +29,8 @@ def make_request(
     layouts: Sequence[Layout] = (),
     precision: str = "f32",
 ) -> Request:
-    """A request with all outputs but those at the ``absent`` positions, which are optional. The first
-    inputs lie in ``layouts``, the others plain. The name may be a fused one."""
+    """Return a request with all outputs except the optional ones at the ``absent`` positions. The first
+    inputs have ``layouts``, the others are plain. The name may be that of a fused operation."""
     operation = word(name)
     complete = {**operation.attributes, **attributes}
     made = operation.shapes(shapes(operation, inputs), complete)
@@ -56,12 +56,12 @@ def make_request(
 
 
 def offered(request: Request) -> list[Candidate]:
-    """The compiled loops, the preferred one first; oneDNN's kernels have tests of their own."""
+    """Return the compiled loops, the preferred one first. oneDNN's kernels have tests of their own."""
     return [*FACTORIES[request.operation.name](request)]
 
 
 def bind(name: str, inputs: Sequence[Any], *arguments: Any, **options: Any) -> Bound:
-    """``bind_checked`` without its check."""
+    """Do the same as ``bind_checked``, without its check."""
     return bind_checked(name, inputs, *arguments, **options)[0]
 
 
@@ -73,9 +73,9 @@ def bind_checked(
     absent: Sequence[int] = (),
     in_place: bool = False,
 ) -> tuple[Bound, Callable[[], None]]:
-    """A bound kernel with copies of the inputs, and outputs and a workspace full of rubbish: nothing
-    may depend on what was there. ``in_place`` gives the first output the memory of the first input. And
-    a check that nothing was written behind the workspace."""
+    """Return a bound kernel with copies of the inputs, and with outputs and a workspace full of garbage,
+    because nothing may depend on what was there; and a check that nothing was written after the
+    workspace. ``in_place`` gives the first output the memory of the first input."""
     request = make_request(name, inputs, attributes or {}, threads, absent)
     candidate = offered(request)[0]
     given: list[Any] = [None if x is None else x.copy() for x in inputs]
@@ -90,7 +90,8 @@ def bind_checked(
 
 
 def workspace_of(candidate: Candidate) -> tuple[Any, Callable[[], None]]:
-    """A kernel's workspace, full of rubbish, None for none; and a check that what is behind stays."""
+    """Return a kernel's workspace, full of garbage, or None if it needs none; and a check that what
+    follows it is unchanged."""
     size = candidate.workspace
     whole = np.full(size + 64 + _BEHIND, 255, np.uint8)
     start = -whole.ctypes.data % 64
@@ -102,8 +103,9 @@ def workspace_of(candidate: Candidate) -> tuple[Any, Callable[[], None]]:
 
 
 def compute_lying(request: Request, inputs: Sequence[Any]) -> list[Any]:
-    """What this plugin's own kernel makes of logical inputs, in the layouts that it asks for; logical
-    outputs, as they are stored there. Where it has several, all make nearly the same."""
+    """Return the logical outputs that this plugin's own kernel computes from logical inputs in the
+    layouts that it requests, as they are stored there. If there are several kernels, check that all of
+    them compute nearly the same."""
     first, *others = [computed_by(candidate, request, inputs) for candidate in offered(request)]
     for other in others:
         for mine, theirs in zip(first, other, strict=True):
@@ -112,7 +114,7 @@ def compute_lying(request: Request, inputs: Sequence[Any]) -> list[Any]:
 
 
 def computed_by(candidate: Candidate, request: Request, inputs: Sequence[Any]) -> list[Any]:
-    """What one kernel makes of logical inputs."""
+    """Return what one kernel computes from logical inputs."""
     taken = candidate.input_layouts or (PLAIN,) * len(inputs)
     given = candidate.output_layouts or (PLAIN,) * len(request.outputs)
     sources = [layout.pack(x).copy() for layout, x in zip(taken, inputs, strict=True)]
@@ -131,7 +133,7 @@ def computed_by(candidate: Candidate, request: Request, inputs: Sequence[Any]) -
 
 @pytest.fixture
 def lying() -> Callable[..., tuple[Request, list[Any]]]:
-    """Computes in given layouts and a precision; the request and logical outputs."""
+    """Computes in given layouts and a precision; returns the request and logical outputs."""
 
     def call(
         name: str,
@@ -160,7 +162,7 @@ def bound() -> Callable[..., Bound]:
 
 @pytest.fixture
 def asked() -> Callable[..., tuple[Request, Candidate]]:
-    """The request for an operation, and the candidate that answers it first."""
+    """Returns the request for an operation, and its first candidate."""
 
     def call(
         name: str, inputs: Sequence[Any], attributes: dict[str, Any], threads: int = 2
@@ -174,8 +176,8 @@ def asked() -> Callable[..., tuple[Request, Candidate]]:
 
 @pytest.fixture
 def compute() -> Callable[..., list[Any]]:
-    """Calls a kernel twice, as a second step does, and returns the outputs; of an operation that has
-    none, once, and returns the inputs."""
+    """Calls a kernel twice, as a second step does, and returns the outputs. If the operation has none,
+    calls it once and returns the inputs."""
 
     def call(name: str, inputs: Sequence[Any], *arguments: Any, **options: Any) -> list[Any]:
         request = make_request(name, inputs, *[*arguments, {}][:1], 2, options.get("absent", ()))
@@ -198,7 +200,7 @@ def compute() -> Callable[..., list[Any]]:
 
 
 def sample_requests(dtype: str) -> dict[str, tuple[list[Any], dict[str, Any]]]:
-    """Inputs and attributes for every operation, large enough to be divided among threads."""
+    """Return inputs and attributes for every operation, large enough to be divided among threads."""
     random = np.random.default_rng(3)
 
     def real(*shape: int) -> Any:
@@ -292,7 +294,8 @@ def samples(request: pytest.FixtureRequest) -> dict[str, tuple[list[Any], dict[s
 
 @pytest.fixture(scope="module")
 def however_few_channels() -> Iterator[None]:
-    """Winograd's kernels compute with any number of channels, for fewer than they are offered for."""
+    """Let Winograd's kernels compute with any number of channels, fewer than those for which they are
+    offered."""
     from demitasse_cpu.kernels import winograd
 
     with pytest.MonkeyPatch.context() as patch:

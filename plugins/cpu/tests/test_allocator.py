@@ -1,4 +1,4 @@
-"""Host memory: zeroed, aligned, counted, and honest about what there is."""
+"""Host memory is zeroed, aligned and counted, and reports truthfully how much there is."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ except MemoryError as error:
 
 @pytest.mark.skipif(not Path("/proc/self/limits").exists(), reason="this system tells no limits")
 def test_what_a_limit_takes_is_not_available() -> None:
-    """Else more would be said to be there than was asked for in vain."""
+    """Otherwise more memory would be reported than a failed allocation requested."""
     told = subprocess.run(
         [sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=60, check=False
     )

@@ -1,4 +1,5 @@
-"""Batch normalisation and scales, in planes and with the channels innermost, against NumPy's float64."""
+"""Batch normalisation and scales, in planes and with channels innermost, compared with NumPy in
+float64."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ NHWC_BF16 = replace(NHWC, stored="bfloat16")
 LAYOUTS = [PLAIN, NHWC]
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
 
-# Odd numbers of channels, fewer pixels than a line has, a part for each thread and more.
+# Odd numbers of channels, fewer pixels than a line has, one part for each thread, and more.
 SHAPES = [
     (2, 3, 5, 7),
     (1, 1, 1, 1),
@@ -48,8 +49,8 @@ def call(
     precision: str = "f32",
     **attributes: Any,
 ) -> list[Any]:
-    """Updated inputs and outputs of an operation whose tensors shaped as the first one lie in
-    ``layout``, with a workspace and outputs full of rubbish. A name may end in ``_relu``."""
+    """Return the updated inputs and the outputs of an operation whose tensors with the shape of the
+    first have ``layout``, with a workspace and outputs full of garbage. A name may end in ``_relu``."""
     operation = VOCABULARY[name.removesuffix("_relu")]
     complete = {**operation.attributes, **attributes}
     shape, dtype = inputs[0].shape, inputs[0].dtype.name
@@ -112,14 +113,14 @@ def close(found: Any, expected: Any, dtype: str, times: float = 1) -> None:
 
 
 def learned(form: str, channels: int, dtype: str) -> list[Any]:
-    """w and b, as far as the form names them."""
+    """Return w and b, as far as the form names them."""
     random = np.random.default_rng(1)
     both = random.choice([-1.5, 0.5, 1.0], channels), random.normal(size=channels)
     return [v.astype(dtype) if name in form else None for name, v in zip("wb", both, strict=True)]
 
 
 def affine(centred: Any, inverse: Any, w: Any, b: Any) -> tuple[Any, Any]:
-    """In float64: what values less their mean become before a ReLU, and the slope of that."""
+    """Return, in float64, the values before a ReLU for values minus their mean, and the slope."""
     slope = along(inverse, centred) * (1 if w is None else along(w, centred))
     return centred * slope + (0 if b is None else along(b, centred)), slope
 
@@ -130,7 +131,7 @@ def statistics(channels: int, dtype: str) -> tuple[Any, Any]:
 
 
 def away_from_kink(dy: Any, z: Any) -> Any:
-    """dy, but 0 where rounding could put z on the other side of 0."""
+    """Return dy, with 0 where rounding could put z on the other side of 0."""
     return np.where(np.abs(z) < 1e-4, 0, dy).astype(dy.dtype)
 
 
@@ -294,7 +295,8 @@ def test_a_scale_may_stand_along_any_axes(
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
 def test_a_mean_far_from_0_costs_no_digits(layout: Layout) -> None:
-    """float32 has 24 bits: at 4,096 a deviation of 1 is kept to 2^-12 each, and so are their sums."""
+    """float32 has 24 bits: at 4,096, a deviation of 1 is kept to 2^-12 for each number, and so are the
+    sums."""
     x = (4096 + np.random.default_rng(3).normal(size=(8, 20, 28, 28))).astype(np.float32)
     kept = [np.zeros(20, np.float32), np.zeros(20, np.float32), np.zeros(1, np.float32)]
     x64 = x.astype(np.float64)
@@ -307,7 +309,7 @@ def test_a_mean_far_from_0_costs_no_digits(layout: Layout) -> None:
 
 @pytest.mark.parametrize("shape", [(2, 3, 5, 7), (8, 97, 13, 13), (7, 64, 15, 13)])
 def test_images_may_be_stored_as_bfloat16(shape: tuple[int, ...]) -> None:
-    """Statistics and gradients of parameters stay float32: 8 bits are lost at the very end only."""
+    """Statistics and gradients of parameters stay float32; 8 bits are lost only at the very end."""
     x, dy = (NHWC_BF16.unpack(NHWC_BF16.pack(v), shape) for v in draw(shape, "float32", 2, mean=1))
     w, b = (v.astype(np.float32) for v in np.random.default_rng(1).normal(size=(2, shape[1])))
     kept = [np.zeros_like(w), np.zeros_like(w), np.zeros(1, np.float32)]
@@ -352,7 +354,7 @@ NEAR = [float(np.nextafter(np.float32(at), np.float32(to))) for at in LIMITS for
 @pytest.mark.parametrize("precision", ["f32", "f64", "bf16"])
 @pytest.mark.parametrize("layout", [PLAIN, NHWC])
 def test_the_gradient_of_a_clip_passes_at_its_limits(layout: Layout, precision: str) -> None:
-    """As that of the word clip does, which is the plan's where the two are apart."""
+    """This is what the operation clip does, which the plan uses if the two are separate."""
     dtype = "float64" if precision == "f64" else "float32"
     at = np.array([*LIMITS, *NEAR, -0.0, -3.0, 3.0, 9.0], np.float32).astype(dtype)
     if precision == "bf16":

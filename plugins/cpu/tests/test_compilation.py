@@ -1,4 +1,5 @@
-"""Loops that are wanted are compiled together, by helpers too, and come out the same whoever did it."""
+"""Requested loops are compiled together, also by helpers, with the same results whoever compiles
+them."""
 
 from __future__ import annotations
 
@@ -58,12 +59,12 @@ def wrong(x, by):
 """
 NAMES = ("first", "second", "third", "fourth")
 EXPECTED = {"first": 5.0, "second": 6.0, "third": -1.0, "fourth": 15.0}
-"""Of 2 and 3."""
+"""The results for 2 and 3."""
 
 
 @pytest.fixture
 def loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """A module of loops that nobody compiled before; what it keeps is gone with it."""
+    """Return a module of loops that nobody has compiled before. Its cache is deleted with it."""
     name = f"loops_of_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text(LOOPS)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -76,7 +77,7 @@ def loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTyp
 
 @pytest.fixture
 def helpers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Two helpers, whatever the machine has and other tests take."""
+    """Yield two helpers, whatever the machine has and other tests use."""
     mine = compilation._Helpers()
     monkeypatch.setattr(compilation, "_helpers", mine)
     monkeypatch.setattr(compilation, "_free", lambda stack: 3)
@@ -85,7 +86,7 @@ def helpers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def results(module: ModuleType) -> dict[str, float]:
-    """What each loop makes of 2 and 3, called by its address."""
+    """Return what each loop computes from 2 and 3, called by its address."""
     made = {}
     for name in NAMES:
         x = np.full(3, 2.0, np.float32)
@@ -103,7 +104,7 @@ def wanted(module: ModuleType, names: tuple[str, ...] = NAMES, *dtypes: str) -> 
 
 
 def missed(module: ModuleType) -> int:
-    """Loops that this process compiled itself."""
+    """Return how many loops this process compiled itself."""
     return sum(bool(getattr(module, name).stats.cache_misses) for name in NAMES)
 
 
@@ -172,7 +173,7 @@ def test_a_helper_that_ends_is_done_without(
 
 def test_a_loop_that_no_helper_finds_is_compiled_here(loops: ModuleType, helpers: Any) -> None:
     one, two = loops.first, loops.second
-    loops.first, loops.second = two, one  # neither is what the module has of its name
+    loops.first, loops.second = two, one  # neither is what the module has under its name
     keys = [want(loop, (np.zeros(3, "float32"), 3.0)) for loop in (one, two)]
     settle()
     assert all(address(key) for key in keys)
@@ -230,7 +231,7 @@ def test_an_interrupt_ends_the_helpers_and_nothing_is_lost(
 
 
 def test_processes_that_want_the_same_share_the_work(loops: ModuleType) -> None:
-    names = NAMES[:3]  # the fourth has others compiled with it
+    names = NAMES[:3]  # compiling the fourth one also compiles others
     program = f"""
         import sys, {loops.__name__} as loops, numpy as np
         from demitasse_cpu import compilation
@@ -362,7 +363,8 @@ def test_other_types_are_not_told() -> None:
 
 
 def test_all_that_a_net_wants_is_told() -> None:
-    """What the plugin's own loops are compiled for has words, so that helpers can take it."""
+    """All types for which the plugin's own loops are compiled can be encoded, so that helpers can take
+    them."""
     example = Path(__file__).parents[3] / "examples" / "digits" / "digits_solver.prototxt"
     with demitasse.compose() as runtime:
         runtime.trainer(example).step()

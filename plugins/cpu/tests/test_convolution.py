@@ -1,4 +1,4 @@
-"""The three passes of a convolution against their definition in float64."""
+"""The three passes of a convolution compared with their definition in float64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOLERANCE = {"float32": 1e-5, "float64": 1e-13}
 
 
 def windows(attributes: dict[str, Any], w: Any, y: Any) -> Any:
-    """For each tap, the part of a padded image that it meets."""
+    """Return, for each tap, the part of a padded image that it meets."""
     (sy, sx), (dy, dx) = attributes["stride"], attributes["dilation"]
     for i in range(w.shape[2]):
         for j in range(w.shape[3]):
@@ -24,7 +24,7 @@ def windows(attributes: dict[str, Any], w: Any, y: Any) -> Any:
 
 
 def expected(x: Any, w: Any, b: Any, dy: Any, attributes: dict[str, Any]) -> tuple[Any, ...]:
-    """y, dx, dw and db, from the definition, group by group and tap by tap."""
+    """Return y, dx, dw and db by the definition, group by group and tap by tap."""
     x, w, b, dy = (a.astype(np.float64) for a in (x, w, b, dy))
     (py, px), groups = attributes["pad"], attributes["groups"]
     padded = np.pad(x, ((0, 0), (0, 0), (py, py), (px, px)))
@@ -44,7 +44,7 @@ def expected(x: Any, w: Any, b: Any, dy: Any, attributes: dict[str, Any]) -> tup
 def problem(
     seed: int, dtype: str, samples: int, channels: tuple[int, int], groups: int, **numbers: Any
 ) -> tuple[Any, ...]:
-    """x, w, b, dy and attributes; an image has ``spare`` rows and columns beyond the kernel."""
+    """Return x, w, b, dy and attributes. An image has ``spare`` rows and columns beyond the kernel."""
     random = np.random.default_rng(seed)
     kernel, spare = numbers.pop("kernel"), numbers.pop("spare")
     attributes = {"groups": groups, "stride": (1, 1), "pad": (0, 0), "dilation": (1, 1), **numbers}

@@ -1,5 +1,5 @@
-"""Convolutions of few channels by pairs of bfloat16 against NumPy's products, in float64, of what was
-rounded; and that kernels read nothing behind images."""
+"""Convolutions of few channels by pairs of bfloat16, compared with NumPy's products of the rounded
+numbers in float64. Kernels also read nothing after the images."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_windows_times_weights(numbers: dict[str, Any], rectified: bool) -> None
 @pytest.mark.parametrize("none", [np.nan, np.inf])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_what_is_no_number_reaches_its_windows_alone(channels: int, none: float) -> None:
-    """Five taps of one channel, or three of three, are an odd number."""
+    """Five taps of one channel, or three taps of three, are an odd number of values."""
     taps = 5 if channels == 1 else 3
     x = np.ones((1, channels, 12, 12), np.float32)
     x[0, -1, 6, 6] = none

@@ -1,4 +1,5 @@
-"""Convolutions and inner products with a function of their result, against formulas in float64."""
+"""Convolutions and inner products followed by a function of their result, compared with formulas in
+float64."""
 
 from __future__ import annotations
 
@@ -48,11 +49,11 @@ PRODUCTS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]
     "a product": ("inner_product", (70, 48), (56, 48), {}),
 }
 TOLERANCE = {"f32": 2e-6, "bf16": 2.0**-7}
-"""Of the product's largest: in bf16 operands and result are rounded to eight bits."""
+"""Relative to the product's largest number; in bf16, operands and result are rounded to eight bits."""
 
 
 def asked(product: str, word: str, given: dict[str, Any], bias: bool) -> tuple[Request, list[Any]]:
-    """The request that a plan makes for both, and operands."""
+    """Return the request that a plan makes for both operations, and operands."""
     kind, x, w, attributes = PRODUCTS[product]
     random = np.random.default_rng(4)
     operands: list[Any] = [random.normal(0, 1, shape).astype(np.float32) for shape in (x, w)]
@@ -64,7 +65,7 @@ def asked(product: str, word: str, given: dict[str, Any], bias: bool) -> tuple[R
 
 
 def product_of(request: Request, operands: Sequence[Any]) -> Values:
-    """By the reference's definition of the product alone, in float64."""
+    """Return the product alone by the reference's definition, in float64."""
     kind = "inner_product" if request.operation.name.startswith("inner") else "convolution"
     wide = [None if each is None else each.astype(np.float64) for each in operands]
     own = {key: request.attributes[key] for key in WORDS[kind].attributes}

@@ -1,5 +1,5 @@
-"""Kernels that add to what they normalise or convolve, or mask what they add up, against the definitions
-of their parts in float64."""
+"""Kernels that add to what they normalise or convolve, or mask what they add up, compared with the
+definitions of their parts in float64."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from demitasse_cpu.onednn.library import library, problem
 Ask = Callable[..., Request]
 
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
-"""Of each number, and of the largest: of statistics over up to 20,000 pixels."""
+"""Relative to each number and to the largest, for statistics over up to 20,000 pixels."""
 BFLOAT16 = 2.0**-8
-"""What rounding to eight bits changes at most."""
+"""The maximum change by rounding to eight bits."""
 SHAPES = [(2, 3, 5, 7), (1, 1, 1, 1), (3, 10, 1, 1), (5, 10, 9, 11), (3, 97, 13, 13), (16, 16, 32, 32)]
 NORMALISATIONS = ("batch_norm", "batch_norm_inference")
 FORMS = ["alone", "w", "b", "w b", "w b relu", "relu"]
@@ -36,7 +36,7 @@ needs_onednn = pytest.mark.skipif(library() is None, reason=f"oneDNN is not here
 
 
 def memory(array: Any) -> Any:
-    """A copy on a cache line, as a plan gives it."""
+    """Return a copy on a cache line, as a plan provides memory."""
     room = np.full(array.nbytes + 64, 255, np.uint8)
     start = -room.ctypes.data % 64
     copy = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -47,8 +47,8 @@ def memory(array: Any) -> Any:
 def run(
     request: Request, candidate: Candidate, inputs: Sequence[Any], in_place: int | None = None
 ) -> list[Any]:
-    """What a candidate leaves in the inputs that the word updates, and in its outputs, in logical order.
-    The first result lies where input number ``in_place`` does."""
+    """Return, in logical order, the inputs that the operation updates, and its outputs. The first result
+    is in the memory of input number ``in_place``."""
     taken = candidate.input_layouts or (PLAIN,) * len(inputs)
     lying = candidate.output_layouts or (PLAIN,) * len(request.outputs)
     given = [
@@ -82,12 +82,12 @@ def draw(shape: tuple[int, ...], dtype: str, count: int, mean: float = 0.0) -> l
 
 
 def stored(x: Any) -> Any:
-    """The numbers that are left of x in bfloat16."""
+    """Return what is left of x in bfloat16."""
     return PLAIN_BF16.unpack(PLAIN_BF16.pack(x), x.shape)
 
 
 def normalisation(shape: tuple[int, ...], dtype: str, form: str) -> list[Any]:
-    """x, its statistics, w and b as far as the form names them, and what is to be added."""
+    """Return x, its statistics, w and b as far as the form names them, and what is to be added."""
     random = np.random.default_rng(1)
     x, other = draw(shape, dtype, 2, mean=3)
     mean, variance = random.uniform(1, 2, (2, shape[1])).astype(dtype)
@@ -97,7 +97,7 @@ def normalisation(shape: tuple[int, ...], dtype: str, form: str) -> list[Any]:
 
 
 def close(found: Any, expected: Any, limit: float, times: float = 1.0) -> None:
-    """``times`` is by what the limit of the largest number is to be multiplied."""
+    """``times`` is the factor for the limit relative to the largest number."""
     size = max(1.0, float(np.abs(expected).max()))
     np.testing.assert_allclose(found, expected, rtol=limit, atol=limit * size * times)
 
@@ -150,7 +150,7 @@ def test_statistics_that_nobody_reads_may_be_absent(requested: Ask, word: str) -
 def test_a_normalisation_and_a_sum_stored_as_bfloat16(
     requested: Ask, word: str, shape: tuple[int, ...], form: str
 ) -> None:
-    """They are added before they are rounded, once."""
+    """Terms are added before they are rounded, once."""
     inputs = normalisation(shape, "float32", form)
     inputs[0], inputs[6] = stored(inputs[0]), stored(inputs[6])
     attributes = {"epsilon": 0.3, "relu": "relu" in form}
@@ -193,7 +193,7 @@ def test_a_normalisation_takes_one_sum_only(requested: Ask) -> None:
         assert not list(candidates(request))
 
 
-# Gradients that arrive from several, behind a ReLU.
+# Gradients from several sources, behind a ReLU.
 
 COEFFICIENTS = (1.0, -2.0, 0.5, 3.0, -1.0, 0.25)
 
@@ -211,7 +211,8 @@ def test_a_sum_behind_a_rectifier(requested: Ask, count: int, weighted: bool, pr
         assert (r == 0).any() and (r > 0).any()
         factors = COEFFICIENTS[:count] if weighted else ()
         (expected,) = composed("sum_relu_backward", [*terms, r], {"coefficients": factors})
-        # Of each term a product and an addition is rounded; in bfloat16 so is what is stored between.
+        # A product and an addition are rounded for each term and, in bfloat16, also what is stored in
+        # between.
         worst = count * (2 * step + BFLOAT16 * (precision == "bf16"))
         size = sum(abs(c * x) for c, x in zip(factors or [1.0] * count, terms, strict=True))
         for layout in (PLAIN, NHWC):
@@ -225,7 +226,7 @@ def test_a_sum_behind_a_rectifier(requested: Ask, count: int, weighted: bool, pr
                 (y,) = run(request, candidate, [*terms, r])
                 assert (np.abs(y - expected) <= worst * size).all()
                 assert (y[r == 0] == 0).all()
-                for place in range(threads - 1, count, 3):  # each with one number of threads
+                for place in range(threads - 1, count, 3):  # each with one of the numbers of threads
                     (same,) = run(request, candidate, [*terms, r], in_place=place)
                     assert (np.abs(same - expected) <= worst * size).all()
 
@@ -246,7 +247,7 @@ def test_what_is_no_number_arrives_behind_a_rectifier(requested: Ask, count: int
 
 
 def test_a_result_that_is_no_number_lets_nothing_pass(requested: Ask) -> None:
-    """As relu_backward does: NaN is not above 0."""
+    """This is what relu_backward does: NaN is not above 0."""
     terms, r = draw((1, 2, 4, 4), "float32", 2), np.ones((1, 2, 4, 4), np.float32)
     r[0, 1, 2, 3] = np.nan
     request = requested("sum_relu_backward", [*terms, r], {}, 1, ())
@@ -260,7 +261,7 @@ def test_a_result_that_is_no_number_lets_nothing_pass(requested: Ask) -> None:
 def convolution(
     x: tuple[int, ...], outputs: int, stride: int = 1, seed: int = 0, biased: bool = True
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Inputs with what is to be added behind, and attributes."""
+    """Return inputs, followed by what is to be added, and attributes."""
     random = np.random.default_rng(seed)
     result = (x[0], outputs, *(-(-extent // stride) for extent in x[2:]))
     shapes = x, (outputs, x[1], 1, 1), (outputs,), result
@@ -276,8 +277,8 @@ def check_convolution(
     precision: str = "f32",
     threads: int = 2,
 ) -> Candidate:
-    """Products of float32 are summed up in float32; in bfloat16 the weights are rounded too, and results
-    twice where they are added afterwards."""
+    """Products of float32 are summed in float32. In bfloat16, the weights are also rounded, and the
+    results twice if the sum is taken afterwards."""
     if precision == "bf16":
         inputs = [x if x is None or x.ndim != 4 else stored(x) for x in inputs]
     lying = NHWC_BF16 if precision == "bf16" else NHWC
@@ -295,7 +296,7 @@ def check_convolution(
         bound = 2.0**-24 * (w.shape[1] + 2) * (size + abs(other))
         if precision == "bf16":
             bound += BFLOAT16 * (abs(expected) + abs(apart) * ("loop" in candidate.kernel))
-            bound *= 1 + 2.0**-7  # what the rounded sum is rounded by
+            bound *= 1 + 2.0**-7  # the error of rounding the rounded sum
         assert (np.abs(found - expected) <= bound).all()
         assert name == "convolution_sum" or (found >= 0).all()
     return candidate
@@ -340,7 +341,7 @@ def test_a_convolution_and_a_sum(
 def test_a_convolution_and_a_sum_a_few_images_at_a_time(
     requested: Ask, precision: str, numbers: dict[str, Any], threads: int, near: int
 ) -> None:
-    """As where results are large, but with small ones."""
+    """The same path as for large results, but with small ones."""
     inputs, attributes = convolution(**numbers)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(onednn, "_NEAR_BYTES", near)
@@ -365,7 +366,7 @@ def test_a_convolution_and_a_sum_a_few_images_at_a_time(
 def test_results_below_and_above_what_is_in_the_caches(
     requested: Ask, images: int, plane: int, stride: int, in_turn: bool, biased: bool, precision: str
 ) -> None:
-    """2 MiB: also of a prime number of images, which are taken one by one."""
+    """2 MiB, also for a prime number of images, which are taken one by one."""
     inputs, attributes = convolution((images, 20, plane, plane), 50, stride, biased=biased)
     assert (inputs[3].nbytes // (2 if precision == "bf16" else 1) > 2**21) == in_turn
     candidate = check_convolution(requested, inputs, attributes, precision)

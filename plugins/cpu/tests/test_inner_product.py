@@ -1,4 +1,4 @@
-"""Inner products against NumPy's, in float64."""
+"""Inner products compared with NumPy's in float64."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ needs_onednn = pytest.mark.skipif(library() is None, reason=f"oneDNN is not here
 def passes(
     samples: int, inputs: int, outputs: int, precision: str
 ) -> list[tuple[Request, list[Any], list[Any]]]:
-    """The three passes of a product with weights (inputs, outputs): requests, operands, and what is due
-    by NumPy in float64."""
+    """Return the three passes of a product with weights (inputs, outputs): requests, operands, and the
+    expected results from NumPy in float64."""
     random = np.random.default_rng(6)
     x, w, b, dy = (
         random.standard_normal(shape).astype(np.float32)
@@ -114,7 +114,7 @@ def passes(
 
 
 def is_near(found: Any, expected: Any, precision: str) -> bool:
-    """In bf16 operands and result are rounded to eight bits."""
+    """In bf16, operands and result are rounded to eight bits."""
     within = 2.0**-7 if precision == "bf16" else 1e-5
     return bool(np.abs(found - expected).max() <= within * np.abs(expected).max())
 

@@ -1,4 +1,4 @@
-"""Kernels on images that lie with their channels innermost, in blocks, and as bfloat16, against the
+"""Kernels on images with channels innermost, in blocks, and stored as bfloat16, compared with the
 reference plugin's kernels on the same logical numbers."""
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ BLOCKED = Layout("nChw8c", blocks=((1, 8),))
 CHANNELS = (3, 10, 20, 50, 97)
 COUNTERS = (np.array([7], np.uint64), np.array([2**33], np.uint64))
 HALF_STEP = 2.0**-8
-"""Of bfloat16: relative to the operands' scale, two roundings."""
+"""The error of bfloat16 relative to the operands' scale: two roundings."""
 
 
 def rounded(x: Any) -> Any:
-    """The numbers that are left of x in bfloat16."""
+    """Return what is left of x in bfloat16."""
     return PLAIN_BF16.unpack(PLAIN_BF16.pack(x), x.shape) if x.dtype == np.float32 else x
 
 
 def reference(request: Request, inputs: Sequence[Any]) -> list[Any]:
-    """The outputs of the reference kernel, float64 within and without; of a fused word, of the
-    reference's kernels one after the other."""
+    """Return the outputs of the reference kernel, computed and stored in float64. For a fused operation,
+    run the reference's kernels one after the other."""
     name = request.operation.name
     if name in FUSED:
         updated = sum(operand.updated for operand in request.operation.inputs)
@@ -52,7 +52,7 @@ def reference(request: Request, inputs: Sequence[Any]) -> list[Any]:
 
 
 def cases(shape: tuple[int, ...], kind: str, halve: bool = False) -> dict[str, Case]:
-    """Every operation on activations of a shape."""
+    """Return every operation on activations of a shape."""
     random = np.random.default_rng(shape[1])
 
     def real(*extents: int) -> Any:
@@ -108,7 +108,7 @@ def agree(request: Request, found: Sequence[Any], inputs: Sequence[Any], toleran
 
 
 def real_windows(inputs: Sequence[Any], attributes: dict[str, Any], name: str) -> None:
-    """Places of maxima that are in their windows, as a forward pass leaves them."""
+    """Set places of maxima that are in their windows, as a forward pass leaves them."""
     if name == "pooling_max_backward":
         index, width = inputs[1], attributes["shape"][3]
         for i, j in np.ndindex(index.shape[2:]):
@@ -196,7 +196,7 @@ def test_windows_of_any_geometry(lying: Lying, data: Any, channels: int, halve: 
     }
     shape = (2, channels, *(k + data.draw(st.integers(0, 9)) for k in kernel))
     random, precision = np.random.default_rng(3), "bf16" if halve else "f32"
-    # Few values, so that the first of equals has to be found.
+    # Few distinct values, so that the first of equal ones must be found.
     x = random.integers(-2, 3, shape).astype(np.float32)
     x[random.random(shape) < 0.02] = -np.inf
     request, (y, argmax) = lying("pooling_max", [x], attributes, [NHWC], precision)
@@ -330,8 +330,8 @@ def test_rows_side_by_side(shape: tuple[int, ...]) -> None:
 def test_weights_in_pairs(
     outputs: int, inputs: int, taps: tuple[int, int], widths: tuple[int, int], stored: str
 ) -> None:
-    """As a convolution's kernels have them, forward and to the data, and how gradients of theirs come;
-    in vectors, with zeros in blocks that are not full."""
+    """These are the layouts of a convolution's kernels, forward and to the data, and of their gradients.
+    The loops use vectors, and write zeros in blocks that are not full."""
     x = np.random.default_rng(9).standard_normal((16 * outputs, 16 * inputs, *taps)).astype(np.float32)
     forward = Layout("acdb64a2b", (0, 2, 3, 1), ((0, widths[0]), (1, 2)))
     to_data = Layout("bcda64b2a", (1, 2, 3, 0), ((1, widths[1]), (0, 2)), "bfloat16")
@@ -364,7 +364,7 @@ def test_roundings_to_bfloat16() -> None:
 
 
 def moved(x: Any, source: Layout, target: Layout) -> str:
-    """A reorder of x from a layout leaves in memory what packing does; by which kernel."""
+    """Check that a reorder of x leaves in memory what packing does, and return the kernel's name."""
     from demitasse import Place, TensorSpec
     from demitasse.operations import VOCABULARY
 

@@ -1,4 +1,4 @@
-"""Losses and scores against their definitions, label by label."""
+"""Losses and scores compared with their definitions, label by label."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ Compute = Callable[..., list[Any]]
 
 
 def predictions(dtype: str, kind: str, places: int = 3) -> tuple[Any, Any]:
-    """Scores of 7 classes at 6 x ``places``, class axis 1, and labels of which some are 2."""
+    """Return scores of 7 classes at 6 x ``places``, with classes on axis 1, and labels of which some are
+    2."""
     random = np.random.default_rng(7)
     x = (random.standard_normal((6, 7, places)) * 5).astype(dtype)
     return x, random.integers(0, 7, (6, places)).astype(kind)
@@ -59,7 +60,7 @@ def test_softmax_loss_and_its_gradient(
 
 
 def test_a_million_classes_add_up(compute: Compute) -> None:
-    """A sum in float32 of as many that are alike is off in the fifth digit."""
+    """A float32 sum of as many equal numbers would be wrong in the fifth digit."""
     x = np.full((1, 2**20), -0.1, np.float32)
     x[0, 7] = 0
     powers = np.exp(x.astype(np.float64))
@@ -112,7 +113,7 @@ def test_a_label_that_is_no_class_is_named(compute: Compute, operation: str, wro
 @pytest.mark.parametrize("ignore", [None, 2])
 def test_accuracy(compute: Compute, ignore: int | None, top_k: int, places: int) -> None:
     x, label = predictions("float32", "int32", places)
-    x = np.round(x / 4)  # so that there are ties, of which the later class comes first
+    x = np.round(x / 4)  # so that there are ties, of which the later class ranks first
     hits: list[list[bool]] = [[] for _ in range(7)]
     for n, i in np.ndindex(label.shape):
         if label[n, i] != ignore:

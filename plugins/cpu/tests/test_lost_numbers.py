@@ -1,4 +1,4 @@
-"""A NaN that oneDNN's ReLU makes a number of is told by the parameters that it has spoilt."""
+"""A NaN that oneDNN's ReLU turns into a number is reported because it spoils parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Kernels of a processor's matrix unit against NumPy's products, in float64, of what was rounded."""
+"""Kernels of a processor's matrix unit compared with NumPy's products of the rounded numbers in
+float64."""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ def gradient_of(
 
 
 def computed(candidate: Candidate, request: Request, dy: Any, x: Any) -> list[Any]:
-    """dw and db, with memory full of rubbish; what is behind it is to stay."""
+    """Return dw and db, computed in memory full of garbage. Whatever follows that memory must not
+    change."""
     sources = [layout.pack(a) for layout, a in zip(candidate.input_layouts, (dy, x), strict=True)]
     both = zip(candidate.output_layouts, request.outputs, strict=True)
     targets = [np.full(layout.physical(s.shape), np.nan, np.float32) for layout, s in both if s]
@@ -120,8 +122,8 @@ def is_right(found: list[Any], dy: Any, x: Any, about: dict[str, Any]) -> None:
 def test_gradients_of_weights(
     numbers: dict[str, Any], layout: Layout, near_memory: int, worth: float
 ) -> None:
-    """Also as if the caches were small, so that stretches are many, and outputs divided; by pixels and
-    by windows' rows."""
+    """Also as if the caches were small, so that there are many stretches and outputs are divided; by
+    pixels and by windows' rows."""
     x, shape, about = made_for_windows(numbers)
     assume(x.shape[1] >= 8 or about["dilation"][1] == 1)
     dy = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
@@ -166,9 +168,9 @@ def test_gradients_of_layers_of_nets(
 @pytest.mark.parametrize(
     ("channels", "taps", "size", "across", "windows"),
     [
-        (20, 5, 8, 1, True),  # LeNet's conv2: 20 channels of 32 rows of tiles, 100 numbers of 112
+        (20, 5, 8, 1, True),  # LeNet's conv2: 20 channels of 32 rows of tiles, or 100 numbers of 112
         (64, 3, 28, 1, False),
-        (64, 3, 8, 1, True),  # four zeros behind each row of pixels, none behind a window's
+        (64, 3, 8, 1, True),  # four zeros after each row of pixels, none after a window's
         (20, 5, 8, 2, False),
         (3, 11, 8, 1, True),
     ],
@@ -233,7 +235,7 @@ def test_inner_products_of_nets_are_served() -> None:
 
 
 def test_where_onednn_has_none_the_unit_serves_alone() -> None:
-    """Of one pixel that is left of two oneDNN would read behind the image."""
+    """For the one pixel left over from pairs, oneDNN would read past the image."""
     request = gradient_of((1, 10, 1, 1), (1, 1, 1, 2), (10, 1, 1, 2), {"stride": (1, 2)})
     assert [each.kernel for each in candidates(request)] == [unit_gradient.KERNEL]
     plain = gradient_of((1, 16, 4, 4), (1, 16, 6, 6), (16, 16, 3, 3), {})
@@ -275,7 +277,7 @@ def test_nothing_behind_images_is_read(channels: int, taps: int) -> None:
 
 @pytest.mark.parametrize("name", ["weights", "results", "data"])
 def test_tiles_are_left_as_they_were(name: str) -> None:
-    """Other kernels on the same thread may take the unit's tiles to be as they set them."""
+    """Other kernels on the same thread may assume the configuration of tiles that they set."""
     from demitasse_cpu.loops.compiled import numba
     from demitasse_cpu.loops.matrix_unit import configured, words
 

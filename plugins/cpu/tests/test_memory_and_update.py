@@ -1,4 +1,4 @@
-"""Sums, joins, constants, images and the solver's update against NumPy."""
+"""Sums, joins, constants, images and the solver's update compared with NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of calls: they do what their parts do alone, join in order, and name what failed."""
+"""Tables of calls do what their parts do alone, join in order, and name what failed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def expected(size: int, sign: float = 1.0) -> Any:
 
 @pytest.fixture(params=["openmp", "threads of Python's"])
 def team(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """With the system's OpenMP, and as where it is not there."""
+    """With the system's OpenMP, and as if it were not installed."""
     if request.param == "openmp":
         if native.openmp() is None:
             pytest.skip("libgomp.so.1 is not on this system")
@@ -201,7 +201,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def test_what_walks_a_table_is_compiled_with_what_it_calls() -> None:
-    """Else a tuner would take the time for that for the kernel's, and keep another one for good."""
+    """Otherwise a tuner would attribute that time to the kernel, and keep another kernel for good."""
     program = """
 import numpy as np
 from demitasse_cpu.kernels.work import ready
@@ -232,7 +232,7 @@ def test_a_loop_that_finds_numbers_wrong_ends_its_row_by_its_own_error(team: str
     x, order = np.zeros(1, np.int64), np.zeros(4, np.int64)
     wrong = Call(refuse, (x,), lambda: DataError(f"{x[0]} is too much"))
     work = in_order([wrong, Call(follow, (x, order, 7))])
-    work()  # which counts in x, so the next time is wrong
+    work()  # which counts in x, so the next call fails
     assert order.tolist() == [7, 0, 0, 0]
     with pytest.raises(DataError, match=r"^1 is too much$"):
         work()
@@ -244,7 +244,8 @@ def test_a_loop_that_finds_numbers_wrong_ends_its_row_by_its_own_error(team: str
 
 
 def test_what_is_dropped_gives_its_arrays_back_at_once() -> None:
-    """Trials of a tuner have as much memory as a net's largest layer: no collection is waited for."""
+    """A tuner's trials have as much memory as a net's largest layer, so they must not wait for a garbage
+    collection."""
     gc.collect()
     gc.disable()
     try:

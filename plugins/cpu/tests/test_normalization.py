@@ -1,4 +1,4 @@
-"""Local response normalisation against its definition, element by element."""
+"""Local response normalisation compared with its definition, element by element."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Compute = Callable[..., list[Any]]
 
 
 def neighbours(name: str, shape: tuple[int, ...], place: tuple[int, ...], reach: int) -> Any:
-    """The window around a place, as an index."""
+    """Return the window around a place, as an index."""
     n, c, *position = place
     around = [slice(max(0, p - reach), p + reach + 1) for p in (c, *position)]
     if name == "lrn_across_channels":

@@ -1,5 +1,5 @@
-"""Inner products of a few samples with fixed weights in 12 bits: not a bit of a weight is lost, and sums
-are those of NumPy's products, in float64, of what was rounded."""
+"""Inner products of a few samples with fixed weights in 12 bits. Not one bit of a weight is lost, and
+sums are those of NumPy's products of the rounded numbers in float64."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def however_few_weights() -> Iterator[None]:
 
 
 def pack(w: Any, threads: int = 1, given: Layout = PLAIN) -> Any:
-    """Weights as they are kept, in memory full of rubbish."""
+    """Return packed weights, in memory that was full of garbage."""
     specs = TensorSpec(w.shape, "float32", given), TensorSpec(w.shape, "float32", LAYOUT)
     place = Place("test", threads=threads)
     request = Request(VOCABULARY["reorder"], specs[:1], specs[1:], {}, place, "bf16", True)
@@ -53,7 +53,8 @@ def scratch(nbytes: int) -> Any:
 
 
 def unpack(kept: Any, shape: tuple[int, int]) -> tuple[Any, list[bool]]:
-    """The bits of kept weights, by what is said of their form, and whether each block is packed."""
+    """Return the bits of packed weights, following the description of their form, and whether each block
+    is packed."""
     raw, (outputs, inputs) = np.ascontiguousarray(kept).view(np.uint8).reshape(-1), shape
     panels, blocks, found = -(-outputs // 32), -(-inputs // 256), list[bool]()
     bits = np.zeros((panels * 32, blocks * 256), np.uint16)
@@ -67,7 +68,7 @@ def unpack(kept: Any, shape: tuple[int, int]) -> tuple[Any, list[bool]]:
                 at += 16384
             else:
                 words, at = _unpack_block(raw, at, int(head[2:4].view(np.uint16)[0]))
-            square = words.reshape(128, 32, 2)  # pairs of inputs, outputs, the two of a pair
+            square = words.reshape(128, 32, 2)  # pairs of inputs, outputs, the two inputs of a pair
             rows, columns = slice(panel * 32, panel * 32 + 32), slice(block * 256, block * 256 + 256)
             bits[rows, columns] = square.transpose(1, 0, 2).reshape(32, 256)
     assert not bits[outputs:].any() and not bits[:, inputs:].any()
@@ -82,7 +83,7 @@ def _unpack_block(raw: Any, at: int, others: int) -> tuple[Any, int]:
     codes = np.stack([halves & 15, halves >> 4], axis=2).reshape(128, 64)
     signs, fractions = fractions & 0x80, fractions & 0x7F
     words = (signs | upper[codes]) << 8 | lowest[codes] | fractions
-    # Quarters of eight of the first vector's and eight of the second's.
+    # Quarters with eight bytes of the first vector and eight of the second.
     words = words.reshape(128, 4, 2, 8).transpose(0, 2, 1, 3).reshape(-1)
     at += 64 + 12288
     listed = raw[at : at + 4 * others].view(np.uint16).reshape(-1, 2)
@@ -139,7 +140,7 @@ def test_others_are_listed_up_to_where_the_block_has_room(count: int) -> None:
 
 
 def product(operands: list[Any], threads: int, relu: bool = False, fixed: bool = True) -> Any:
-    """What the kernel gives in memory full of rubbish, called twice."""
+    """Return what the kernel computes in memory full of garbage, called twice."""
     x, w, *_ = operands
     name = "inner_product_relu" if relu else "inner_product"
     request = ask("inner_product", [each.shape for each in operands], (len(x), len(w)), {}, threads)
@@ -205,7 +206,7 @@ def test_weights_that_are_no_numbers_stay_so(none: float) -> None:
 
 
 def test_weights_that_lie_otherwise_are_packed_alike() -> None:
-    """As another layer has them that shares the parameter."""
+    """This is the layout that another layer uses which shares the parameter."""
     w = np.random.default_rng(3).standard_normal((64, 512)).astype(np.float32)
     w = BFLOAT16.unpack(BFLOAT16.pack(w), w.shape)
     for layout in (Layout("turned", (1, 0)), Layout("ab16b64a", blocks=((1, 16), (0, 64))), BFLOAT16):
@@ -251,5 +252,5 @@ def test_a_net_packs_its_weights_once(tmp_path: Path) -> None:
             np.testing.assert_allclose(found, expected, rtol=0, atol=0.02)
         kernels = [each.kernel for each in net.plan.entries if each.operation.startswith("inner")]
         once = [each for each in net.plan.entries if each.kernel == kernels[0] and each.once]
-    assert kernels[0] == packed_weights.KERNEL  # 70 inputs of the second are not whole fours
+    assert kernels[0] == packed_weights.KERNEL  # the second one has 70 inputs, not a multiple of four
     assert [(each.layer, each.operation) for each in once] == [("first", "reorder")]

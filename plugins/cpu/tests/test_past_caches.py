@@ -1,5 +1,5 @@
-"""Normalisations and scales whose results are more than the caches keep are written past them, with the
-same bits."""
+"""Normalisations and scales whose results are larger than what the caches keep are written past them,
+with the same bits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Ask = Callable[..., Request]
 
 
 def operands(name: str) -> list[Any]:
-    """Images, and what their channels have."""
+    """Return images, and the channels' parameters."""
     random = np.random.default_rng(5)
 
     def images() -> Any:
@@ -50,7 +50,7 @@ def operands(name: str) -> list[Any]:
 
 
 def placed(values: Any, off: int = 0) -> Any:
-    """A copy that begins ``off`` bytes behind the beginning of a cache line."""
+    """Return a copy that starts ``off`` bytes after the start of a cache line."""
     room = np.zeros(values.nbytes + 128, np.uint8)
     start = -room.ctypes.data % 64 + off
     copy = room[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
@@ -59,7 +59,7 @@ def placed(values: Any, off: int = 0) -> Any:
 
 
 def computed(request: Request, inputs: Sequence[Any], off: int = 0, in_place: bool = False) -> list[Any]:
-    """All outputs as they lie in memory."""
+    """Return all outputs as they are in memory."""
     (candidate,) = kernels.FACTORIES[request.operation.name](request)
     given = [placed(layout.pack(x)) for layout, x in zip(candidate.input_layouts, inputs, strict=True)]
     outputs = [placed(each, off) for each in rubbish(request, candidate)]
@@ -88,7 +88,8 @@ def asked(requested: Ask, name: str, layout: Layout) -> tuple[Request, list[Any]
 
 @pytest.fixture
 def past(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """All results are taken for more than the caches keep; whether each was written past them."""
+    """Treat all results as larger than what the caches keep; the list says whether each was written past
+    them."""
     told = list[bool]()
     real = kernels._is_lost
 
@@ -143,7 +144,7 @@ def test_more_threads_have_more_caches() -> None:
 def test_it_is_done_by_stores_past_the_caches_and_a_fence(requested: Ask, past: list[bool]) -> None:
     computed(*asked(requested, "scale_relu", NHWC))
     assert past == [True]
-    anew = numba.njit(line_vectors.line_scaled.py_func)  # numba keeps no listing of what it has cached
+    anew = numba.njit(line_vectors.line_scaled.py_func)  # numba keeps no listing of cached functions
     anew.compile(line_vectors.line_scaled.signatures[0])
     (code,) = anew.inspect_asm().values()
     assert "movntps" in code

@@ -76,7 +76,7 @@ def test_volumes_of_double_precision_are_left_to_others() -> None:
 
 
 def asked(name: str, precision: str, fixed: bool) -> Request:
-    """A convolution of 64 channels with 3 x 3 taps, or one of its gradients."""
+    """Return a request for a convolution of 64 channels with 3 x 3 taps, or for one of its gradients."""
     image, w = TensorSpec((2, 64, 20, 20), "float32"), TensorSpec((64, 64, 3, 3), "float32")
     threes = {"stride": (1, 1), "pad": (1, 1), "dilation": (1, 1), "groups": 1}
     operands, shape = {
@@ -113,7 +113,8 @@ def test_winograds_algorithm_may_be_left_out(name: str, fixed: bool, precision: 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names features of x86-64 processors")
 @pytest.mark.parametrize("features", ["+avx,+avx2,+fma", pytest.param("+sse2", marks=pytest.mark.slow)])
 def test_kernels_for_other_processors(features: str) -> None:
-    """Those without AVX-512, and without fused multiply-add: other tiles, the same results."""
+    """Processors without AVX-512, and without fused multiply-add, have other tiles but the same
+    results."""
     tests = Path(__file__).parent
     chosen = ["-k", "float32 and (odd_numbers or several_blocks)"]
     files = [str(tests / name) for name in ("test_convolution.py", "test_inner_product.py")]

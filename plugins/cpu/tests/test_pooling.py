@@ -1,4 +1,4 @@
-"""Pooling against its definition, one window after the other."""
+"""Pooling compared with its definition, one window after the other."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ Lying = Callable[..., tuple[Any, list[Any]]]
 
 
 def windows(x: Any, y: Any, attributes: dict[str, Any]) -> Iterator[tuple[Any, list[slice], int]]:
-    """Each output's place, its window in x, and the window's size with its part of the padding."""
+    """Yield each output's place, its window in x, and the window's size including its part of the
+    padding."""
     for place in np.ndindex(y):
         parts, size = [], 1
         for d in (0, 1):
@@ -63,7 +64,7 @@ dtypes = st.sampled_from(["float32", "float64"])
 @given(geometry=geometries(), dtype=dtypes, seed=st.integers(0, 99))
 def test_maxima_and_where_they_are(compute: Compute, geometry: Any, dtype: str, seed: int) -> None:
     shape, attributes = geometry
-    # Few values, so that the first of equals has to be found.
+    # Few distinct values, so that the first of equal ones must be found.
     x = np.random.default_rng(seed).integers(-2, 3, shape).astype(dtype)
     y, argmax = compute("pooling_max", [x], attributes)
     plane = np.arange(shape[2] * shape[3]).reshape(shape[2:])
@@ -100,7 +101,7 @@ def test_averages(compute: Compute, geometry: Any, dtype: str, seed: int) -> Non
 def test_gradients_of_averages_may_have_channels_innermost_where_dy_lies_plain(
     requested: Callable[..., Request], geometry: Any, channels: int, seed: int
 ) -> None:
-    """Which is worth it from as many channels on as vectors have, and of float32."""
+    """This pays from as many channels on as vectors have numbers, and for float32."""
     (samples, _, *image), attributes = geometry
     shape, about = (samples, channels, *image), {**attributes, "shape": (samples, channels, *image)}
     output = extents(np.empty(shape), attributes)
@@ -149,7 +150,7 @@ def test_maxima_without_their_places(
     (samples, _, *image), attributes = geometry
     random = np.random.default_rng(seed)
     x = random.standard_normal((samples, channels, *image)).astype(np.float32)
-    # Numbers that bfloat16 has, and those that comparisons of bits could get wrong.
+    # Numbers that bfloat16 has, and those that comparing bits could get wrong.
     x = PLAIN_BF16.unpack(PLAIN_BF16.pack(x), x.shape)
     special = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-39, -1e-39], np.float32)
     places = random.integers(0, x.size, x.size // 20)
@@ -182,7 +183,7 @@ def test_maxima_of_squares_and_their_places(
     precision: str,
     seed: int,
 ) -> None:
-    """Of equals the first, zeros of either sign among them; of what is no number the first, too."""
+    """Of equal values, the first wins, including zeros of either sign; of NaNs, too."""
     random = np.random.default_rng(seed)
     values = np.array([0.0, -0.0, 1.0, -1.0, np.nan, np.inf, -np.inf, 1e-39], np.float32)
     x = random.choice(values, (3, channels, *image), p=[0.2, 0.2, 0.2, 0.2, 0.02, 0.05, 0.05, 0.08])
@@ -199,7 +200,7 @@ def test_maxima_of_squares_and_their_places(
 
 
 def test_the_average_of_a_large_plane_keeps_its_digits(compute: Compute) -> None:
-    """Added one after the other, a million numbers that are alike would be off in the third."""
+    """Added one after the other, a million equal numbers would be wrong in the third digit."""
     x = np.full((1, 1, 1024, 1024), 0.1, np.float32)
     window = {"kernel": (1024, 1024), "stride": (1, 1), "pad": (0, 0)}
     (y,) = compute("pooling_average", [x], window)

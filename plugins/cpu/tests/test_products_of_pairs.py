@@ -1,4 +1,4 @@
-"""Kernels of pairs of bfloat16 against NumPy's products, in float64, of what was rounded."""
+"""Kernels of pairs of bfloat16 compared with NumPy's products of the rounded numbers in float64."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def a_processor_with_pairs() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def however_few_weights() -> Iterator[None]:
-    """Weights are rounded on the way however few they are, for fewer than that is offered for."""
+    """Round weights on the way however few they are, fewer than those for which that is offered."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(wide_weights, "_FEWEST_WEIGHTS", 1)
         yield
@@ -255,7 +255,7 @@ def test_weights_are_copied_to_16_bits_once_or_where_they_cannot_be_rounded_on_t
 
 @pytest.mark.parametrize("integers", [False, True])
 def test_few_tiles_do_not_wait_for_many_weights(integers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that become integers are kept transformed, so that fewer tiles are enough."""
+    """Weights that become integers are kept transformed, for which fewer tiles are enough."""
     for module in (winograd_integers, winograd_kept):
         monkeypatch.setattr(module, "are_quick", lambda: integers)
 

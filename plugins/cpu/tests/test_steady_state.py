@@ -1,4 +1,5 @@
-"""What holds for every kernel, step after step: same bits, no memory taken, threads at once."""
+"""What holds for every kernel, step after step: the same bits, no memory allocated, concurrent
+threads."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def bits(buffers: list[Any]) -> list[bytes]:
 
 
 def test_the_samples_are_all_that_is_served(samples: Samples) -> None:
-    """Of the core's words; those that plugins add are tried where the plugins meet."""
+    """These are the core's operations. Those that plugins add are tested where the plugins meet."""
     assert set(samples) == set(FACTORIES) & {*VOCABULARY, *FUSED}
 
 
@@ -92,7 +93,7 @@ def test_two_threads_compute_at_once(samples: Samples, bound: Callable[..., Any]
 def test_operands_may_lie_in_an_arena(
     samples: Samples, bound: Callable[..., Any], asked: Callable[..., Any]
 ) -> None:
-    """Views at offsets of 64 bytes, as a plan gives them, and not arrays of their own."""
+    """Views at offsets of 64 bytes, as a plan provides them, instead of separate arrays."""
     for name, (inputs, attributes) in samples.items():
         work, given, outputs = bound(name, inputs, attributes)
         work()

@@ -1,4 +1,4 @@
-"""Gradients of convolutions of one tap that skip pixels against NumPy's products, in float64."""
+"""Gradients of convolutions of one tap that skip pixels, compared with NumPy's products in float64."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(library() is None, reason="oneDNN cannot be load
 def request_for(
     name: str, operands: Sequence[tuple[int, ...]], results: Sequence[tuple[int, ...]], **about: Any
 ) -> Request:
-    """A request for float32 operands that lie plain; ``about`` are attributes, threads and precision."""
+    """Return a request for plain float32 operands; ``about`` are attributes, threads and precision."""
     threads, precision = about.pop("threads", 2), about.pop("precision", "f32")
     attributes = {**VOCABULARY[name].attributes, **about}
     inputs, outputs = (tuple(TensorSpec(s, "float32") for s in side) for side in (operands, results))
@@ -35,7 +35,7 @@ def request_for(
 
 
 def computed(candidate: Candidate, request: Request, operands: Sequence[Any]) -> list[Any]:
-    """What the kernel leaves in memory full of rubbish, called twice."""
+    """Return what the kernel computes in memory full of garbage, called twice."""
     sources = [
         layout.pack(x).copy() for layout, x in zip(candidate.input_layouts, operands, strict=True)
     ]
@@ -59,7 +59,7 @@ def computed(candidate: Candidate, request: Request, operands: Sequence[Any]) ->
 
 
 def stored(candidate: Candidate, operands: Sequence[Any]) -> list[Any]:
-    """The operands as the kernel is given them, in float64."""
+    """Return the operands as the kernel receives them, in float64."""
     return [
         layout.unpack(layout.pack(x), x.shape).astype(np.float64)
         for layout, x in zip(candidate.input_layouts, operands, strict=True)

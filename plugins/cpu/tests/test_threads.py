@@ -1,4 +1,4 @@
-"""How work is divided, shared with companions, and what becomes of those."""
+"""How work is divided and shared with companions, and what becomes of these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops whose result lies where an operand does, as plans have it, are vector code all the same."""
+"""Loops whose result is in an operand's memory, as in plans, are vectorised all the same."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIZE = 6000
 
 
 def element_loops() -> dict[str, tuple[Any, tuple[Any, ...]]]:
-    """Loops, with the types of what they are given: x takes the place of the result."""
+    """Return loops with the types of their arguments; the result shares the memory of x."""
     x, marks = numba.float32[::1], numba.uint8[::1]
     n, factor = numba.int64, numba.float64
     return {
@@ -47,8 +47,9 @@ def element_loops() -> dict[str, tuple[Any, tuple[Any, ...]]]:
 def test_no_check_of_what_overlaps_stands_before_the_vectors(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such a check fails in place, and a loop without vectors runs, thirty times as long."""
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))  # what is kept tells no words
+    """A check for overlaps fails in place, and a loop without vectors then runs, thirty times as
+    long."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))  # cached code has no listing
     kept, types = element_loops()[name]
     loop: Any = numba.njit(error_model="numpy", fastmath={"contract"})(kept.py_func)
     loop.compile(types)
@@ -58,7 +59,7 @@ def test_no_check_of_what_overlaps_stands_before_the_vectors(
 
 
 def dropped(x: np.ndarray, y: np.ndarray, channels: int, keeps_mask: bool) -> np.ndarray:
-    """Two samples by the loop; the mask."""
+    """Run the loop on two samples and return the mask."""
     elements = x.size // 2
     drawn = np.zeros(-(-elements // 4) * 4, np.uint8)
     mask = np.zeros(x.size if keeps_mask else 0, np.uint8)

@@ -1,4 +1,4 @@
-"""Winograd's three passes of 3 x 3 and 5 x 5 convolutions against their definition in float64."""
+"""Winograd's three passes of 3 x 3 and 5 x 5 convolutions compared with their definition in float64."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("however_few_channels")
 
 
 NOT_CHOSEN_HERE = [pytest.mark.slow] if winograd_integers.are_quick() else []
-"""Each way compiles for a quarter of a minute; the one that this processor never takes is slow."""
+"""Each way takes a quarter of a minute to compile; the one that this processor never uses is slow."""
 
 
 @pytest.fixture(
@@ -41,7 +41,8 @@ NOT_CHOSEN_HERE = [pytest.mark.slow] if winograd_integers.are_quick() else []
     ]
 )
 def rounding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
-    """Products of images stored as bfloat16, both in float32 and in integers: how those are rounded."""
+    """Compute products of images stored as bfloat16 in float32, then in integers; return the rounding
+    error to expect."""
     monkeypatch.setattr(winograd_integers, "are_quick", lambda: request.param == "integers")
     return INTEGERS if request.param == "integers" else ROUNDING
 
@@ -162,8 +163,8 @@ def test_integers_by_threads_and_groups(
 def test_the_largest_sums_that_there_can_be_fit_their_integers(
     taps: int, channels: int, extents: tuple[int, int]
 ) -> None:
-    """All products of one sign and as large as they get, with as many terms as are summed: 128 channels,
-    or 96 tiles of one thread."""
+    """All products have one sign and are as large as possible, with as many terms as are summed: 128
+    channels, or 96 tiles of one thread."""
     x, dy = np.ones((1, channels, *extents), np.float32), np.ones((1, 16, *extents), np.float32)
     w = np.ones((16, channels, taps, taps), np.float32)
     problem = x, w, np.zeros(16, np.float32), dy, {"pad": (taps // 2,) * 2, "groups": 1}
@@ -171,7 +172,7 @@ def test_the_largest_sums_that_there_can_be_fit_their_integers(
 
 
 def transposed(request: Any) -> bool:
-    """Whether the gradient to the data is the forward algorithm turned round."""
+    """Whether the gradient to the data is the forward algorithm reversed."""
     (candidate,) = winograd.backward_data(request)
     return candidate.kernel.endswith("transposed")
 
@@ -203,7 +204,7 @@ def test_without_padding_the_forward_pass_has_fewer_tiles(taps: int, extents: tu
 
 
 def activations(channels: int, taps: int, image: int = 28, pad: int | None = None) -> Problem:
-    """What a layer of a net meets, and gradients of which a rectifier has left a half."""
+    """Return activations as in a layer of a net, and gradients of which a ReLU has left half."""
     random = np.random.default_rng(4)
     pad = taps // 2 if pad is None else pad
     result = (2, 64, *(image + 2 * pad + 1 - taps,) * 2)
@@ -215,7 +216,7 @@ def activations(channels: int, taps: int, image: int = 28, pad: int | None = Non
 
 
 def deviation(found: Any, right: Any) -> float:
-    """Root mean square, of what is right."""
+    """Return the root mean square error, relative to the right result."""
     return float(np.sqrt(np.mean((found - right) ** 2) / np.mean(right**2)))
 
 
@@ -227,7 +228,8 @@ def deviation(found: Any, right: Any) -> float:
 def test_integers_round_about_as_bfloat16_does(
     channels: int, taps: int, most: tuple[float, ...]
 ) -> None:
-    """Results and gradients of data are rounded to bfloat16 after that, which alone makes 1.7e-3."""
+    """Results and gradients of data are then rounded to bfloat16, which alone makes an error of
+    1.7e-3."""
     problem = activations(channels, taps)
     passes = zip(all_passes(problem, precision="bf16"), defined(problem), (*most, 1e-5), strict=True)
     for is_image, (found, right, limit) in zip((True, True, False, False), passes, strict=True):
@@ -256,8 +258,8 @@ def test_the_forward_pass_turned_round_rounds_no_worse(
 @needs_products_of_pairs
 @pytest.mark.parametrize(("times", "most"), [(10, 3e-3), (100, 1e-2)])
 def test_what_a_small_channel_loses_beside_a_large_one(times: float, most: float) -> None:
-    """In outputs that take nothing from the large one: all channels of a tile share a scale. The
-    gradients of weights have one for each channel."""
+    """This is in outputs that take nothing from the large channel: all channels of a tile share a scale.
+    The gradients of weights have a scale for each channel."""
     x, w, b, dy, attributes = activations(64, 3)
     x[:, 0] *= times
     w[:, 0] = 0

@@ -1,4 +1,4 @@
-"""Winograd's convolution with fixed weights, which are transformed once and kept so."""
+"""Winograd's convolution with fixed weights, which are transformed once and kept."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def kept_forward(
     precision: str = "bf16",
     **options: Any,
 ) -> Any:
-    """What a net that only runs forward computes; all else only if not ``fixed``."""
+    """Return what a net computes that only runs forward or, unless ``fixed``, any other net."""
     x, w, b, dy, attributes = problem
     operands = [x, w, b if biased else None]
     request = ask("convolution", operands, [dy], attributes, threads, precision, fixed)
@@ -68,7 +68,7 @@ def check_kept(
 
 
 def kernel_of(request: Request) -> str:
-    """The one that keeps weights; nothing where none does."""
+    """Return the name of the kernel that keeps weights, or "" if there is none."""
     kernels = winograd.forward(request)
     return next((each.kernel for each in kernels if is_kept(each.input_layouts[1])), "")
 
@@ -85,7 +85,7 @@ WINDOWS = pytest.mark.parametrize(
         pytest.param("bf16", 5, marks=[needs_products_of_pairs, pytest.mark.slow]),
     ],
 )
-"""Half a minute's compiling is left to the slow tests."""
+"""Compiling this takes half a minute, so it is left to the slow tests."""
 
 
 @WINDOWS
@@ -130,8 +130,8 @@ def test_any_geometry_with_kept_weights(
 def test_kept_weights_of_many_channels(
     channels: tuple[int, int], samples: int, taps: int, threads: int, precision: str
 ) -> None:
-    """More than 128, whose products are summed as integers, than a panel, and than a cache keeps; few
-    tiles, for which panels are divided among threads, and more."""
+    """More than 128 channels, whose products are summed as integers; more than a panel, and than a cache
+    keeps; few tiles, for which panels are divided among threads, and more."""
     problem = random_problem(2, samples, *channels, result=(14, 13), taps=taps)
     check_kept(problem, threads, biased=True, relu=threads == 2, precision=precision)
 
@@ -145,7 +145,7 @@ def test_kept_weights_of_many_channels(
 def test_kept_weights_of_few_tiles(
     channels: tuple[int, int], samples: int, result: tuple[int, int], threads: int, precision: str
 ) -> None:
-    """Which are smaller, and so more of them use the weights."""
+    """These tiles are smaller, so more of them use the weights."""
     problem = random_problem(2, samples, *channels, result=result)
     x, w, _, dy, attributes = problem
     request = ask("convolution", [x, w, None], [dy], attributes, threads, precision, True)
@@ -156,7 +156,7 @@ def test_kept_weights_of_few_tiles(
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(("outputs", "samples"), [(64, 1), (128, 1), (64, 5)])
 def test_kept_weights_of_groups(outputs: int, samples: int, precision: str) -> None:
-    """Whose outputs are whole panels, so that each group's weights begin with one."""
+    """Their outputs fill whole panels, so that each group's weights begin with a panel."""
     problem = random_problem(4, samples, 20, outputs, result=(13, 14), groups=3)
     check_kept(problem, 2, biased=True, relu=False, precision=precision)
 
@@ -230,7 +230,7 @@ def weights(
     given: Layout = PLAIN,
     precision: str = "bf16",
 ) -> Request:
-    """A change of weights to a layout."""
+    """Return a request to change weights to a layout."""
     specs = TensorSpec(shape, dtype, given), TensorSpec(shape, dtype, layout)
     about = {}, Place("test", threads=2), precision, True
     return Request(VOCABULARY["reorder"], specs[:1], specs[1:], *about)
@@ -272,7 +272,7 @@ def test_only_their_own_layout_is_made_of_weights(monkeypatch: pytest.MonkeyPatc
 def test_weights_that_lie_otherwise_are_kept_alike(
     given: Layout, result: tuple[int, int], precision: str
 ) -> None:
-    """As another layer has them that shares the parameter."""
+    """This is the layout that another layer uses which shares the parameter."""
     x, w, b, dy, attributes = random_problem(1, 1, 18, 40, result)
     w = BFLOAT16.unpack(BFLOAT16.pack(w), w.shape)
     (forward,) = winograd.forward(ask("convolution", [x, w, b], [dy], attributes, 2, precision, True))

@@ -1,4 +1,5 @@
-"""Kernels run as a plan runs them: operands packed in the layouts they ask for, a workspace, a place."""
+"""Runs kernels as a plan does, with operands packed in the layouts that they request, a workspace, and a
+place."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ Run = Callable[..., list[Any]]
 
 @cache
 def vocabulary() -> Mapping[str, Operation]:
-    """The core's words and Caffe's."""
+    """Return the operations of the core and of the caffe plugin."""
     with compose(plugins=["caffe", "reference"]) as runtime:
         return runtime.vocabulary
 
@@ -31,7 +32,7 @@ def request(
     absent: Sequence[int] = (),
     layouts: Sequence[Layout] = (),
 ) -> Request:
-    """A request for an operation on arrays, all its outputs but those at ``absent`` wanted."""
+    """Return a request for an operation on arrays, for all outputs except those at ``absent``."""
     operation = vocabulary()[name]
     complete = {**operation.attributes, **attributes}
     shapes: dict[str, Any] = {}
@@ -63,7 +64,7 @@ def request(
 def bound(
     asked: Request, candidate: Candidate, inputs: Sequence[Any]
 ) -> tuple[Any, list[Any], list[Any]]:
-    """(work, packed inputs, packed outputs) of a candidate."""
+    """Return (work, packed inputs, packed outputs) of a candidate."""
     ins = [
         None if x is None else np.ascontiguousarray(layout.pack(x))
         for x, layout in zip(inputs, [*candidate.input_layouts, *[PLAIN] * len(inputs)], strict=False)
@@ -79,8 +80,9 @@ def bound(
 
 @pytest.fixture
 def run() -> Run:
-    """``run(name, inputs, attributes, kernel="", absent=())``: the logical outputs of the kernel whose
-    name begins so, or of the first; inputs that it updates are updated in place."""
+    """``run(name, inputs, attributes, kernel="", absent=())`` returns the logical outputs of the kernel
+    whose name begins with ``kernel``, by default of the first one. Inputs that it updates are updated in
+    place."""
 
     def call(
         name: str,
@@ -107,11 +109,11 @@ def run() -> Run:
 
 @pytest.fixture
 def ask() -> Callable[..., Request]:
-    """``request`` above."""
+    """The function ``request`` above."""
     return request
 
 
 @pytest.fixture
 def bind() -> Callable[..., tuple[Any, list[Any], list[Any]]]:
-    """``bound`` above."""
+    """The function ``bound`` above."""
     return bound

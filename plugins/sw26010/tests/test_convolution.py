@@ -1,4 +1,4 @@
-"""Convolution, both ways and all passes, against sums over taps in float64."""
+"""Convolution, both kernels and all passes, compared with sums over taps in float64."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def padded(x: Any, pad: tuple[int, int]) -> Any:
 
 
 def taps(w: tuple[int, ...], y: tuple[int, ...], about: dict[str, Any]) -> Any:
-    """Each tap, and what of the padded x it sees."""
+    """Yield each tap, and the part of the padded x that it sees."""
     for r, s in product(range(w[2]), range(w[3])):
         (sh, sw), (dh, dw) = about["stride"], about["dilation"]
         rows = slice(r * dh, r * dh + (y[2] - 1) * sh + 1, sh)
@@ -141,8 +141,8 @@ def test_implicit_gemm_is_offered_where_channels_fill_the_mesh(ask: Ask) -> None
 
 
 def test_the_weights_gradient_takes_images_together_that_im2col_puts_there(ask: Ask) -> None:
-    """Four images of 3 x 3 taps cost less than four times one. Where there is no im2col they cost as
-    much: each is a product of its own."""
+    """Four images of 3 x 3 taps cost less than four times as much as one. Without im2col they cost four
+    times as much, because each is a product of its own."""
 
     def seconds(batch: int, window: int) -> float:
         dy, x = numbers(batch, 128, 14, 14), numbers(batch, 96, 14, 14)
@@ -159,7 +159,7 @@ def test_the_weights_gradient_takes_images_together_that_im2col_puts_there(ask: 
 def test_what_a_kernel_does_not_get_is_no_number(
     ask: Ask, bind: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The columns' DMA is skipped, all else happens."""
+    """The columns' DMA is skipped, and everything else happens."""
     import types
 
     from demitasse_sw26010.loops import explicit
@@ -172,7 +172,7 @@ def test_what_a_kernel_does_not_get_is_no_number(
     assert np.isfinite(y).all()
 
     def skipped(*arguments: Any) -> None:
-        """im2col that moves nothing."""
+        """Stand in for im2col, and move nothing."""
 
     plain = explicit.forward
     scope = {**plain.__globals__, "im2col": skipped}

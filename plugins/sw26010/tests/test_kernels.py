@@ -1,4 +1,4 @@
-"""Every other kernel against its formula in float64."""
+"""Every other kernel compared with its formula in float64."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_updates(run: Run, regularization: str, scaled: bool) -> None:
 
 
 def windows(x: Any, y: tuple[int, ...], about: dict[str, Any]) -> Any:
-    """Each output's place, its window in x, and the window's size with its padding."""
+    """Yield each output's place, its window in x, and the window's size including padding."""
     for p, q in np.ndindex(*y[2:]):
         sides = []
         size = 1
@@ -196,7 +196,7 @@ def test_batch_normalisation(
         kept, (0.9 * each + more for each, more in zip(before, entering, strict=True)), strict=True
     ):
         close(kept_one, right, 1e-5)
-    # What is close to zero may fall on either side of the rectifier.
+    # Numbers close to zero may be on either side of the ReLU.
     dz = np.where(made > 0, dy, 0.0) if relu else dy.astype(float)
     clear = not relu or (np.abs(made) > 1e-4).all()
     wanted = (dz * normal).sum(axes), dz.sum(axes)
@@ -254,7 +254,7 @@ def test_softmax_and_its_loss(run: Run, n: int, classes: int, inner: int, normal
     right = powers / powers.sum(1, keepdims=True)
     (y,) = run("softmax", (x,))
     close(y, right)
-    (dx,) = run("softmax_backward", (dy, y))  # differences of numbers that may be nearly alike
+    (dx,) = run("softmax_backward", (dy, y))  # differences of numbers that may be nearly equal
     Y = y.astype(float)
     slope = Y * (dy - (dy * Y).sum(1, keepdims=True))
     np.testing.assert_allclose(dx, slope, rtol=0, atol=2e-6 * np.abs(dy).max())

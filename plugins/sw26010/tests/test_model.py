@@ -1,4 +1,4 @@
-"""The core group: LDM, DMA, register messages, and that counting is what computing does."""
+"""The core group: LDM, DMA and register messages; and counting is what computing does."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_small_transfer_is_mostly_latency() -> None:
 
 
 def test_rows_that_lie_apart_are_blocks_of_their_own() -> None:
-    """14 x 14 images in rows of 196 numbers, padded to 256: 784 bytes at a time, not 8 KiB."""
+    """14 x 14 images in rows of 196 numbers, padded to 256, move 784 bytes at a time, not 8 KiB."""
     rows, columns = 512, 196
     together, apart = np.zeros(COUNTERS), np.zeros(COUNTERS)
     one = stream_rows(together, rows, columns, columns, columns, 0.0)
@@ -93,15 +93,16 @@ def test_rows_that_lie_apart_are_blocks_of_their_own() -> None:
 
 
 def test_large_products_reach_two_thirds_of_the_peak() -> None:
-    """Of three cycles of the floating-point pipeline two multiply, one converts."""
+    """Of three cycles of the floating-point pipeline, two multiply and one converts."""
     count = np.zeros(COUNTERS)
     size = 512
     seconds = product(count, size, size, size)
     assert count[COMPUTE] == seconds
     assert count[FLOPS] == 0, "what of a product is of use is the program's to say"
     assert 0.6 < 2.0 * size**3 / seconds / PEAK < 2 / 3
-    # Its messages are broadcasts: 64 CPEs take 32 bytes each at 4,461 GB/s in all. Of 512 parts,
-    # each 64 deep, 8 loads and 8 messages a step, and 32 vectors of sums loaded and stored.
+    # Its messages are broadcasts: 64 CPEs receive 32 bytes each at 4,461 GB/s in total. Each of 512
+    # parts, 64 deep, has 8 loads and 8 messages a step, and 32 vectors of sums that are loaded and
+    # stored.
     taken = 64 * 32 / 4461e9 * 1.45e9
     assert count[P1] == pytest.approx(512 * (64 * 8 * (1 + taken) + 32))
 
@@ -231,7 +232,7 @@ def test_what_a_program_counted_is_known_at_other_places() -> None:
 def test_numbers_that_stand_in_calls_do_not_have_a_program_compiled_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    # A program that an earlier run kept has what it calls in it: nothing would be compiled.
+    # A program cached by an earlier run contains what it calls, so nothing would be compiled.
     monkeypatch.setattr(load_numba().config, "CACHE_DIR", str(tmp_path))
 
     @program

@@ -1,4 +1,4 @@
-"""Kernels of Caffe's further words against their formulas in float64."""
+"""Kernels of Caffe's further operations compared with their formulas in float64."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_maxima(run: Run, shape: list[int], count: int) -> None:
     xs, dy = [np.round(numbers(*shape, seed=i)) for i in range(count)], numbers(*shape, seed=9)
     y, argmax = run("maximum", xs)
     assert (y == np.max(xs, 0)).all()
-    # Of equals the earliest, but the second before the first.
+    # Of equal values, the earliest wins, except that the second wins over the first.
     order = [1, 0, 2, 3][:count] if count > 1 else [0]
     right = np.array(order)[np.argmax([xs[i] for i in order], 0)]
     assert (argmax == right).all()

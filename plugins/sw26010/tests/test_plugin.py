@@ -1,4 +1,4 @@
-"""The plugin is found, its manifest is true, its memory and its explanations are as they say."""
+"""The plugin is found, its manifest is true, and its memory and explanations are as they say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nets that others wrote are planned for a core group: no kernel takes more LDM than there is."""
+"""Nets by other authors are planned for a core group, and no kernel needs more LDM than there is."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ PLUGINS = ("caffe", "training", "datasets", "sw26010", "snapshots")
 
 
 def one_number(shape: Any, dtype: str) -> Any:
-    """An array of which all elements are one: nets are planned here, not run."""
+    """Return an array whose elements are all the same one, because nets are planned here and not run."""
     return np.lib.stride_tricks.as_strided(np.zeros(1, dtype), tuple(shape), (0,) * len(tuple(shape)))
 
 
 class NoMemory:
-    """A block that takes none."""
+    """A block that takes no memory."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -46,23 +46,25 @@ class NoMemory:
         return one_number(shape, dtype)
 
     def close(self) -> None:
-        """Nothing was taken."""
+        """Do nothing: no memory was taken."""
 
 
 SHAPES = ((3, 32, 32), (1, 28, 28), (2, 28, 28), (3, 224, 224), (3, 227, 227), (4,), (1, 64, 64))
-"""Of samples, tried in turn where a file does not say one."""
+"""Shapes of samples, tried in turn if a file does not give one."""
 
 FIELDS = {"Data": "", "ImageData": "", "WindowData": "", "MemoryData": "", "HDF5Data": "tops"}
-"""Layer types that read samples, and where their fields' names are, if not ``data`` and ``label``."""
+"""Layer types that read samples, and where the names of their fields are, if these are not ``data`` and
+``label``."""
 
 LABELS = ("label", "sim", "clip", "cont", "target")
 
 WITHOUT = {"gather", "pooling_regions", "unpooling"}
-"""Words that real nets have and a core group has no kernel for."""
+"""Operations of real nets for which a core group has no kernel."""
 
 
 def stand_ins(net: NetDefinition) -> Iterator[dict[str, Any] | None]:
-    """Samples of all shapes that a net may take, of one number: what they hold is not read."""
+    """Yield samples of all shapes that a net may take, made of a single number, because their contents
+    are not read."""
     reading = [layer for layer in net.layers if layer.type in FIELDS]
     if not reading:
         yield None
@@ -80,7 +82,7 @@ def stand_ins(net: NetDefinition) -> Iterator[dict[str, Any] | None]:
 
 
 def planned(runtime: Runtime, net: NetDefinition) -> Plan:
-    """The plan of a net, with its backward pass where it has a loss. Raises the last error."""
+    """Return the plan of a net, with its backward pass if it has a loss. Raises the last error."""
     last: DemitasseError | None = None
     for samples in stand_ins(net):
         data = {net.phase: samples} if samples else None
@@ -115,7 +117,8 @@ def test_planned_nets_keep_within_ldm(
     plans, unserved = 0, []
     with compose(Machine("mesh", (level,), PLUGINS, fingerprint="any")) as runtime:
         for number, path in enumerate(files):
-            # Means are files that are not here; the shape of what they are taken from is.
+            # Means are files that are not here; the shape of the samples from which they are subtracted
+            # is known.
             text = re.sub(r'mean_file\s*:\s*"[^"]*"', "", path.read_text("latin-1"))
             copy = tmp_path / str(number) / path.name
             copy.parent.mkdir()
@@ -126,7 +129,7 @@ def test_planned_nets_keep_within_ldm(
                 unserved.append(str(error))
                 continue
             except DemitasseError:
-                continue  # another format, layers that nobody knows, a phase that it is not for
+                continue  # another format, unknown layers, or a phase that the net is not for
             plans += 1
             for entry in plan.entries:
                 if isinstance(binder := entry.candidate.bind, Binder):

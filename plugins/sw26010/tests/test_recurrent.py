@@ -1,5 +1,5 @@
-"""Long short-term memory on the mesh against its formulas in float64, and its gradients against
-differences of them."""
+"""Long short-term memory on the mesh compared with its formulas in float64, and its gradients with
+finite differences of these."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def logistic(x: Any) -> Any:
 
 
 def formula(z: Any, w: Any, cont: Any, h: Any, c: Any, s: Any) -> tuple[Any, Any]:
-    """All hidden states and cells of Hochreiter and Schmidhuber's, with forget gates, in float64."""
+    """Return all hidden states and cells by Hochreiter and Schmidhuber's formulas, with forget gates, in
+    float64."""
     hidden, cell, units = h[0], c[0], w.shape[1]
     ys, cells = [], []
     for t in range(len(z)):
@@ -35,7 +36,8 @@ def formula(z: Any, w: Any, cont: Any, h: Any, c: Any, s: Any) -> tuple[Any, Any
 
 
 def problem(steps: int, streams: int, units: int, added: bool) -> list[Any]:
-    """z, w, cont with sequences that begin, h, c and s in float32; s is None where nothing is added."""
+    """Return z, w, cont with sequences that begin, h, c and s in float32. s is None unless something is
+    added."""
     z, w = numbers(steps, streams, 4 * units), numbers(4 * units, units, seed=1) / np.float32(units**0.5)
     cont = (np.arange(steps * streams).reshape(steps, streams) % 4 != 1).astype(np.float32)
     h, c = numbers(1, streams, units, seed=2), numbers(1, streams, units, seed=3)
@@ -96,7 +98,8 @@ def test_gradients_of_single_numbers_and_their_bound(run: Run) -> None:
                 moved[which][place] += epsilon
                 values.append((formula(*moved)[0] * dy).sum())
             assert gradient[place] == pytest.approx((values[0] - values[1]) / 2e-6, abs=2e-5)
-    # The last step's slopes are cut where they are beyond the bound; the first step's come through them.
+    # The last step's slopes are clipped where they exceed the bound; the first step's have passed
+    # through these.
     bound = float(np.abs(dz[-1]).max() / 2)
     (cut, *_) = run("lstm_backward", rest, {"bound": bound})
     close(cut[-1], np.clip(dz[-1], -bound, bound), 1e-6)
@@ -119,7 +122,7 @@ def test_states_are_kept_from_one_iteration_to_the_next(run: Run) -> None:
 
 
 def test_weights_are_padded_once_and_each_step_costs_a_product(ask: Any) -> None:
-    """Ten steps cost less than ten times one; without backward's arrays less is put."""
+    """Ten steps cost less than ten times one step; without backward's arrays, less is put."""
 
     def seconds(steps: int, absent: tuple[int, ...] = ()) -> float:
         (candidate,) = candidates(ask("lstm", problem(steps, 16, 100, False), {}, absent))

@@ -1,4 +1,5 @@
-"""The tables of the paper beside predictions: the printed cells are met as the issue asks."""
+"""The tables of the paper next to predictions: the printed cells are met within the required
+tolerances."""
 
 from __future__ import annotations
 
@@ -74,7 +75,7 @@ def test_printed_cells_of_table_3_are_met(cells: list[dict[str, Any]]) -> None:
 
 def test_what_the_text_prints_is_met(cells: list[dict[str, Any]]) -> None:
     """45% and 49% of the GPU, at most 119% of it and 7.84 times the CPU; sizes in 2^20 bytes, and in
-    millions and thousands of numbers; the processor's peak."""
+    millions and thousands of numbers; and the processor's peak."""
     text = [c for c in cells if c["table"] not in ("Table II", "Table III")]
     printed = {(c["table"], c["row"], c["column"]): c for c in text if c["paper"] is not None}
     assert len(printed) == 13
@@ -95,7 +96,7 @@ def test_no_rate_is_above_the_peak(cells: list[dict[str, Any]]) -> None:
 
 def test_what_the_text_says_of_layers_and_nets_holds(cells: list[dict[str, Any]]) -> None:
     """Section VI.A: the first two layers have low efficiency, later ones more. Section VI.B: ResNet-50
-    and GoogleNet, of fewer channels, reach less of the GPU than VGG does, which has 45% and 49%."""
+    and GoogleNet, with fewer channels, reach less of the GPU than VGG, which has 45% and 49%."""
     by = {(c["table"], c["row"], c["column"]): c["predicted"] for c in cells}
     forward = {row: by["Table II", row, "forward Gflops"] for row in ("1_1", "1_2", "4_1", "5_1")}
     assert forward["1_1"] < forward["1_2"] < 0.5 * min(forward["4_1"], forward["5_1"])
@@ -115,15 +116,16 @@ def test_smaller_batches_of_alexnet_are_slower_by_what_the_weights_cost(
     rates = {c["row"]: c["predicted"] for c in cells if c["table"] == "Figure 10"}
     steps = {n: n / rates[f"AlexNet, sub-mini-batch {n}"] for n in (64, 128, 256)}
     fixed = (4 * steps[64] - steps[256]) / 3
-    assert 0.14 < fixed < 0.4 * steps[64]  # 0.145 s are the sum and the update alone
-    assert rates["AlexNet, sub-mini-batch 256"] == pytest.approx(94.17)  # as Table III prints it
+    assert 0.14 < fixed < 0.4 * steps[64]  # the sum and the update alone take 0.145 s
+    assert rates["AlexNet, sub-mini-batch 256"] == pytest.approx(94.17)  # as printed in Table III
 
 
 def test_the_step_of_resnet_is_the_one_that_its_printed_speedup_and_share_ask_for(
     cells: list[dict[str, Any]],
 ) -> None:
-    """By AlexNet's printed cells 232.6 MB take 256 / 94.17 s times 1024 / 715.45 - 1 to exchange, so
-    97.7 take 0.4924 s. Beside these 4.769 s make a speedup of 928.15, and 4.131 s a share of 10.65%."""
+    """By AlexNet's printed cells, exchanging 232.6 MB takes 256 / 94.17 s times (1024 / 715.45 - 1), so
+    97.7 MB take 0.4924 s. With this, a step of 4.769 s gives a speedup of 928.15, and one of 4.131 s a
+    share of 10.65%."""
     exchanged = 256 / 94.17 * (1024 / 715.45 - 1) * 97.7 / 232.6
     assert exchanged == pytest.approx(0.4924, abs=1e-4)
     assert 1024 * 4.769 / (4.769 + exchanged) == pytest.approx(928.15, abs=0.05)
@@ -147,7 +149,8 @@ PASSES = ("forward", "weight_diff backward", "in_diff backward")
 
 
 def quickest(cells: list[dict[str, Any]], row: str) -> float:
-    """Seconds of a layer's three passes on one core group, 128 images, each as printed where it is."""
+    """Return the seconds of a layer's three passes on one core group with 128 images, each as printed if
+    it is."""
     total = 0.0
     for way in PASSES:
         of = [c for c in cells if c["table"] == "Table II" and c["row"] == row and c["unit"] == "s"]
@@ -159,8 +162,9 @@ def quickest(cells: list[dict[str, Any]], row: str) -> float:
 
 def test_withheld_layers_of_table_2_fit_in_the_steps_of_table_3(cells: list[dict[str, Any]]) -> None:
     """A core group has 16 of a node's 64 images. All convolutions take less than VGG-16's step at the
-    printed 6.21 images a second. VGG-19 has one layer more of 3_2's, 4_2's and 5_2's, and its step at
-    the printed 49% of 11.2 (48.5 to 49.5) is as much longer, less what its rectifiers take."""
+    printed 6.21 images per second. VGG-19 has one more layer each of the shapes of 3_2, 4_2 and 5_2. Its
+    step, at the printed 49% of 11.2 (48.5 to 49.5), is longer by as much, except for the time of its
+    ReLUs."""
     rows = {c["row"] for c in cells if c["table"] == "Table II"}
     assert len(rows) == 13
     whole = 128 / (6.21 / 4)
@@ -171,7 +175,8 @@ def test_withheld_layers_of_table_2_fit_in_the_steps_of_table_3(cells: list[dict
 
 
 def test_the_first_convolutions_leave_im2col_what_table_2_leaves_it() -> None:
-    """Its rows of 224 numbers, 128 images: less than the weights' gradient of 1_1, which has it too."""
+    """Its rows have 224 numbers, with 128 images: im2col takes less than the weights' gradient of 1_1,
+    which includes it."""
     shape = np.array([128, 3, 224, 224, 64, 3, 3, 224, 224, 1, 1, 1, 1, 1, 1, 1])
     counters, nothing = np.zeros(COUNTERS), np.empty(0, np.float32)
     im2col(counters, False, nothing, nothing, nothing, 0, nothing, 0, 1, shape, 3)
@@ -179,8 +184,9 @@ def test_the_first_convolutions_leave_im2col_what_table_2_leaves_it() -> None:
 
 
 def test_withheld_rows_of_one_shape_are_one_prediction(cells: list[dict[str, Any]]) -> None:
-    """And where a row of their shape is printed, that row; what implicit GEMM misses of 5_1 it misses of
-    4_2, which has 5_1's channels, too, and explicit GEMM what it misses of 4_1, with half the inputs."""
+    """If a row of the same shape is printed, they are that row. What implicit GEMM misses in 5_1, it
+    also misses in 4_2, which has 5_1's channels; and what explicit GEMM misses in 4_1, with half the
+    inputs, it also misses in 4_2."""
     rows: dict[str, dict[str, dict[str, Any]]] = {}
     for c in cells:
         if c["table"] == "Table II":
@@ -221,7 +227,8 @@ def test_products_twice_as_deep_are_hardly_slower_a_flop(cells: list[dict[str, A
 def test_the_nets_are_the_papers_and_no_kernel_of_them_exceeds_ldm(
     name: str, build: Any, batch: int, parameters: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An Ldm that is too large cannot be made; here that all operations were priced, and of what."""
+    """An Ldm that is too large cannot be created. This test checks that all operations were priced, and
+    of what they consist."""
     taken = []
     real = Ldm.__post_init__
 

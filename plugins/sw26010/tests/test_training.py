@@ -1,4 +1,4 @@
-"""Nets train on one and on four emulated core groups as elsewhere."""
+"""Nets train on one and on four emulated core groups with the same results as elsewhere."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def test_digits_are_learned_as_with_the_cpu_plugin() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 4])
 def test_lenets_ten_iterations_are_those_of_float64(count: int, tmp_path: Path) -> None:
-    """The reference computes in float64; a kernel of float32 may choose another of two nearly equal
-    neighbours in a pooling window, after which trajectories part by more than rounding."""
+    """The reference computes in float64. A float32 kernel may choose the other one of two nearly equal
+    neighbours in a pooling window, after which the trajectories differ by more than rounding."""
     if not (DATA / "mnist").is_dir():
         pytest.skip(f"no MNIST under {DATA}; DEMITASSE_SHARED names the folder with data/mnist")
     (tmp_path / "mnist").symlink_to(DATA / "mnist")
@@ -106,7 +106,7 @@ def test_the_descriptions_load() -> None:
 
 @pytest.mark.parametrize("name", ["sw26010-node", "taihulight"])
 def test_a_core_group_is_the_one_described(name: str) -> None:
-    """The figures that kernels' counts rest on are those of the descriptions."""
+    """The figures on which kernels' counts rest are those of the descriptions."""
     machine = load_machine(ROOT / f"hwdesc/{name}.toml")
     group, cpe = machine.level("core_group"), machine.level("cpe")
     (ddr3,), (ldm,) = group.memory, cpe.memory
@@ -119,7 +119,7 @@ def test_a_core_group_is_the_one_described(name: str) -> None:
 
 
 def test_core_group_0_sums_and_the_others_copy() -> None:
-    """In double precision where gradients are."""
+    """Sums are in double precision if gradients are."""
     size, little = 4, 2.0**-40
     gradients = [np.full(9, i + 1 + little) for i in range(size)]
     team = Team(size, [FlatMemory(np.full(9, float(i)), g) for i, g in enumerate(gradients)])

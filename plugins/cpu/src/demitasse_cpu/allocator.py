@@ -1,4 +1,4 @@
-"""Host memory straight from the system: zeroed, and in large pages where that pays."""
+"""Host memory straight from the operating system: zeroed, and in large pages where that pays."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from demitasse import HostAllocator, in_pages
 
 
 class PagesAllocator(HostAllocator):
-    """Gives blocks of host memory in pages; errors that are about it name this plugin."""
+    """Allocates host memory in pages. Errors about that memory name this plugin."""
 
     def __init__(self) -> None:
         super().__init__(in_pages)

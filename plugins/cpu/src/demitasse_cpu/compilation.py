@@ -1,8 +1,9 @@
-"""Loops that kernels have bound and nobody has called yet: compiled together, by several processes.
+"""Compiles the loops that kernels have bound but nobody has called yet, all together and in several
+processes.
 
-A net that is new to a machine takes some fifty loops, half a second each, most of it in numba's Python:
-so threads do not help. Where numba keeps what it compiles on disk, helpers (``compile_helper``) compile
-some of what is wanted, and it is read from there.
+A net that is new to a machine needs some fifty loops. Each takes half a second to compile, most of it in
+numba's Python code, so threads do not help. If numba can cache compiled code on disk, helper processes
+(``compile_helper``) compile some of the loops, and this process reads them from the cache.
 """
 
 from __future__ import annotations
@@ -29,26 +30,29 @@ log = logging.getLogger("demitasse.cpu")
 
 _Key = tuple[Any, ...]
 _Wanted = list[tuple[_Key, tuple[Any, ...]]]
-"""Types for which one loop is wanted, with their keys."""
+"""The argument types for which a loop is wanted, each with its key."""
 
 _ADDRESSES: dict[_Key, int] = {}
-"""Where loops are, by what numba would compile them for. To ask numba takes 70 us, and most loops are
-bound many times with arguments of the same types."""
+"""Addresses of compiled loops, by what numba would compile them for. Asking numba takes 70 us, and most
+loops are bound many times with arguments of the same types."""
 
 _WANTED: dict[_Key, tuple[Any, tuple[Any, ...]]] = {}
 _FAILURES: dict[_Key, tuple[Exception, Any, tuple[Any, ...]]] = {}
-"""What could not be compiled, until somebody calls it."""
+"""The loops that could not be compiled. The error is raised when somebody asks for the loop's
+address."""
 
 _PATIENCE = 60.0
-"""Seconds that a helper may take for a loop, of which none takes ten: it may be stopped."""
+"""How long to wait for a helper to finish a loop, in seconds, before it is killed. No loop takes as long
+as ten seconds, but a helper may have been stopped."""
 
 _MOST = 7
-"""Helpers at most: more have nothing to do, as the longest loops take most of the time."""
+"""The maximum number of helpers. More would have nothing to do, because the longest loops take most of
+the time."""
 
 
 def want(loop: Any, arguments: tuple[Any, ...]) -> _Key:
-    """Have a loop compiled for arguments of such types when next something is settled; the key by which
-    ``address`` knows it."""
+    """Request that a loop is compiled for arguments of these types at the next ``settle``. Return the
+    key to pass to ``address``."""
     key = loop, *map(_kind, arguments)
     if not any(key in known for known in (_ADDRESSES, _FAILURES, _WANTED)):
         from numba import typeof
@@ -58,24 +62,26 @@ def want(loop: Any, arguments: tuple[Any, ...]) -> _Key:
 
 
 def address(key: _Key) -> int:
-    """Where what was wanted is. Raises what numba raised when it compiled it."""
+    """Return the address of a loop that was requested with ``want``, and compile it first if need be.
+    Raise the exception that numba raised if it could not be compiled."""
     if key not in _ADDRESSES:
         settle()
     if key in _FAILURES:
         error, *wanted = _FAILURES.pop(key)
-        _WANTED[key] = wanted[0], wanted[1]  # there may be memory, or room on the disk, another time
+        _WANTED[key] = wanted[0], wanted[1]  # memory or disk space may be available another time
         raise error
     return _ADDRESSES[key]
 
 
 def settle() -> None:
-    """Compile all that is wanted, or read it from disk. Of processes that want the same, as ranks of a
-    run, each compiles what no other one is at."""
+    """Compile all requested loops, or read them from disk. If several processes request the same loops,
+    as the ranks of a run do, each compiles loops that no other process is working on."""
     with _helpers.settling:
         loops: dict[Any, _Wanted] = {}
         for key, (loop, types) in list(_WANTED.items()):
             loops.setdefault(loop, []).append((key, types))
-        # One process compiles a loop for all types: what is common to these is compiled once.
+        # One process compiles a loop for all its types, so that what they have in common is compiled
+        # once.
         left = deque(loops.items())
         others = list[tuple[Any, _Wanted]]()
         for each in _taken(left):
@@ -93,23 +99,24 @@ def settle() -> None:
 
 
 def _taken(left: deque[tuple[Any, _Wanted]]) -> Iterator[tuple[Any, _Wanted]]:
-    """One after the other, while others take from the end."""
+    """Yield the jobs from the front of ``left``, while others take jobs from its end."""
     while left:
-        with contextlib.suppress(IndexError):  # somebody took the last one
+        with contextlib.suppress(IndexError):  # another thread took the last one
             yield left.popleft()
 
 
 def _misses(loop: Any) -> int:
-    """How often a loop was compiled and not read."""
+    """Return how often a loop was compiled instead of being read from the cache."""
     return sum(loop.stats.cache_misses.values())
 
 
 def _compiled(loop: Any, wanted: _Wanted, waiting: bool = False) -> bool:
-    """Have a loop compiled; False where another process is at it, unless that is waited for."""
+    """Compile a loop for the given types. Return False if another process is compiling it, unless
+    ``waiting``."""
     for key, types in wanted:
         try:
             if waiting:
-                loop.compile(types)  # after a while though the other one still is at it
+                loop.compile(types)  # compiles it itself if the other process takes too long
             elif not compile_once(loop, types):
                 return False
             compiled = loop.overloads[types]
@@ -122,7 +129,7 @@ def _compiled(loop: Any, wanted: _Wanted, waiting: bool = False) -> bool:
 
 
 def _kind(value: Any) -> Any:
-    """What numba takes an argument's type from, or more."""
+    """Return what determines the numba type of an argument, or something finer."""
     if isinstance(value, np.ndarray):
         return type(value), value.dtype, value.ndim, value.flags.num
     if isinstance(value, tuple):
@@ -133,20 +140,21 @@ def _kind(value: Any) -> Any:
 
 
 class _Helpers:
-    """The processes that help this one. Each ends by itself when it was not needed for a while.
+    """The processes that help this one. Each ends by itself once it has not been needed for a while.
 
-    They cost what Python and numba take to start, 1 s, and 200 MB each."""
+    Each costs 200 MB and the 1 s that Python and numba take to start.
+    """
 
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[str]] = []
         self._of = os.getpid()
         self.settling = threading.RLock()
-        """Held by the thread that has things compiled."""
+        """Held by the thread that runs ``settle``."""
 
         atexit.register(self._end)
 
     def alive(self) -> list[subprocess.Popen[str]]:
-        """Those that there are; none in a process that was forked, whose parent has them."""
+        """Return the running helpers. A forked process has none, because they belong to its parent."""
         if self._of != os.getpid():
             return []
         for process in [each for each in self._processes if each.poll() is not None]:
@@ -156,8 +164,9 @@ class _Helpers:
 
     @contextlib.contextmanager
     def taking(self, left: deque[tuple[Any, _Wanted]]) -> Iterator[list[tuple[Any, _Wanted]]]:
-        """Have them take loops from the end of ``left`` as long as there are any. When the block has
-        ended, the list that this gives has those that they took, also one that could not be compiled."""
+        """Have the helpers take loops from the end of ``left`` as long as there are any. Yield a list
+        which, when the block has ended, contains the loops that they took, including any that could not
+        be compiled."""
         done: list[tuple[Any, _Wanted]] = []
         with contextlib.ExitStack() as stack:
             processes = self._started(min(_MOST, len(left), _free(stack) - 1))
@@ -181,7 +190,7 @@ class _Helpers:
                         thread.join()
 
     def _started(self, count: int) -> list[subprocess.Popen[str]]:
-        """As many, or fewer where the system has no more processes or memory for them."""
+        """Return ``count`` helpers, or fewer if the system has no more processes or memory for them."""
         with contextlib.suppress(OSError):
             while len(self.alive()) < count and self._of == os.getpid():
                 self._processes.append(_helper())
@@ -197,20 +206,20 @@ class _Helpers:
 _helpers = _Helpers()
 
 
-# In a forked process nobody gives the lock back that another thread may have had.
+# In a forked process, a lock that another thread held would never be released.
 after_fork(lambda: setattr(_helpers, "settling", threading.RLock()))
 
 
 def _close(process: subprocess.Popen[str]) -> None:
     for pipe in (process.stdin, process.stdout):
-        with contextlib.suppress(OSError):  # what was written to it and not read
+        with contextlib.suppress(OSError):  # written to the pipe and never read
             if pipe is not None:
                 pipe.close()
 
 
 def _helper() -> subprocess.Popen[str]:
-    """A new one, in a session of its own: what interrupts this process does not interrupt it. Raises
-    OSError."""
+    """Start a helper in a session of its own, so that a signal that interrupts this process does not
+    interrupt the helper. Raises OSError."""
     program = (
         "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
         "from demitasse_cpu.compile_helper import serve; serve()"
@@ -230,9 +239,9 @@ def _feed(
     left: deque[tuple[Any, _Wanted]],
     done: list[tuple[Any, _Wanted]],
 ) -> None:
-    """Have a helper take from the end of ``left`` what it can, one after the other."""
+    """Have a helper compile loops from the end of ``left``, one after the other, until none is left."""
     assert helper.stdin is not None and helper.stdout is not None
-    with contextlib.suppress(OSError, IndexError):  # it has ended; there is no more
+    with contextlib.suppress(OSError, IndexError):  # the helper has ended, or no loop is left
         while True:
             done.append(left.pop())
             job = _job(*done[-1])
@@ -245,8 +254,8 @@ def _feed(
 
 
 def _free(stack: contextlib.ExitStack) -> int:
-    """Processors for this until ``stack`` ends; 1 where a process beside this one has helpers at work,
-    as another rank of a run may: they would be in each other's way."""
+    """Return the number of processors that may compile until ``stack`` ends. It is 1 if another process,
+    such as another rank of a run, has helpers at work, because they would be in each other's way."""
     if not _is_python(sys.executable):
         return 1
     try:
@@ -254,7 +263,7 @@ def _free(stack: contextlib.ExitStack) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         if not stack.enter_context(locked(folder / "compiling.lock", wait=False)):
             return 1
-    except (OSError, RuntimeError):  # no folder that can be written
+    except (OSError, RuntimeError):  # no folder that can be written to
         return 1
     threads = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -262,13 +271,14 @@ def _free(stack: contextlib.ExitStack) -> int:
 
 
 def _is_python(executable: str | None) -> bool:
-    """Whether a program is Python itself, and not an application that has it within: that would start
-    once more."""
+    """Return whether a program is Python itself. An application that embeds Python would start a second
+    time."""
     return Path(executable or "").name.startswith("python")
 
 
 def _job(loop: Any, wanted: _Wanted) -> str | None:
-    """A line for a helper; None for what it cannot find, or could not keep."""
+    """Return the line to send to a helper, or None for a loop that a helper could not find or could not
+    cache."""
     module, name = loop.__module__, loop.__name__
     found: Any = getattr(sys.modules.get(module), name, ())
     if found is not loop or not loop.stats.cache_path:

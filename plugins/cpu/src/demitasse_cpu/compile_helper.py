@@ -1,8 +1,8 @@
-"""A process that compiles loops for another one, which reads them from numba's files afterwards.
+"""A process that compiles loops for another process, which then reads them from numba's cache files.
 
-It is told them as lines of JSON on standard input: a module, a loop in it, and lists of types. For each
-line it writes one. It ends with its input, when nothing was asked for a while, and at the first error:
-the other process meets that itself.
+It receives jobs as lines of JSON on standard input, each with a module, a loop in that module, and lists
+of types, and answers each with one line. It exits at the end of its input, when it has had no job for a
+while, or at the first error. The other process will meet that error itself.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 from demitasse import compile_once
 
 IDLE = 20
-"""Seconds."""
+"""How long to wait for a job before exiting, in seconds."""
 
 
 def serve() -> None:
-    """Compile what is asked for, until there is no more."""
-    # The other process writes a line only when it has had the answer to the one before.
+    """Compile the requested loops until the input ends."""
+    # The other process writes a line only after it has read the answer to the previous one.
     while select.select([sys.stdin], [], [], IDLE)[0] and (line := sys.stdin.readline()):
         module, name, types = json.loads(line)
         loop = getattr(importlib.import_module(module), name)
@@ -31,7 +31,8 @@ def serve() -> None:
 
 
 def told(type_: Any) -> Any:
-    """One of numba's types for JSON. Raises ValueError for those that no loop here is given."""
+    """Return one of numba's types in a form for JSON. Raises ValueError for types that no loop here
+    takes."""
     types = _types()
     known: Any
     said: Any
@@ -46,7 +47,7 @@ def told(type_: Any) -> Any:
         if made is not None:
             said |= {"module": made.__module__, "name": made.__qualname__}
     else:
-        # What numba.types has as boolean calls itself bool in some versions.
+        # Some versions of numba call the type bool that numba.types calls boolean.
         said = "boolean" if isinstance(type_, types.Boolean) else str(type_)
         known = getattr(types, said, None)
     if known != type_:
@@ -55,7 +56,7 @@ def told(type_: Any) -> Any:
 
 
 def heard(said: Any) -> Any:
-    """The type that ``told`` said."""
+    """Return the type that ``told`` encoded."""
     types = _types()
     if isinstance(said, str):
         return getattr(types, said)

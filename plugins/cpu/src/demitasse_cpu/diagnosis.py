@@ -1,4 +1,5 @@
-"""What this plugin finds here: the vectors that it computes with, and the compiler's cache."""
+"""What ``demitasse doctor`` reports about this plugin: the vectors it computes with and the compiler's
+cache."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from demitasse import Finding, damaged_loops
 
 
 def findings() -> Iterable[Finding]:
-    """oneDNN, its bf16, OpenMP, the width of vectors, and whether compiled kernels are kept."""
+    """Return findings about oneDNN, its bf16 support, OpenMP, the vector width, and whether compiled
+    kernels are cached."""
     from demitasse_cpu.loops import elementwise, tiles
     from demitasse_cpu.native import openmp
     from demitasse_cpu.onednn.inner_product import bfloat16_kernel

@@ -1,4 +1,5 @@
-"""Work as tables of calls: what runs from one compiled loop without the GIL, and what joins to it."""
+"""Work as tables of calls, which one compiled loop runs without the GIL, and the functions that compose
+it."""
 
 from __future__ import annotations
 
@@ -22,12 +23,13 @@ _ROUNDS = 2000
 
 
 class WrongError(Exception):
-    """What a compiled loop raises about numbers that no sample should have."""
+    """Raised by a compiled loop if a sample contains a number that it must not contain."""
 
 
 class Call:
-    """A loop with its arguments, compiled for their types by ``prepare``, else when it is first needed.
-    One that raises WrongError, about the samples, says what is wrong with them by ``failed``."""
+    """A loop with its arguments. ``prepare`` compiles it for their types; otherwise the first call does.
+    If the loop raises WrongError, ``failed`` returns the error that says what is wrong with the
+    samples."""
 
     def __init__(
         self, loop: Any, arguments: Sequence[Any], failed: Callable[[], DataError] | None = None
@@ -39,7 +41,8 @@ class Call:
 
     @property
     def stages(self) -> tuple[tuple[Call]]:
-        """It is one, alone. Not kept: what refers to itself holds its arrays until a collection."""
+        """The call as a single stage. It is not stored, because an object that refers to itself keeps
+        its arrays alive until the garbage collector runs."""
         return ((self,),)
 
     def __call__(self) -> Any:
@@ -53,7 +56,7 @@ class Call:
         self.layer = layer
 
     def failure(self) -> Exception:
-        """The error of a call that has failed."""
+        """Return the error for a call that failed."""
         if self._failed is None:
             return PlanError(f"compiled loop {self.loop.__name__} failed")
         error = self._failed()
@@ -62,8 +65,8 @@ class Call:
         return error
 
     def record(self) -> np.ndarray:
-        """Address, width, words and numbers, as ``loops.calls`` reads them; behind them the places where
-        the loop puts its result, and an error."""
+        """Return the address, width, words and numbers in the form that ``loops.calls`` reads, followed
+        by the memory where the loop puts its result and an error."""
         words: list[int] = [0, 0]
         reals: list[float] = []
         for argument in self.arguments:
@@ -76,9 +79,9 @@ class Call:
 
 
 class Foreign:
-    """A function of C with word-sized arguments, which returns 0 unless it fails. ``label`` names it
-    in errors; ``threads`` is how many of OpenMP's it may use, ``held`` what must live as long as it
-    may be called."""
+    """A C function that takes word-sized arguments and returns 0 unless it fails. ``label`` names it in
+    errors, ``threads`` is the number of OpenMP threads that it may use, and ``held`` is an object that
+    must live as long as the function may be called."""
 
     def __init__(
         self, label: str, address: int, words: Sequence[int], threads: int = 1, held: object = None
@@ -90,7 +93,7 @@ class Foreign:
 
     @property
     def stages(self) -> tuple[tuple[Foreign]]:
-        """It is one, alone."""
+        """The call as a single stage."""
         return ((self,),)
 
     def __call__(self) -> None:
@@ -109,7 +112,7 @@ class Foreign:
             raise PlanError(f"{self.label} failed with status {status}")
 
     def failure(self) -> Exception:
-        """The error of a call that has failed."""
+        """Return the error for a call that failed."""
         return PlanError(f"{self.label} failed")
 
     def record(self) -> np.ndarray:
@@ -131,7 +134,7 @@ def _record(address: int, words: list[int], reals: list[float]) -> np.ndarray:
 
 
 def _flatten(value: Any, words: list[int], reals: list[float]) -> None:
-    """An argument as numba passes it."""
+    """Append an argument to ``words`` or ``reals`` in the form in which numba passes it."""
     if isinstance(value, np.ndarray):
         words += [0, 0, value.size, value.itemsize, value.ctypes.data, *value.shape, *value.strides]
     elif isinstance(value, tuple):
@@ -146,8 +149,9 @@ def _flatten(value: Any, words: list[int], reals: list[float]) -> None:
 
 
 class Native:
-    """Stages that follow each other, each of one call or of parts that a team of threads does at once.
-    Where the system has OpenMP's library, all run in one call that does not hold the GIL."""
+    """Stages that run one after the other. Each is a single call, or parts that a team of threads runs
+    concurrently. If the system has OpenMP's library, all stages run in one call that does not hold the
+    GIL."""
 
     def __init__(self, stages: Sequence[Sequence[Call | Foreign]]) -> None:
         self.join, self.prepare, self.stages = _join, settle, tuple(map(tuple, stages))
@@ -158,7 +162,7 @@ class Native:
 
     @property
     def whole(self) -> bool:
-        """Whether it is one call, which no interrupt leaves half done."""
+        """Whether this runs as one call, which an interrupt cannot leave half done."""
         return (team := openmp()) is not None and not team.lost
 
     def __call__(self) -> None:
@@ -190,8 +194,8 @@ class Native:
             if len(stage) > 1:
                 parts = np.array([team.number, team.size, 0, len(stage), *addresses], np.int64)
                 records.append(parts)
-            # A team of another size would be made anew, which takes a hundred times as long as a stage;
-            # parts beyond its size are taken in turn.
+            # Changing the size of the team would create it anew, which takes a hundred times as long as
+            # a stage. If there are more parts than threads, the threads take them in turn.
             size = min(len(stage), team.processors)
             rows.append([calls.TEAM if len(stage) > 1 else calls.ONE, records[-1].ctypes.data, size])
             self._held += records
@@ -202,8 +206,8 @@ class Native:
 
 @cache
 def _compile_walk() -> None:
-    """Have what walks tables compiled with a kernel that is bound: a first call that waits for it, 0.3 s
-    once on a machine, would look like a slow kernel's to a tuner."""
+    """Have the loop that walks tables compiled along with the first kernel that is bound. If the first
+    call waited for it (0.3 s, once on a machine), a tuner would take that kernel for a slow one."""
     if openmp() is not None:
         from demitasse_cpu.loops import calls
 
@@ -211,13 +215,13 @@ def _compile_walk() -> None:
 
 
 def _join(works: Sequence[Call | Foreign | Native]) -> Work:
-    """Works in line as one, with no Python between them."""
+    """Join pieces of work into one that runs them in order without returning to Python in between."""
     return works[0] if len(works) == 1 else Native([stage for work in works for stage in work.stages])
 
 
 def at_once(parts: Sequence[Work]) -> Work:
-    """Work that is done when all ``parts`` are, at once where there are threads for it. The parts do
-    not depend on each other, and give the same result whoever does them."""
+    """Return work that runs all ``parts``, concurrently if threads are available. The parts must not
+    depend on each other, and must give the same result whichever thread runs them."""
     if len(parts) == 1:
         return parts[0]
     calls = [part for part in parts if isinstance(part, Call)]
@@ -225,7 +229,7 @@ def at_once(parts: Sequence[Work]) -> Work:
 
 
 def in_order(stages: Sequence[Work]) -> Work:
-    """Work that does ``stages`` one after the other."""
+    """Return work that runs ``stages`` one after the other."""
     native = [stage for stage in stages if isinstance(stage, Call | Foreign | Native)]
     if len(native) == len(stages):
         return _join(native)
@@ -234,7 +238,7 @@ def in_order(stages: Sequence[Work]) -> Work:
 
 
 class _InOrder:
-    """Stages of which some are Python's."""
+    """Stages of which some are Python functions."""
 
     def __init__(self, stages: Sequence[Work]) -> None:
         self.prepare, self._stages = settle, tuple(stages)
@@ -245,8 +249,9 @@ class _InOrder:
 
 
 class Team:
-    """OpenMP's threads: the ones that oneDNN's kernels use too, so that they never compete. Its
-    functions take less time than to give the GIL up and wait for it again, so they keep it (PyDLL)."""
+    """OpenMP's threads, which are also the ones that oneDNN's kernels use, so the two never compete. The
+    library is loaded as PyDLL, which keeps the GIL, because its functions take less time than releasing
+    the GIL and waiting for it again."""
 
     def __init__(self, library: ctypes.PyDLL) -> None:
         self.fork, self.number, self.size = (
@@ -256,20 +261,21 @@ class Team:
         named = "omp_get_max_threads", "omp_get_dynamic", "omp_set_num_threads", "omp_set_dynamic"
         places = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in named]
         self.settings = np.array(places, np.int64)
-        """Where the functions are that say and set how many threads there may be."""
+        """Addresses of the functions that get and set the number of threads."""
         self.processors: int = library.omp_get_num_procs()
         self.most = min(int(library.omp_get_thread_limit()), 2**16)
         self._library, self.lost = library, False
         after_fork(self._lose)
 
     def allowed(self, threads: int) -> int:
-        """So many threads, or as many of them as there can be."""
+        """Return ``threads``, or the largest number of threads allowed if that is less."""
         return 1 if self.lost else max(1, min(threads, self.most))
 
     @contextmanager
     def using(self, threads: int) -> Iterator[int]:
-        """At most so many threads for what this thread calls, and not fewer because of other load:
-        oneDNN's kernels wait for all for which they were made. As it was before, afterwards."""
+        """Let whatever this thread calls in the block use at most ``threads`` threads, and no fewer
+        under other load, because oneDNN's kernels wait for as many threads as they were made for. The
+        settings are restored afterwards."""
         threads = self.allowed(threads)
         before, varies = self._library.omp_get_max_threads(), self._library.omp_get_dynamic()
         self._library.omp_set_dynamic(0)
@@ -281,14 +287,15 @@ class Team:
             self._library.omp_set_dynamic(varies)
 
     def _lose(self) -> None:
-        """In a forked process the threads are not there, and OpenMP would wait for them for ever."""
+        """Mark the threads as lost: they do not exist in a forked process, and OpenMP would wait for
+        them forever."""
         self.lost = True
         lose_threads()
 
 
 @cache
 def openmp() -> Team | None:
-    """The system's OpenMP, or None: then threads of Python's share the work."""
+    """Return the system's OpenMP, or None if it has none. Python's threads then share the work."""
     try:
         with _patience():
             return Team(ctypes.PyDLL("libgomp.so.1"))
@@ -298,10 +305,10 @@ def openmp() -> Team | None:
 
 @contextmanager
 def _patience() -> Iterator[None]:
-    """How long OpenMP's threads look for work before they sleep, which its library reads when it is
-    loaded. Its own default, 300,000 rounds, lasts longer than the system lets another process run: on
-    two processors with a third busy thread each stage of 5 us took up to 12 ms, and 0.2 ms so. What the
-    user has set holds."""
+    """Set for how long OpenMP's threads spin before they sleep; the library reads this when it is
+    loaded. Its default of 300,000 rounds lasts longer than the time slice of another process. On two
+    processors with a third busy thread, each stage of 5 us took up to 12 ms with the default, and takes
+    0.2 ms with this value. A value that the user has set is kept."""
     given = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(os.environ)
     if not given:
         os.environ["GOMP_SPINCOUNT"] = str(_ROUNDS)

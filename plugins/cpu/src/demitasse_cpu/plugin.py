@@ -1,4 +1,4 @@
-"""The hooks of the cpu plugin: kernels, host memory, and what it finds of what it needs."""
+"""The hooks of the cpu plugin: kernels, host memory, and diagnosis."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @hookimpl
 def kernels(request: Request, options: Mapping[str, Any] = MappingProxyType({})) -> Iterable[Candidate]:
-    """A compiled kernel for each operation of a training step on images, in host memory. Raises
-    CompositionError where numba cannot be imported for what the environment says."""
+    """Return compiled kernels for an operation of a training step on images in host memory. Raises
+    CompositionError if an environment variable prevents numba from being imported."""
     threads = os.environ.get("NUMBA_NUM_THREADS", "").strip()
     if re.fullmatch(r"0+|-\d+", threads):
         raise CompositionError(
@@ -31,7 +31,8 @@ def kernels(request: Request, options: Mapping[str, Any] = MappingProxyType({}))
 
 @hookimpl
 def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
-    """Host memory in large pages where the system has them, for the space ``host`` only."""
+    """Return an allocator of host memory, in large pages if the system has them, for the space ``host``
+    only."""
     from demitasse_cpu.allocator import PagesAllocator
 
     return PagesAllocator() if space == "host" else None
@@ -39,7 +40,7 @@ def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
 
 @hookimpl
 def diagnose() -> Iterable[Finding]:
-    """The vectors that kernels compute with, and whether compiled kernels are kept."""
+    """Report the vectors that kernels compute with, and whether compiled kernels are cached."""
     from demitasse_cpu.diagnosis import findings
 
     return findings()

@@ -1,4 +1,5 @@
-"""Threads that share a kernel's work: each calling thread has its own, started when first needed."""
+"""Threads that share a kernel's work. Each calling thread has its own, started when they are first
+needed."""
 
 from __future__ import annotations
 
@@ -12,17 +13,17 @@ from demitasse_cpu.compilation import settle
 
 
 def divide(count: int, parts: int) -> list[tuple[int, int]]:
-    """``count`` things in at most ``parts`` ranges of nearly equal size, none of them empty."""
+    """Divide ``count`` things into at most ``parts`` ranges of nearly equal size, none of them empty."""
     parts = max(1, min(count, parts))
     edges = [count * i // parts for i in range(parts + 1)]
     return list(itertools.pairwise(edges))
 
 
 def together(parts: Sequence[Work]) -> Work:
-    """Work that is done when all ``parts`` are, by the calling thread and its companions at once.
+    """Return work that runs all ``parts`` concurrently, on the calling thread and its companions.
 
-    The parts must not depend on each other, release the GIL, and give the same result whoever does
-    them: a part that no companion has taken is done by the caller.
+    The parts must not depend on each other, must release the GIL, and must give the same result
+    whichever thread runs them. The caller runs every part that no companion has taken.
     """
     return parts[0] if len(parts) == 1 else _Together(parts)
 
@@ -33,8 +34,8 @@ class _Together:
         self._round = _round()
 
     def __call__(self) -> None:
-        # Each call has a counter and results of its own: a companion that comes late, or whose
-        # caller was interrupted, does not disturb the next.
+        # Each call has a counter and results of its own, so a companion that comes late, or whose caller
+        # was interrupted, does not disturb the next call.
         counter, results = self._round = _round()
         count = len(self._parts)
         _call_companions(self._help, count - 1)
@@ -55,7 +56,8 @@ class _Together:
 
 
 def _round() -> tuple[itertools.count[int], SimpleQueue[BaseException | None]]:
-    """The number of the next part to take, and what came of those that companions took."""
+    """Return the counter of the next part to take, and the queue of outcomes of the parts that
+    companions took."""
     return itertools.count(), SimpleQueue()
 
 
@@ -68,7 +70,7 @@ def _outcome(part: Work) -> BaseException | None:
 
 
 class _Companions:
-    """The threads of one calling thread; they inherit its processor affinity and end with it."""
+    """The companions of one calling thread. They inherit its processor affinity and end with it."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -91,7 +93,7 @@ class _Companions:
 def _serve(calls: SimpleQueue[Work | None]) -> None:
     while (help_out := calls.get()) is not None:
         help_out()
-        del help_out  # a waiting thread must not hold the memory of a runtime that was closed
+        del help_out  # a waiting thread must not keep alive the memory of a closed runtime
 
 
 _local = threading.local()
@@ -105,8 +107,9 @@ def _call_companions(help_out: Work, count: int) -> None:
 
 
 def _forked() -> None:
-    """A forked process has its calling thread only, which starts companions of its own."""
-    _local.__dict__.clear()  # this thread's, and not those of whoever imported this
+    """Forget the companions: a forked process has only its calling thread, which starts companions of
+    its own."""
+    _local.__dict__.clear()  # of this thread, not of the thread that imported this module
 
 
 after_fork(_forked)

@@ -1,1 +1,1 @@
-"""swCaffe's processor as a plugin: kernels written for the CPE mesh, run here and counted."""
+"""swCaffe's processor as a plugin: kernels written for the CPE mesh, which are run and counted here."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from demitasse import Allocator, HostMemory, PlanError, zeroed
 
 ALIGNMENT = 128
-"""Of a DMA's fastest blocks."""
+"""The alignment of the fastest DMA blocks, in bytes."""
 
 
 class Ddr3Allocator:
-    """Gives blocks of a core group's memory and counts them."""
+    """Allocates blocks of a core group's memory and counts them."""
 
     space = "ddr3"
 
@@ -18,7 +18,7 @@ class Ddr3Allocator:
         self.bytes = 0
 
     def allocate(self, nbytes: int) -> HostMemory:
-        """A new zeroed block. Raises MemoryError with the bytes asked for."""
+        """Return a new zeroed block. Raises MemoryError, which says how many bytes were requested."""
         try:
             memory = HostMemory(zeroed(nbytes, ALIGNMENT))
         except MemoryError as error:
@@ -29,7 +29,7 @@ class Ddr3Allocator:
 
 
 def allocate_space(space: str) -> Allocator | None:
-    """An allocator of ``ddr3``. Raises PlanError for ``ldm``."""
+    """Return an allocator for ``ddr3``, or None for an unknown space. Raises PlanError for ``ldm``."""
     if space == "ldm":
         raise PlanError(
             "space 'ldm': tensors cannot be in LDM; it is 64 KiB of scratch memory on each CPE, which "

@@ -1,4 +1,5 @@
-"""What a kernel's author sees of a planned kernel: its cost, its LDM, and the principles it breaks."""
+"""What the author of a kernel sees of it once it is planned: its cost, its LDM, and the principles it
+violates."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from demitasse_sw26010.model.figures import LDM_BYTES
 
 @dataclass(frozen=True)
 class KernelReport:
-    """One kernel: what it costs (simulated), the LDM that its programs take of each CPE by buffer, and
-    what Section III has to say of it. Prints as lines."""
+    """One kernel: its simulated cost, the LDM that its programs use on each CPE, by buffer, and the
+    principles of Section III that it violates. ``str`` formats the report as lines."""
 
     kernel: str
     cost: Cost
@@ -34,7 +35,7 @@ class KernelReport:
 
 
 def report_of(binder: Binder) -> KernelReport:
-    """Of the programs that a candidate binds."""
+    """Return the report on the programs that a candidate binds."""
     cost = binder.cost
     parts = {part.program.kernel: None for part in binder.parts}
     ldm = {b.name: b.nbytes for part in binder.parts for b in part.program.ldm.buffers}

@@ -1,4 +1,5 @@
-"""Four core groups: each computes a quarter of the mini-batch, number 0 sums (Section V.A, Fig. 5)."""
+"""Four core groups: each computes a quarter of the mini-batch, and core group 0 sums (Section V.A, Fig.
+5)."""
 
 from __future__ import annotations
 
@@ -28,18 +29,19 @@ from demitasse_sw26010.model.ldm import Ldm
 OPTIONS = ("scheme",)
 SCHEMES = ("handshake",)
 PATIENCE = 0.05
-"""Seconds between looks at whether a sibling failed, while one waits for its semaphore."""
+"""The interval, in seconds, at which a sibling that waits for its semaphore checks whether another has
+failed."""
 
 SUMS = {
     dtype: Ldm("gradient sum", (replace(X, dtype=dtype), replace(Z, dtype=dtype)))
     for dtype in ("float32", "float64")
 }
-"""By the gradients' element type: a sum is as precise as they are."""
+"""The LDM of a sum for each element type of the gradients, in which the sum is taken."""
 
 
 class Handshake:
-    """Between core group 0 and each other one, a semaphore each way in the memory that they share: one
-    initiates, the other confirms."""
+    """Semaphores in both directions between core group 0 and each other one, in the memory that they
+    share: one initiates, the other confirms."""
 
     def __init__(self, team: Team) -> None:
         self.barrier = team.barrier
@@ -47,7 +49,7 @@ class Handshake:
         self.confirmed = [threading.Semaphore(0) for _ in range(team.size)]
 
     def initiate(self, sibling: int) -> None:
-        """The sibling is done with its part and waits until core group 0 is done with its own."""
+        """Report that the sibling has done its part, and wait until core group 0 has done its own."""
         self.initiated[sibling].release()
         self._wait(self.confirmed[sibling])
 
@@ -60,12 +62,12 @@ class Handshake:
                 raise threading.BrokenBarrierError
 
     def gather(self) -> None:
-        """Core group 0 waits until all others have initiated."""
+        """Wait, as core group 0, until all others have initiated."""
         for semaphore in self.initiated[1:]:
             self._wait(semaphore)
 
     def confirm(self) -> None:
-        """Core group 0 lets all others go on."""
+        """Let all others continue, as core group 0."""
         for semaphore in self.confirmed[1:]:
             semaphore.release()
 
@@ -80,9 +82,9 @@ def _shared(team: Team) -> Handshake:
 
 
 class HandshakeSum(GradientSync):
-    """The gradients of core groups summed on the CPEs of core group 0, which owns all and updates; the
-    others then copy its parameters. Raises CompositionError for siblings in other processes,
-    DescriptionError for an option or a scheme that is not known."""
+    """Sums the gradients of core groups on the CPEs of core group 0, which owns all of them and updates;
+    the others then copy its parameters. Raises CompositionError for siblings in other processes, and
+    DescriptionError for an unknown option or scheme."""
 
     def __init__(self, group: Group) -> None:
         check_sync_options(group, OPTIONS)
@@ -100,11 +102,12 @@ class HandshakeSum(GradientSync):
         self.handshake = _shared(group.team)
 
     def owned(self, span: Span) -> Span:
-        """All for core group 0."""
+        """Return all of the span for core group 0, and nothing for the others."""
         return span if self.index == 0 else Span(span.start, span.start)
 
     def reduce(self, bucket: Bucket, span: Span) -> Work | None:
-        """Add the siblings' gradients to those of core group 0, in order, through its LDM."""
+        """Return work that adds the siblings' gradients to those of core group 0, in order, through its
+        LDM."""
         if self.size == 1:
             return None
         handshake, index = self.handshake, self.index
@@ -131,8 +134,9 @@ class HandshakeSum(GradientSync):
         return add
 
     def distribute(self, bucket: Bucket, span: Span) -> Work | None:
-        """Copy the parameters of core group 0. It may go on meanwhile: it changes parameters again only
-        after the next reduce, where it waits for all."""
+        """Return work that copies the parameters of core group 0. Meanwhile, core group 0 may continue,
+        because it changes parameters again only after the next reduce, in which it waits for all
+        others."""
         if self.size == 1:
             return None
         handshake, index, team = self.handshake, self.index, self.team
@@ -153,11 +157,12 @@ class HandshakeSum(GradientSync):
         return take
 
     def costs(self, bucket: Bucket, span: Span) -> tuple[float, float]:
-        """Seconds of ``reduce`` and of ``distribute``, as the programs count them."""
+        """Return the seconds of ``reduce`` and of ``distribute``, as counted by the programs."""
         return exchange_seconds(len(span), self.size)
 
     def total(self, mine: Any, total: Any) -> Work | None:
-        """Everything is core group 0's, which alone updates: nobody else needs a number."""
+        """Return work that copies ``mine``. Core group 0 owns everything and alone updates, so no other
+        core group needs the number."""
         if self.size == 1:
             return None
 
@@ -168,8 +173,8 @@ class HandshakeSum(GradientSync):
 
 
 def exchange_seconds(elements: int, core_groups: int) -> tuple[float, float]:
-    """What the sum of ``elements`` gradients of so many core groups takes on core group 0, and the copy
-    of as many parameters by each of the others, at once."""
+    """Return how many seconds core group 0 takes to sum ``elements`` gradients of this many core groups,
+    and how many the others take to copy as many parameters, all at once."""
     if core_groups == 1 or not elements:
         return 0.0, 0.0
     operands, numbers = ("float32", "float32"), (elements, 1.0, False)
@@ -180,5 +185,5 @@ def exchange_seconds(elements: int, core_groups: int) -> tuple[float, float]:
 
 
 def sum_seconds(elements: int, core_groups: int) -> float:
-    """Both of ``exchange_seconds``."""
+    """Return the sum of both ``exchange_seconds``."""
     return sum(exchange_seconds(elements, core_groups))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def kernels(request: Request) -> Iterable[Candidate]:
-    """Kernels for a core group's mesh, with their cost, for tensors in ``ddr3``."""
+    """Return kernels for a core group's mesh, with their cost, for tensors in ``ddr3``."""
     from demitasse_sw26010.kernels import candidates
 
     return candidates(request)
@@ -21,7 +21,8 @@ def kernels(request: Request) -> Iterable[Candidate]:
 
 @hookimpl
 def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
-    """A core group's DDR3; ``ldm`` is refused, since kernels allocate it themselves."""
+    """Return an allocator of a core group's DDR3. Raises PlanError for ``ldm``, which kernels allocate
+    themselves."""
     from demitasse_sw26010.allocator import allocate_space
 
     return allocate_space(space)
@@ -29,7 +30,7 @@ def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
 
 @hookimpl
 def gradient_sync(group: Group) -> GradientSync:
-    """The sum of four core groups' gradients on core group 0, by handshake."""
+    """Return the sum of four core groups' gradients on core group 0, by handshake."""
     from demitasse_sw26010.gradient_sync import HandshakeSum
 
     return HandshakeSum(group)
@@ -37,7 +38,7 @@ def gradient_sync(group: Group) -> GradientSync:
 
 @hookimpl
 def reproductions(paper: str) -> Any:
-    """Tables II and III of swCaffe, each cell beside what the kernels' counts predict."""
+    """Return swCaffe's Tables II and III, each cell next to what the kernels' counts predict."""
     from demitasse_sw26010.reproduction import reproduce
 
     return reproduce(paper)

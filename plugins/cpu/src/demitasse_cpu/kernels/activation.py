@@ -1,4 +1,4 @@
-"""Element-wise non-linearities, dropout, and softmax."""
+"""Element-wise nonlinearities, dropout, and softmax."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from demitasse_cpu.native import at_once
 from demitasse_cpu.threads import divide
 
 KERNEL = "numba loop"
-_EXP = 8  # an exponential takes as long as so many elements moved
+_EXP = 8  # an exponential takes as long as moving this many elements
 _PHILOX = 8
 _DRAWN = 4096
 
@@ -34,7 +34,7 @@ def relu(request: Request) -> Iterable[Candidate]:
 
 
 def relu_backward(request: Request) -> Iterable[Candidate]:
-    return _elementwise(request, "relu_backward", 1)  # as the forward pass left it
+    return _elementwise(request, "relu_backward", 1)  # in the layout of the forward pass
 
 
 def _elementwise(request: Request, loop: str, leader: int) -> Iterable[Candidate]:
@@ -64,7 +64,8 @@ def reverse_gradient_backward(request: Request) -> Iterable[Candidate]:
 
 
 def _reversed(request: Request, names: Sequence[str]) -> Iterable[Candidate]:
-    """By the schedule of these ``names``; without one the elements as they are."""
+    """Return the reversal of a gradient by the schedule in the attributes ``names``, or a copy if there
+    are none."""
     dy, iteration = request.inputs
     if not is_real(dy, request.outputs[0]) or spec(iteration).dtype != "uint64":
         return ()
@@ -98,8 +99,8 @@ def dropout(request: Request) -> Iterable[Candidate]:
         layout = by_channels(request, spec(x))
     scattered = is_by_channels(layout) and prod(shape[1:]) > 1
     channels = shape[0] if scattered else 1
-    # Whether to keep an element, a byte each in logical order: of a whole image where that is not
-    # the order in memory, else of as many as stay in the innermost cache.
+    # A byte for each element says whether to keep it, in logical order: for a whole image if memory has
+    # another order, else for as many elements as stay in the innermost cache.
     room = aligned(-(-elements // 4) * 4) if scattered else _DRAWN
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:

@@ -1,5 +1,5 @@
-"""Images at places that an affine transformation says, and the gradients of that: words of the plugin
-caffe."""
+"""Images sampled at the places that an affine transformation gives, and the gradients. These are
+operations of the caffe plugin."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from demitasse_cpu.kernels.requests import flat, is_real, parts_for, spec
 from demitasse_cpu.kernels.work import spread
 from demitasse_cpu.native import in_order
 
-_MOVES = 12  # as much work as to move so many numbers, for each pixel
+_MOVES = 12  # work for each pixel, in numbers moved
 
 
 def affine_sampling(request: Request) -> Iterable[Candidate]:
@@ -66,13 +66,15 @@ FACTORIES = {
 
 
 def _is_plain(request: Request) -> bool:
-    """Whether none is bfloat16: the sums of dx are in its own type, which would be too short."""
+    """Return whether no operand is bfloat16. The sums of dx are taken in its own type, and bfloat16
+    would be too short for them."""
     tensors = [spec(each) for each in (*request.inputs, *request.outputs) if each is not None]
     return is_real(*tensors) and {tensor.dtype for tensor in tensors} <= {"float32", "float64"}
 
 
 def _geometry(request: Request, x: Any) -> tuple[Any, Any, Any]:
-    """Extents; of each of the six numbers its place in a sample's own, or -1; and those fixed."""
+    """Return the extents; the place of each of the transformation's six numbers among a sample's own, or
+    -1; and the fixed numbers."""
     import numpy as np
 
     from demitasse_cpu.loops.affine import Sampled

@@ -1,8 +1,8 @@
-"""Batch normalisation by a batch's or by kept statistics, and scales along an axis.
+"""Batch normalisation by a batch's statistics or by kept ones, and scales along an axis.
 
-Each has two kernels: for channels that lie innermost (images in NHWC, vectors), in lines of pixels, and
-for channels in planes. See the loops for how; both read what they normalise twice and write it once,
-scaled and rectified where that is asked for too.
+Each has two kernels: one for channels that are innermost (images in NHWC, vectors), which works on lines
+of pixels, and one for channels in planes. The loops explain how they work. Both read what they normalise
+twice and write it once, already scaled and rectified if that is requested.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from demitasse_cpu.kernels.work import ready, spread
 from demitasse_cpu.native import at_once, in_order
 from demitasse_cpu.threads import divide
 
-_ADDED = 6  # the number of the input that is to be added, where one is
-_LINE = 512  # elements from which on what a loop over a line costs at its ends is small beside the rest
-_TOGETHER = 4  # lines that the loops in vectors take at a time: a result does not depend on threads so
-_STEP = 64  # elements that a line is a multiple of for the loops that are written in vectors
+_ADDED = 6  # the index of the input that is added, if there is one
+_LINE = 512  # elements; in a line of this length, the overhead at the ends of a loop is small
+_TOGETHER = 4  # lines the loops in vectors take at a time; parts start at multiples, for equal results
+_STEP = 64  # the loops that are written in vectors need lines whose length is a multiple of this
 _CACHE_LINE = 64
-_LONGEST = 2048  # elements to which a line is made longer for those: all that is along it is near then
+_LONGEST = 2048  # elements to which a line may be lengthened for those loops; its data stays near
 
 _LOST = 48 << 20, 24 << 20
-"""Bytes of a result, in all and for each thread, from which on the caches have lost it when it is read.
-Not fewer: two threads of a Zen 4 with 32 MiB write 13 MB in two thirds of the time past the caches, and
-what reads them loses more than that (ResNet-50 in bf16)."""
+"""Bytes of a result, in total and per thread, from which on the caches have lost it by the time it is
+read. Lower limits do not pay: two threads of a Zen 4 with 32 MiB write 13 MB past the caches in two
+thirds of the time, but whoever reads them then loses more than that (ResNet-50 in bf16)."""
 
 
 class _Channels(NamedTuple):
-    """``outer`` x ``channels`` x ``plane`` elements in memory, in ``layout``; where ``plane`` is 1, in
-    ``lines`` of ``width``, the last one shorter where it comes out so."""
+    """``outer`` x ``channels`` x ``plane`` elements in memory, in ``layout``. If ``plane`` is 1, they
+    form ``lines`` of ``width`` elements, of which the last may be shorter."""
 
     layout: Layout
     outer: int
@@ -58,8 +58,9 @@ class _Channels(NamedTuple):
 def _channels(
     request: Request, leader: TensorSpec, axis: int = 1, extents: int = 1, apart: bool = False
 ) -> _Channels:
-    """How the tensors of a request lie, ``extents`` axes from ``axis`` on being the channels. Where
-    nothing is summed up (``apart``), the work divides into planes, else into channels."""
+    """Return how the tensors of a request are laid out, with the ``extents`` axes from ``axis`` on as
+    the channels. If nothing is summed (``apart``), the work is divided into planes, otherwise into
+    channels."""
     shape, layout = leader.shape, by_channels(request, leader)
     if is_by_channels(layout) and (axis, extents) != (1, 1):
         layout = PLAIN
@@ -75,33 +76,34 @@ def _channels(
 
 
 def _pixels(channels: int) -> int:
-    """In a line: so many that it is long and, where it does not become too long, whole vectors."""
+    """Return the number of pixels in a line: enough to make it long and, unless that makes it too long,
+    a whole number of vectors."""
     enough, whole = -(-_LINE // channels), _STEP // gcd(channels, _STEP)
     more = -(-enough // whole) * whole
     return more if more * channels <= _LONGEST else enough
 
 
 def _over_lines(form: _Channels) -> Any:
-    """The module of the loops over lines that are quickest for them."""
+    """Return the module of the fastest loops over these lines."""
     from demitasse_cpu.loops import batch_normalization, line_vectors
 
     return line_vectors if form.in_vectors else batch_normalization
 
 
 def _line_arrays(workspace: Any, dtype: str, form: _Channels, count: int) -> list[Any]:
-    """``count`` lines of real numbers at the start of the workspace."""
+    """Return ``count`` lines of real numbers at the start of the workspace."""
     return cut(workspace, dtype, *[form.width * _size(dtype)] * count)
 
 
 def _room(form: _Channels, dtype: str, count: int, sums: bool) -> int:
-    """Bytes for ``count`` lines and, with ``sums``, for what each part sums up."""
+    """Return the bytes for ``count`` lines and, with ``sums``, for the sums of each part."""
     line = aligned(form.width * _size(dtype))
     return count * line + sums * (2 * form.parts * line + 2 * aligned(form.parts * form.width * 8))
 
 
 def _sums(workspace: Any, dtype: str, form: _Channels, count: int) -> tuple[list[Any], Any, Any]:
-    """Of the workspace behind ``count`` lines: two lines for each part, and two of float64 for all of
-    the parts, which follow each other."""
+    """Return the sums in the workspace after ``count`` lines: two lines for each part, and two float64
+    arrays, each with a line for every part, one after the other."""
     room = workspace[count * aligned(form.width * _size(dtype)) :]
     near = cut(room, dtype, *[form.width * _size(dtype)] * 2 * form.parts)
     far = room[2 * form.parts * aligned(form.width * _size(dtype)) :]
@@ -112,7 +114,7 @@ def _sums(workspace: Any, dtype: str, form: _Channels, count: int) -> tuple[list
 def _in_parts(
     loop: Any, arguments: Sequence[Any], form: _Channels, near: Any, first: Any, second: Any
 ) -> Work:
-    """A loop that sums two things up over lines, each part in lines of its own."""
+    """Return work that takes two sums over lines, each part in lines of its own."""
     shares = []
     for i, part in enumerate(divide(form.lines, form.parts)):
         mine = slice(i * form.width, (i + 1) * form.width)
@@ -124,7 +126,7 @@ def _in_parts(
 def _everywhere(
     form: _Channels, what: str, sources: Sequence[Any], target: Any, numbers: Sequence[Any]
 ) -> Work:
-    """The loop that does ``what`` to each line, or to each plane."""
+    """Return work that applies the loop ``what`` to each line, or to each plane."""
     from demitasse_cpu.loops import plane_normalization as planes
 
     arguments = (*sources, target, *numbers)
@@ -137,8 +139,8 @@ def _everywhere(
 
 
 def _is_lost(target: Any, sources: Sequence[Any], threads: int) -> bool:
-    """Whether a result is more than the caches keep, and may be written past them: not where its places
-    were read just before, or do not begin with a line of a cache."""
+    """Return whether a result is larger than what the caches keep, and may be written past them. It may
+    not if its memory was read just before, or does not start at a cache line."""
     at = target.ctypes.data
     own = all(source.ctypes.data != at for source in sources)
     return bool(target.nbytes >= max(_LOST[0], threads * _LOST[1]) and own and at % _CACHE_LINE == 0)
@@ -149,21 +151,22 @@ def _size(dtype: str) -> int:
 
 
 def _learned(instead: Any, w: Any, b: Any) -> tuple[Any, Any, bool, bool]:
-    """w and b, ``instead`` of what is absent, and whether each is there."""
+    """Return w and b, with ``instead`` in place of an absent one, and whether each is present."""
     given = [instead if each is None else flat(each) for each in (w, b)]
     return given[0], given[1], w is not None, b is not None
 
 
 def _limits(request: Request) -> tuple[float, float]:
-    """The smallest and the largest result there is."""
+    """Return the smallest and the largest possible result."""
     given = request.attributes
     least, most = float(given.get("least", -inf)), float(given.get("most", inf))
     return (min(max(least, 0.0), most), most) if given["relu"] else (least, most)
 
 
 def _passing(request: Request, dtype: str) -> tuple[float, float]:
-    """Between what results, both left out, a gradient passes: above a ReLU's 0, and from a clip's limits
-    on, that is, from behind the numbers next to them."""
+    """Return the two results, both excluded, between which a gradient passes: above 0 for a ReLU and,
+    for a clip, from its lower to its upper limit, that is, between the numbers next to these on the
+    outside."""
     import numpy as np
 
     real = np.dtype(dtype).type
@@ -177,7 +180,7 @@ def _least_sum(request: Request) -> float:
 
 
 def _written(request: Request, form: _Channels, arrays: Sequence[Any], line: Sequence[Any]) -> Work:
-    """The work that writes the result: ``arrays`` are y, x and, where it is asked for, what to add."""
+    """Return work that writes the result; ``arrays`` are y, x and, optionally, what to add."""
     (y, x, *others), (least, most) = arrays, _limits(request)
     if others and form.in_lines:
         return _everywhere(form, "normalised_sum", (x, *others), y, (*line, least, _least_sum(request)))
@@ -186,7 +189,7 @@ def _written(request: Request, form: _Channels, arrays: Sequence[Any], line: Seq
 
 
 def _added(request: Request, form: _Channels, y: Any, others: Sequence[Any]) -> list[Work]:
-    """The work that adds to planes of results what is to be added, if anything is."""
+    """Return work that adds ``others`` to planes of results; there may be none."""
     from demitasse_cpu.loops import elementwise as loops
 
     arguments = (1.0, 1.0, _least_sum(request))
@@ -198,7 +201,8 @@ def _epsilon(request: Request) -> float:
 
 
 def _kept_shares(attributes: Mapping[str, Any], n: int) -> tuple[float, float, float]:
-    """The shares of what was kept, and of the batch's mean and of its variance, in what is kept then."""
+    """Return the weights of the previous kept statistics, of the batch's mean and of its variance in the
+    new kept statistics."""
     keep = float(attributes["keep"])
     if attributes["averaged"]:
         return keep, 1.0 - keep, 1.0 - keep
@@ -206,8 +210,8 @@ def _kept_shares(attributes: Mapping[str, Any], n: int) -> tuple[float, float, f
 
 
 def batch_norm(request: Request) -> Iterable[Candidate]:
-    """Also ``batch_norm_sum`` and ``batch_norm_sum_relu``: what follows w and b is added; and
-    ``batch_norm_clip``."""
+    """Return the kernel of ``batch_norm``, ``batch_norm_clip``, ``batch_norm_sum`` and
+    ``batch_norm_sum_relu``. The last two add the input that follows w and b."""
     if not is_real(*request.inputs, *request.outputs) or len(request.inputs) > _ADDED + 1:
         return ()
     x = spec(request.inputs[0])
@@ -260,11 +264,11 @@ def batch_norm_inference_backward(request: Request) -> Iterable[Candidate]:
 
 
 def _backward(request: Request, learned: int) -> Iterable[Candidate]:
-    """By the batch's statistics, which follow w and b, or the kept ones, which they follow: w is input
-    number ``learned``."""
+    """Return the kernel of a gradient by the batch's statistics, which follow w and b among the inputs,
+    or by the kept ones, which precede them. ``learned`` is the index of w."""
     if not is_real(*request.inputs, *request.outputs):
         return ()
-    x = spec(request.inputs[1])  # as the forward pass left it
+    x = spec(request.inputs[1])  # in the layout of the forward pass
     form, passing, of_batch = _channels(request, x), _passing(request, x.dtype), learned == 2
     wanted = [each is not None for each in request.outputs]
     summed = of_batch or any(wanted[1:])
@@ -314,8 +318,8 @@ def _backward(request: Request, learned: int) -> Iterable[Candidate]:
 
 
 def _kept(request: Request, kept: Sequence[Any], room: Sequence[Any]) -> tuple[Any, Any, list[Work]]:
-    """The kept mean and inverse deviation of each channel in two lines, and the work that puts them
-    there."""
+    """Return the kept mean and inverse deviation of each channel in two lines, and the work that
+    computes them."""
     from demitasse_cpu.loops import batch_normalization as lines
 
     mean, variance, factor = map(flat, kept)
@@ -325,7 +329,7 @@ def _kept(request: Request, kept: Sequence[Any], room: Sequence[Any]) -> tuple[A
 
 
 def batch_norm_inference(request: Request) -> Iterable[Candidate]:
-    """Also with a sum or a clip, as batch_norm."""
+    """Return the kernel by kept statistics, also with a sum or a clip as in ``batch_norm``."""
     if not is_real(*request.inputs, *request.outputs) or len(request.inputs) > _ADDED + 1:
         return ()
     x = spec(request.inputs[0])
@@ -346,12 +350,12 @@ def batch_norm_inference(request: Request) -> Iterable[Candidate]:
 
 
 def _with_sum(request: Request, form: _Channels) -> tuple[Layout, ...]:
-    """How a normalisation's inputs lie, with what is added to its result."""
+    """Return the layouts of a normalisation's inputs, including what is added to its result."""
     return (form.layout, *(PLAIN,) * (_ADDED - 1), *(form.layout,) * len(request.inputs[_ADDED:]))
 
 
 def scale(request: Request) -> Iterable[Candidate]:
-    """Also ``scale_relu``: what is below 0 becomes 0."""
+    """Return the kernel of ``scale``, and of ``scale_relu``, which replaces negative results by 0."""
     if not is_real(*request.inputs, *request.outputs):
         return ()
     x, axis = spec(request.inputs[0]), int(request.attributes["axis"])

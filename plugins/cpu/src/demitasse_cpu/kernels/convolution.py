@@ -25,7 +25,8 @@ _SPARE_ROWS = 8
 
 
 class _Sizes(NamedTuple):
-    """A convolution's numbers, in (rows, columns) where there are two; one row where there is none."""
+    """A convolution's sizes and attributes, as (rows, columns); a convolution in one dimension has one
+    row."""
 
     samples: int
     groups: int
@@ -71,13 +72,13 @@ def backward_data(request: Request) -> Iterable[Candidate]:
     if not is_real(dy, w, dx) or len(spec(dy).shape) not in _RANKS:
         return ()
     if max(prod(spec(each).shape) for each in (dy, w, dx)) > _MOST:
-        return ()  # beyond what memory holds, which the plan will say; each phase is looked at here
+        return ()  # more than memory can hold, which the plan will report; here each phase takes time
     sizes = _sizes(request, spec(dx).shape, spec(w).shape, spec(dy).shape)
     return (_correlating(request, sizes, to_data=True),)
 
 
 def _correlating(request: Request, s: _Sizes, to_data: bool = False) -> Candidate:
-    """A forward pass, or one to the data: both gather from padded images."""
+    """Return the kernel of a forward pass or of one to the data. Both gather from padded images."""
     parts = parts_for(request, s.samples, s.units_of_work)
     channels, outputs = (s.outputs, s.inputs) if to_data else (s.inputs, s.outputs)
     extents = _backward_padding(s)[1] if to_data else s.padded
@@ -187,13 +188,14 @@ def _sizes(request: Request, x: Sequence[int], w: Sequence[int], y: Sequence[int
 
 
 def _two(numbers: Sequence[int], missing: int) -> tuple[int, int]:
-    """One number for rows and one for columns."""
+    """Return a number for rows and one for columns; ``missing`` is that of rows if only one is given."""
     rows, columns = (missing, *numbers) if len(numbers) == 1 else numbers
     return rows, columns
 
 
 def _whole_lines(channels: int, itemsize: int) -> int:
-    """Channels padded to 64 bytes, the widest vector of any processor."""
+    """Return the number of channels padded to a multiple of 64 bytes, the widest vector of any
+    processor."""
     return aligned(channels * itemsize) // itemsize
 
 
@@ -252,9 +254,12 @@ def _to_weights(s: _Sizes) -> WeightGradient:
 
 
 def _to_data(s: _Sizes) -> Correlation:
-    """dx[i] is the sum of dy[o] * w[tap] over all with o * stride + tap * dilation = i + pad. The
-    positions i of one phase, modulo the stride, share their taps: then (i + pad - tap * dilation) is
-    a multiple of the stride, and o = i // stride + a shift of the tap's own."""
+    """Return the numbers and tables of a pass to the data.
+
+    dx[i] is the sum of dy[o] * w[tap] over all o and taps with o * stride + tap * dilation = i + pad.
+    The positions i of one phase (i modulo the stride) share their taps: those for which (i + pad - tap *
+    dilation) is a multiple of the stride. Then o = i // stride + a shift that depends on the tap.
+    """
     import numpy as np
 
     from demitasse_cpu.loops import correlation as loops
@@ -313,8 +318,8 @@ def _to_data(s: _Sizes) -> Correlation:
 
 
 def _phases(s: _Sizes, dimension: int) -> list[list[tuple[int, int]]]:
-    """For each phase along a dimension that has an element the taps that meet it, each with its shift in
-    dy."""
+    """Return the taps that each phase along a dimension meets, each with its shift in dy. Only phases
+    that have an element are included."""
     stride, pad, dilation = s.stride[dimension], s.pad[dimension], s.dilation[dimension]
     return [
         [
@@ -327,7 +332,8 @@ def _phases(s: _Sizes, dimension: int) -> list[list[tuple[int, int]]]:
 
 
 def _backward_padding(s: _Sizes) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Zeros before dy, and its extents with those before and behind, so that no tap leaves it."""
+    """Return the number of zeros before dy, and its extents with the zeros before and after it that keep
+    every tap inside."""
     before, extents = [], []
     for d in (0, 1):
         shifts = [shift for phase in _phases(s, d) for _, shift in phase] or [0]
@@ -338,7 +344,7 @@ def _backward_padding(s: _Sizes) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def _taps(s: _Sizes) -> Any:
-    """Where each tap (c, ky, kx) lies in a padded image, from a window's first element."""
+    """Return the offset of each tap (c, ky, kx) in a padded image from a window's first element."""
     import numpy as np
 
     planes = np.arange(s.inputs) * prod(s.padded)
@@ -347,7 +353,7 @@ def _taps(s: _Sizes) -> Any:
 
 
 def _grid(extents: tuple[int, int], strides: tuple[int, int], width: int) -> Any:
-    """Offsets of a grid of points in planes that are ``width`` wide."""
+    """Return the offsets of a grid of points in planes of ``width`` columns."""
     import numpy as np
 
     rows, columns = (np.arange(e) * s for e, s in zip(extents, strides, strict=True))
@@ -355,7 +361,7 @@ def _grid(extents: tuple[int, int], strides: tuple[int, int], width: int) -> Any
 
 
 def _with_spare_rows(base: Any) -> Any:
-    """Rows with some behind them that repeat the last, for a tile that is not full."""
+    """Return the rows followed by copies of the last one, for a tile that is not full."""
     import numpy as np
 
     return np.concatenate([base, np.full(_SPARE_ROWS, base[-1])])

@@ -1,5 +1,5 @@
-"""Gradients of convolutions with a group for each channel, for those that oneDNN computes as if channels
-met: strided ones in bfloat16, dilated ones, and the weights of windows larger than 3 x 3."""
+"""Gradients of depthwise convolutions (one group per channel) that oneDNN computes as if channels were
+connected: strided ones in bfloat16, dilated ones, and the weights of windows larger than 3 x 3."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ KERNEL = "numba loop over channels, depthwise"
 
 
 def serves(request: Request, w: Sequence[int]) -> bool:
-    """Whether images of float32 are convolved with as many groups as there are channels, each of one."""
+    """Return whether this is a convolution of float32 images with as many groups as there are channels,
+    each with one output."""
     operands = (*request.inputs, *request.outputs)
     kinds = {operand.dtype for operand in operands if operand is not None}
     return (

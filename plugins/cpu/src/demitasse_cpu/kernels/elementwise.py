@@ -15,8 +15,9 @@ from demitasse_cpu.native import in_order
 
 
 def weighted_sum(request: Request) -> Iterable[Candidate]:
-    """Also ``sum_relu``, where the last addition leaves nothing below 0, and ``sum_relu_backward``: 0
-    wherever the last input, a ReLU's result, is not above 0."""
+    """Return the kernel of ``weighted_sum``, ``sum_relu`` and ``sum_relu_backward``. In ``sum_relu`` the
+    last addition replaces negative sums by 0. In ``sum_relu_backward`` the sum is 0 wherever the last
+    input, a ReLU's result, is not above 0."""
     if not is_real(*request.inputs, *request.outputs):
         return ()
     guarded = request.operation.name == "sum_relu_backward"
@@ -31,7 +32,7 @@ def weighted_sum(request: Request) -> Iterable[Candidate]:
         y, summed = flat(outputs[0]), inputs[:-1] if guarded else inputs
         coefficients = request.attributes["coefficients"] or [1.0] * len(summed)
         terms = [(flat(x), float(c)) for x, c in zip(summed, coefficients, strict=True)]
-        # The tensor whose memory the result takes is read first, before it is overwritten.
+        # The tensor whose memory the result overwrites is read first.
         terms.sort(key=lambda term: term[0].ctypes.data != y.ctypes.data)
         if not guarded:
             return in_order(_additions(terms, y, least, size, parts))
@@ -51,10 +52,10 @@ _Terms = list[tuple[Any, float]]
 
 
 def _additions(terms: _Terms, y: Any, least: float, size: int, parts: int) -> list[Work]:
-    """The work that leaves in y the sum of arrays times their factors, and nothing below ``least``."""
+    """Return work that leaves in y the weighted sum of arrays, with nothing below ``least``."""
     from demitasse_cpu.loops import elementwise as loops
 
-    if len(terms) in (1, 3):  # loops take two or four
+    if len(terms) in (1, 3):  # the loops take two or four terms
         terms = [*terms[:-1], *_halves(terms[-1:])]
     stages = list[Work]()
     while len(terms) > 1:
@@ -69,7 +70,7 @@ def _additions(terms: _Terms, y: Any, least: float, size: int, parts: int) -> li
 
 
 def _halves(terms: _Terms) -> _Terms:
-    """Of one term, which they add up to."""
+    """Split a single term into two that add up to it."""
     return [(x, factor / 2) for x, factor in terms * 2]
 
 
@@ -106,7 +107,7 @@ def concat_backward(request: Request) -> Iterable[Candidate]:
 
 
 def _pieces(request: Request, pieces: Sequence[Sequence[int]], joins: bool) -> Iterable[Candidate]:
-    """Rows of the pieces copied into rows of the whole, or (unless ``joins``) out of them."""
+    """Return copies of rows of the pieces into rows of the whole or, unless ``joins``, out of them."""
     whole = spec(request.outputs[0] if joins else request.inputs[0])
     if not is_real(*request.inputs, *request.outputs):
         return ()

@@ -1,5 +1,5 @@
-"""The weights of a product and of the normalisation after it in one: read and written once, in the
-tensors' own type; the reference's kernel goes by way of float64 copies of all weights."""
+"""Folds a normalisation into the weights of the product before it. Weights are read and written once, in
+the tensors' own type; the reference's kernel converts all weights to float64 and back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from demitasse_cpu.kernels.requests import is_real
 
 
 def fold_normalization(request: Request) -> Iterable[Candidate]:
-    """The one kernel; none for other than real numbers."""
+    """Return the only kernel, or none if the operands are not real numbers."""
     if not is_real(*request.inputs, *request.outputs):
         return
     axis, epsilon = int(request.attributes["axis"]), float(request.attributes["epsilon"])

@@ -1,5 +1,5 @@
-"""A product and a function of its result: oneDNN's kernels that do both, and other kernels for the
-product with a loop behind them, of which a tuner finds the quickest."""
+"""A product followed by a function of its result: oneDNN's kernels that compute both, and other kernels
+for the product followed by a loop. A tuner finds the fastest."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Offer = Callable[[Request], Iterable[Candidate]]
 
 
 def apart(request: Request) -> tuple[Request, Request] | None:
-    """The requests for a product alone and for the function of its result; None where the operation is
-    not a product followed by a function that has a loop."""
+    """Return the requests for a product alone and for the function of its result, or None if the
+    operation is not a product followed by a function that has a loop."""
     name = request.operation.name
     for product in PRODUCTS:
         word = name.removeprefix(f"{product}_")
@@ -33,9 +33,9 @@ def apart(request: Request) -> tuple[Request, Request] | None:
 def candidates(
     alone: Request, behind: Request, both: Sequence[Candidate], offer: Offer
 ) -> list[Candidate]:
-    """``both``, oneDNN's for a product and a function, and the others that ``offer`` has for the product
-    with the function's loop behind them. None where the product alone would not be oneDNN's first: then
-    there is a quicker kernel for it."""
+    """Return ``both``, which are oneDNN's candidates for a product and a function, and the other kernels
+    that ``offer`` has for the product, each followed by the function's loop. Return none if oneDNN's is
+    not the first for the product alone, because a faster kernel then exists for it."""
     products = list(offer(alone)) if both else []
     if not products or not _is_onednn(products[0]):
         return []
@@ -48,8 +48,8 @@ def _is_onednn(candidate: Candidate) -> bool:
 
 
 def _then(product: Candidate, behind: Request) -> Candidate | None:
-    """A product's kernel, and the function in place of its result, as that lies; None where its loop
-    would have that lie otherwise."""
+    """Return a product's kernel followed by the function in place, in the layout of the product's
+    result, or None if the function's loop needs another layout."""
     layout = product.output_layouts[0] if product.output_layouts else PLAIN
     made = replace(spec(behind.outputs[0]), layout=layout)
     asked = replace(behind, inputs=(made,), outputs=(made,))

@@ -1,4 +1,4 @@
-"""Functions of one element, learned slopes, products and largest of several tensors, and choices."""
+"""Functions of one element, learned slopes, products and maxima of several tensors, and selections."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from demitasse_cpu.native import at_once, in_order
 from demitasse_cpu.threads import divide
 
 KERNEL = "numba loop"
-_EXP = 3  # an exponential in vector code takes as long as so many elements moved
+_EXP = 3  # an exponential in vector code takes as long as moving this many elements
 
 
 def _function(
     loop: str, attributes: Sequence[str], family: str, work: float, request: Request
 ) -> Iterable[Candidate]:
-    """A loop that takes all arrays, then the values of those attributes."""
+    """Return the kernel by a loop that takes all arrays, then the values of the ``attributes``."""
     numbers = [float(request.attributes[name]) for name in attributes]
     return _elementwise(request, loop, numbers, family=family, work=work)
 
@@ -35,8 +35,8 @@ def _elementwise(
     family: str = "functions",
     work: float = 1,
 ) -> Iterable[Candidate]:
-    """A loop that takes the first ``reads`` inputs, the output and numbers. All lie as the last input
-    does, which in a backward pass is what the forward one left."""
+    """Return the kernel by a loop that takes the first ``reads`` inputs, the output and the numbers. All
+    have the layout of the last input which, in a backward pass, comes from the forward pass."""
     if not is_real(*request.inputs, *request.outputs):
         return ()
     layout, size = _flat_layout(request, len(request.inputs) - 1)
@@ -51,8 +51,8 @@ def _elementwise(
 
 
 def _flat_layout(request: Request, leader: int) -> tuple[Layout, int]:
-    """A layout as the leader's, and how many elements lie so. Not one that pads: functions of zeros are
-    not all zeros."""
+    """Return a layout like the leader's and the number of elements in it. A layout with padding is
+    avoided, because not every function of zero is zero."""
     lead = spec(request.inputs[leader])
     layout = like(request, lead)
     if prod(layout.physical(lead.shape)) != prod(lead.shape):
@@ -87,8 +87,9 @@ def power_backward(request: Request) -> Iterable[Candidate]:
 
 
 def _halves(exponent: float) -> tuple[int, bool, bool] | None:
-    """(n, whether a root is a factor too, whether all is inverted) of an exponent of some halves that
-    takes two products, a root and a division: up to 3 1/2."""
+    """Return (n, whether there is a square root as a factor, whether the whole is inverted) for an
+    exponent that is a multiple of 1/2, up to 3 1/2, so that its power takes at most two products, a root
+    and a division."""
     count = abs(2 * exponent)
     if count not in range(1, 8):
         return None
@@ -96,7 +97,8 @@ def _halves(exponent: float) -> tuple[int, bool, bool] | None:
 
 
 def _power(base: float, exponent: float) -> float:
-    """As real arithmetic has it: infinite, or not a number, where Python's own raises or is complex."""
+    """Return the power of real arithmetic: infinity or NaN where Python raises or returns a complex
+    number."""
     if base < 0 and exponent % 1 != 0:
         return nan
     if base == 0 and exponent < 0:
@@ -149,7 +151,7 @@ def parametric_relu_backward(request: Request) -> Iterable[Candidate]:
         dx, dw = outputs
         dy, x, w = map(flat, inputs)
         stages: list[Work] = []
-        # dx may lie where dy does, so that the sums come first.
+        # dx may share dy's memory, so the sums come first.
         if dw is not None:
             partials = workspace.view(np.float64).reshape(parts, -1)[:, :slopes]
             shares = []
@@ -168,8 +170,8 @@ def parametric_relu_backward(request: Request) -> Iterable[Candidate]:
 
 
 def _slopes(request: Request, leader: int) -> tuple[Layout, int, int, bool]:
-    """The layout of activations; in how many rows they lie there, each of how many elements; and whether
-    each element of a row has a slope of its own, or all have one."""
+    """Return the layout of the activations, the number of rows in it and of elements in a row, and
+    whether each element of a row has a slope of its own rather than one for the whole row."""
     x, w = spec(request.inputs[leader]), spec(request.inputs[-1])
     layout = by_channels(request, x)
     if not w.shape:
@@ -195,7 +197,7 @@ def product(request: Request) -> Iterable[Candidate]:
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         xs, y = [flat(x) for x in inputs], flat(outputs[0])
-        # The tensor whose memory the result takes is read first, before it is overwritten.
+        # The tensor whose memory the result overwrites is read first.
         xs.sort(key=lambda x: x.ctypes.data != y.ctypes.data)
         return in_order(_multiplied(xs, y, size, parts))
 
@@ -233,7 +235,8 @@ def product_backward(request: Request) -> Iterable[Candidate]:
 
 
 def _several(request: Request, leader: int) -> tuple[Layout, int, int]:
-    """Layout, elements and parts. Of three or more, products on the way are not rounded to bfloat16."""
+    """Return layout, elements and parts. Of three or more tensors, intermediate products are not rounded
+    to bfloat16."""
     layout, size = _flat_layout(request, leader)
     if len(request.inputs) - leader > 2:
         layout = unconverted(layout)
@@ -275,7 +278,7 @@ def maximum(request: Request) -> Iterable[Candidate]:
             (layout,) * len(request.inputs),
             (layout, unconverted(layout))[: len(request.outputs)],
             workspace=aligned(4 * size) if argmax is None else 0,
-            in_place=len(request.inputs) == 2,  # a later operand's memory would be overwritten unread
+            in_place=len(request.inputs) == 2,  # else a later operand is overwritten unread
         ),
     )
 
@@ -361,7 +364,7 @@ _FUNCTIONS: dict[str, tuple[str, tuple[str, ...], str, float]] = {
     "sine": ("sine", ("scale", "shift"), "functions", 2 * _EXP),
     "sine_backward": ("sine_backward", ("scale", "shift"), "functions", 2 * _EXP),
 }
-"""By operation: the loop, the attributes it takes, where it stands, and its work for an element."""
+"""For each operation, the loop, the attributes that it takes, its module, and its work per element."""
 
 FACTORIES: dict[str, Callable[[Request], Iterable[Candidate]]] = {
     name: partial(_function, *row) for name, row in _FUNCTIONS.items()

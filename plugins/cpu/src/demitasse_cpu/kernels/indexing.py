@@ -1,4 +1,4 @@
-"""Parts and copies of tensors: boxes cut out, tiles, rows by index, rows that are selected."""
+"""Parts and copies of tensors: crops, tiles, rows gathered by index, selected rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from demitasse_cpu.kernels.work import ready, spread
 from demitasse_cpu.native import in_order
 
 KERNEL = "numba copy of rows"
-_CELL = 64  # bytes of a number on a cache line of its own
+_CELL = 64  # bytes of a cache line, so that each number has its own
 
 
 def crop(request: Request) -> Iterable[Candidate]:
@@ -26,7 +26,7 @@ def crop_backward(request: Request) -> Iterable[Candidate]:
 
 
 def _box(request: Request, whole: TensorSpec | None, part: TensorSpec | None) -> Iterable[Candidate]:
-    """Copies between a box and the tensor that it is a part of; what lies around it becomes 0."""
+    """Return copies between a box and the tensor that contains it. The rest of the tensor becomes 0."""
     whole, part = spec(whole), spec(part)
     if not is_real(whole, part):
         return ()
@@ -54,7 +54,7 @@ def _box(request: Request, whole: TensorSpec | None, part: TensorSpec | None) ->
 
 
 def _rows_of_box(layout: Layout, whole: Sequence[int], part: Sequence[int]) -> tuple[int, int]:
-    """How many rows of a box lie in line in the whole, and their length."""
+    """Return the number of contiguous rows of a box within the whole, and their length."""
     outer, inner = layout.physical(whole), layout.physical(part)
     cut = [d for d, (a, b) in enumerate(zip(outer, inner, strict=True)) if a != b]
     innermost = cut[-1] if cut else 0
@@ -64,7 +64,7 @@ def _rows_of_box(layout: Layout, whole: Sequence[int], part: Sequence[int]) -> t
 def _starts_of_box(
     layout: Layout, whole: Sequence[int], part: Sequence[int], offset: Sequence[int]
 ) -> Any:
-    """Where each row of the box starts in the whole."""
+    """Return where each row of the box starts in the whole."""
     import numpy as np
 
     outer, inner = layout.physical(whole), layout.physical(part)
@@ -203,13 +203,13 @@ FACTORIES = {
 
 
 def _unblocked(request: Request, leader: TensorSpec) -> Layout:
-    """The leader's order, or one of images' where it lies in blocks."""
+    """Return the leader's order, or one for images if the leader is blocked."""
     layout = like(request, leader)
     return by_channels(request, leader) if layout.blocks else layout
 
 
 def _rows_first(request: Request, leader: TensorSpec) -> Layout:
-    """The same with what is indexed outermost; plain where that is not so."""
+    """Return the same order if the indexed axis is outermost in it, else the plain one."""
     layout = _unblocked(request, leader)
     if len(leader.shape) != 4 or (layout.order or (0,))[0] != 0:
         return PLAIN

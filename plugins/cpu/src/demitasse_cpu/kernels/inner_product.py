@@ -1,7 +1,7 @@
 """Inner products as matrix products of tiles.
 
-BLAS would do as well on a quiet machine, but its threads spin: with two workers, or any other load,
-on as many processors a product of 64 x 800 x 500 took 48 ms instead of 0.3 ms.
+BLAS would do as well on a quiet machine, but its threads spin: with two workers, or any other load, on
+as many processors, a product of 64 x 800 x 500 took 48 ms instead of 0.3 ms.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROW_UNIT = 24  # rows in whole tiles, whatever their height
 
 
 class _Product(NamedTuple):
-    """c[i, j] = sum over t of a[i, t] * b[t, j]: extents, and (down, across) strides."""
+    """The extents and the (down, across) strides of c[i, j] = sum over t of a[i, t] * b[t, j]."""
 
     rows: int
     terms: int
@@ -35,7 +35,7 @@ class _Product(NamedTuple):
 
 
 def forward(request: Request) -> Iterable[Candidate]:
-    """y^T = w x^T, so that w, the larger, is read as it lies."""
+    """Return the kernel of y^T = w x^T, in which w, the larger factor, is read in its memory order."""
     x, w, b = (*request.inputs, None)[:3]
     if not is_real(x, w, b, *request.outputs):
         return ()
@@ -105,7 +105,8 @@ FACTORIES = {
 
 
 def _matrix(shape: Sequence[int], request: Request) -> tuple[int, int]:
-    """A tensor's extents when it is flattened before the operation's axis, and from it on."""
+    """Return a tensor's extents when it is flattened before the operation's axis, and from that axis
+    on."""
     axis = request.attributes["axis"]
     return prod(shape[:axis]), prod(shape[axis:])
 
@@ -120,7 +121,7 @@ def _parts(request: Request, product: _Product) -> int:
 
 
 def _room(product: _Product) -> tuple[int, int]:
-    """The bytes of a part's panel, and of its sums."""
+    """Return the bytes of a part's panel, and of its sums."""
     terms = min(product.terms, _BLOCK_TERMS)
     rows = min(product.rows, _BLOCK_ROWS) + _SPARE_ROWS
     return terms * _BLOCK_COLUMN_BYTES, rows * _BLOCK_COLUMN_BYTES

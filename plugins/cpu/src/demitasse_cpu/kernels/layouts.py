@@ -1,4 +1,4 @@
-"""In which layouts kernels work: as their input lies, and stored as the plan's precision says."""
+"""The layouts in which kernels work: in the order of their input, and stored in the plan's precision."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ _NAMED = (PLAIN, NHWC, PLAIN_BF16, NHWC_BF16)
 
 
 def like(request: Request, leader: TensorSpec, dtype: str = "") -> Layout:
-    """The layout of activations for a kernel that works on flat memory: in the order of ``leader``,
-    stored as bfloat16 in a plan of that precision. ``dtype`` is theirs where it is not the leader's."""
+    """Return the layout of activations for a kernel that works on flat memory: in the order of
+    ``leader``, and stored as bfloat16 in a bf16 plan. ``dtype`` is their type if it is not the
+    leader's."""
     halved = request.precision == "bf16" and (dtype or leader.dtype) == "float32"
     return _named(replace(leader.layout, stored="bfloat16" if halved else ""))
 
 
 def by_channels(request: Request, leader: TensorSpec, dtype: str = "") -> Layout:
-    """The layout of activations for a kernel with loops over planes and over channels: channels
-    innermost, except where ``leader`` is plain and nothing is stored as bfloat16, or is no image."""
+    """Return the layout of activations for a kernel with loops over planes and loops over channels:
+    channels innermost, unless ``leader`` is not an image, or is plain and nothing is stored as
+    bfloat16."""
     layout = like(request, leader, dtype)
     if len(leader.shape) != 4 or layout == PLAIN:
         return PLAIN
@@ -29,15 +31,15 @@ def by_channels(request: Request, leader: TensorSpec, dtype: str = "") -> Layout
 
 
 def unconverted(layout: Layout) -> Layout:
-    """The same order for operands that keep their own type: masks, indices, statistics."""
+    """Return the same order for operands that keep their own type: masks, indices, statistics."""
     return _named(replace(layout, stored=""))
 
 
 def is_by_channels(layout: Layout) -> bool:
-    """Whether images lie with their channels innermost."""
+    """Return whether images have their channels innermost."""
     return layout.order == NHWC.order and not layout.blocks
 
 
 def _named(layout: Layout) -> Layout:
-    """The layout by the name that this plugin has for it."""
+    """Return the layout under this plugin's name for it."""
     return next((named for named in _NAMED if named == layout), layout)

@@ -1,4 +1,4 @@
-"""Losses and scores of predictions: against one label for each, against targets, or of pairs."""
+"""Losses and scores of predictions: against one label each, against targets, or of pairs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from demitasse_cpu.native import at_once, in_order
 from demitasse_cpu.threads import divide
 
 KERNEL = "numba loop"
-_EXP = 8  # an exponential takes as long as so many elements moved
-_PARTIAL = 64  # bytes of a part's sums: a line of its own
-_ROOM = 8192  # bytes of losses that lie in the first cache until they are added up
-_LEAST = 1e-20  # the least probability that a logarithm is taken of
+_EXP = 8  # an exponential takes as long as moving this many elements
+_PARTIAL = 64  # bytes of a part's sums: a cache line of its own
+_ROOM = 8192  # bytes of losses that stay in the first cache until they are added up
+_LEAST = 1e-20  # smaller probabilities are raised to this before a logarithm is taken
 
 
 def softmax_loss(request: Request) -> Iterable[Candidate]:
@@ -37,7 +37,8 @@ def infogain_loss(request: Request) -> Iterable[Candidate]:
 
 
 def _loss_of_softmax(request: Request, loop: str, *numbers: float) -> Iterable[Candidate]:
-    """A loss that also gives the softmax, or has room for one of a part's predictions."""
+    """Return the kernel of a loss that also returns the softmax, or that has room in each part for the
+    softmax of one sample's predictions."""
     x, *_ = request.inputs
     loss, probability = (*request.outputs, None)[:2]
     if not is_real(x, loss, probability, *request.inputs[2:]):
@@ -71,19 +72,19 @@ def _loss_of_softmax(request: Request, loop: str, *numbers: float) -> Iterable[C
 
 
 def _sums(workspace: Any, parts: int) -> tuple[Any, Any]:
-    """A row for each part's sums, and the cell of the row whose label is no class."""
+    """Return a row for each part's sums, and the cell for the row whose label is not a class."""
     lines = workspace[: (parts + 1) * _PARTIAL].view("float64").reshape(parts + 1, -1)
     return lines[:parts, :3], lines[parts, :1].view("int64")
 
 
 def _room(workspace: Any, parts: int, part: int, room: int, dtype: Any) -> Any:
-    """What lies behind the sums for one part, ``room`` bytes."""
+    """Return the ``room`` bytes that one part has after the sums."""
     start = (parts + 1) * _PARTIAL + part * room
     return workspace[start : start + room].view(dtype)
 
 
 def _samples(request: Request, axis: int) -> int:
-    """All that is before an axis of the predictions."""
+    """Return the number of samples: the product of the predictions' extents before an axis."""
     return prod(spec(request.inputs[0]).shape[:axis])
 
 
@@ -94,7 +95,7 @@ def softmax_loss_backward(request: Request) -> Iterable[Candidate]:
     shape = spec(probability).shape
     rows, classes, inner = rows_along(shape, request.attributes["axis"])
     parts = parts_for(request, rows, rows * classes)
-    layout = like(request, TensorSpec(shape, spec(probability).dtype))  # of a gradient of activations
+    layout = like(request, TensorSpec(shape, spec(probability).dtype))  # as a gradient of activations
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import loss as loops
@@ -260,7 +261,7 @@ def _contrast(request: Request) -> tuple[float, bool]:
 
 
 def _by_sample(request: Request, operand: int) -> tuple[int, int]:
-    """How many samples an input has, and how many values each."""
+    """Return the number of samples of an input, and of values in each."""
     shape = spec(request.inputs[operand]).shape
     return shape[0], prod(shape[1:])
 
@@ -280,9 +281,9 @@ def _loss(
     classes: int = 0,
     room: int = 0,
 ) -> Iterable[Candidate]:
-    """A loss that a loop of (operands, partial, numbers, begin, end) sums over ``units``; with
-    ``classes`` the second operand has labels, one for each, that may be none of them. With ``room``
-    there are so many bytes of memory behind the partial sums."""
+    """Return the kernel of a loss that a loop of (operands, partial, numbers, begin, end) sums over
+    ``units``. With ``classes``, the second operand has one label for each unit, which is checked to be a
+    class. ``room`` is the number of bytes of scratch memory after the partial sums."""
     if not is_real(request.inputs[0], *request.outputs):
         return ()
     parts = parts_for(request, units, work)
@@ -307,8 +308,8 @@ def _loss(
 def _backward(
     request: Request, loop: str, numbers: Sequence[Any], units: int, work: float
 ) -> Iterable[Candidate]:
-    """A gradient that a loop of (operands, results, numbers, begin, end) makes of ``units``; it is
-    given an empty array for a result that nobody reads."""
+    """Return the kernel of a gradient that a loop of (operands, results, numbers, begin, end) computes
+    for ``units``. The loop receives an empty array in place of a result that nobody reads."""
     if not is_real(*request.inputs[:2], *request.outputs):
         return ()
     parts = parts_for(request, units, work)
@@ -350,13 +351,13 @@ FACTORIES = {
 
 
 def _ignored(request: Request) -> float:
-    """The label that does not count; NaN, which equals no label, for none."""
+    """Return the label that is ignored, or NaN, which equals no label, if none is."""
     given = request.attributes["ignore_label"]
     return nan if given is None else float(given)
 
 
 def _divisor(request: Request, samples: int, rows: int) -> float:
-    """What the sum is divided by; 0 for the number of labels that count."""
+    """Return the number by which the sum is divided, or 0 for the number of labels that count."""
     valid = 0.0 if request.attributes["ignore_label"] is not None else float(rows)
     kinds = {"valid": valid, "full": float(rows), "batch_size": float(samples), "none": 1.0}
     return kinds[request.attributes["normalization"]]
@@ -365,7 +366,7 @@ def _divisor(request: Request, samples: int, rows: int) -> float:
 def wrong_label(
     request: Request, wrong: Any, labels: Any, labels_of_sample: int, classes: int
 ) -> Callable[[], DataError]:
-    """The error for the row in ``wrong``, whose label is no class."""
+    """Return the error for the row in ``wrong``, whose label is not a class."""
 
     def failed() -> DataError:
         row, ignored = int(wrong[0]), request.attributes.get("ignore_label")

@@ -1,4 +1,4 @@
-"""Constants, running totals, and images made into blobs."""
+"""Constants, running totals, and images converted to blobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def fill(request: Request) -> Iterable[Candidate]:
     x = spec(request.inputs[0])
     if x.dtype == "uint16":  # which is what bfloat16 looks like
         return ()
-    layout = PLAIN if x.layout.blocks else x.layout  # what pads a block stays 0
+    layout = PLAIN if x.layout.blocks else x.layout  # the padding of blocks stays 0
     size = prod(x.shape)
     parts = parts_for(request, size, size)
 

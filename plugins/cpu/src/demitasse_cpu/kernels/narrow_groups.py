@@ -1,4 +1,4 @@
-"""Convolutions in groups of few channels, which oneDNN computes by products of small matrices; see
+"""Convolutions in groups of few channels, which oneDNN computes with products of small matrices; see
 loops.narrow_groups. Xie et al. 2017, *Aggregated Residual Transformations for Deep Neural Networks*."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FLOAT, _INDEX = 4, 8
 
 
 def forward(request: Request, relu: bool = False) -> Iterable[Candidate]:
-    """The kernel for y = w * x + b, or with ``relu`` for the part of that above zero."""
+    """Return the kernel for y = w * x + b or, with ``relu``, for max(y, 0)."""
     x, w, y = (spec(each).shape for each in (*request.inputs[:2], request.outputs[0]))
     if not _serves(request, w, x, y):
         return ()
@@ -34,7 +34,8 @@ def forward(request: Request, relu: bool = False) -> Iterable[Candidate]:
 
 
 def backward_data(request: Request) -> Iterable[Candidate]:
-    """The kernel for dx of windows that move by one: a convolution of dy with the weights turned."""
+    """Return the kernel for dx if windows have stride 1: a convolution of dy with the weights
+    flipped."""
     dy, w = map(spec, request.inputs)
     dx, given = spec(request.outputs[0]), request.attributes
     if tuple(given["stride"]) != (1, 1):
@@ -86,7 +87,7 @@ def _correlating(
 
 
 def backward_weights(request: Request) -> Iterable[Candidate]:
-    """The kernel for dw, and db where it is asked for."""
+    """Return the kernel for dw and, if requested, db."""
     dy, x = map(spec, request.inputs)
     dw, db = (*request.outputs, None)[:2]
     w = spec(dw).shape
@@ -139,8 +140,9 @@ def _serves(
     y: Sequence[int],
     window: tuple[Any, ...] | None = None,
 ) -> bool:
-    """Whether images of float32 are convolved in groups of few channels with as many outputs each, a
-    whole number of which makes a vector, and each result sees a pixel."""
+    """Return whether these are float32 images convolved in groups of few channels, each with as many
+    outputs as channels, such that whole vectors hold all channels and every result reads at least one
+    pixel."""
     given = request.attributes
     operands: list[TensorSpec | None] = [*request.inputs, *request.outputs]
     if {operand.dtype for operand in operands if operand is not None} != {"float32"} or len(w) != 4:
@@ -160,7 +162,7 @@ def _serves(
 
 
 def _always_sees(image: int, result: int, kernel: int, stride: int, pad: int, dilation: int) -> bool:
-    """Whether each of the results along an axis has a tap in the image."""
+    """Return whether each result along an axis has at least one tap inside the image."""
     return all(
         any(0 <= at * stride - pad + tap * dilation < image for tap in range(kernel))
         for at in range(result)

@@ -14,7 +14,7 @@ from demitasse_cpu.native import at_once
 from demitasse_cpu.threads import divide
 
 KERNEL = "numba loop, a plane at a time"
-_TOGETHER = 1024  # elements of four rows that stay in a cache of 32 KB
+_TOGETHER = 1024  # elements, four rows of which stay in a cache of 32 KB
 
 
 def across_channels(request: Request) -> Iterable[Candidate]:
@@ -29,7 +29,7 @@ def across_channels(request: Request) -> Iterable[Candidate]:
 
 def across_channels_backward(request: Request) -> Iterable[Candidate]:
     if is_by_channels(layout := by_channels(request, spec(request.inputs[1]))):
-        # y and scale stay as they are, for nobody reads them.
+        # y and scale keep their layouts, because nobody reads them.
         inputs = (layout, layout, *(spec(given).layout for given in request.inputs[2:]))
         return _rows(request, "across_channels_backward", inputs, (layout,))
     images, channels, *extents = spec(request.inputs[0]).shape
@@ -60,7 +60,8 @@ def _keeps_scale(request: Request) -> bool:
 def _rows(
     request: Request, loop: str, inputs: Sequence[Layout], outputs: Sequence[Layout]
 ) -> Iterable[Candidate]:
-    """Points whose channels are rows."""
+    """Return the kernel for images whose channels are innermost, with a row of channels for each
+    point."""
     if not is_real(*request.inputs, *request.outputs):
         return ()
     images, channels, *extents = spec(request.inputs[0]).shape
@@ -100,7 +101,8 @@ def _within(request: Request, loop: str, planes: int) -> Iterable[Candidate]:
 def _lrn(
     request: Request, loop: str, units: int, extents: Sequence[int], scratch: int
 ) -> Iterable[Candidate]:
-    """``units`` images or planes, and how many elements of scratch memory each part needs."""
+    """Return the kernel for ``units`` images or planes. ``scratch`` is the number of elements of scratch
+    memory that each part needs."""
     if not is_real(*request.inputs, *request.outputs):
         return ()
     given = request.attributes

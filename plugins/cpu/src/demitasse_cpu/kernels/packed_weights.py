@@ -1,8 +1,8 @@
-"""Inner products of a few samples in a net that only runs forward: weights are packed once, without
+"""Inner products of a few samples in a net that only runs forward. Weights are packed once, without
 loss, into fewer bits than bfloat16 has; see loops.packed_weights.
 
-As with winograd_kept, what they become is a change of their layout to one of raw bytes (NumPy's type
-``V2``), which nobody but this kernel looks into.
+As in winograd_kept, packing is a change of the weights' layout to one of raw bytes (NumPy's type
+``V2``), which only this kernel interprets.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from demitasse_cpu.threads import divide
 
 KERNEL = "weights in 12 bits"
 
-# As loops.packed_weights and loops.pairs have them, which are not imported before a kernel is bound.
+# As in loops.packed_weights and loops.pairs, which are not imported before a kernel is bound.
 _WIDE, _INPUTS = 32, 256
 
 LAYOUT = Layout("12 bits", blocks=((0, _WIDE), (1, _INPUTS)), stored="V2")
 
 FEWEST_WEIGHTS = 2**21
-"""Of fewer, which other layers' weights leave in the caches, a product takes no longer in 16 bits."""
+"""The minimum number of weights. Fewer stay in the caches while other layers run, and a product with
+them is as fast in 16 bits."""
 
 MOST_SAMPLES = 8
-"""More take as long to multiply as weights take to come in 16 bits."""
+"""The maximum number of samples. Multiplying more takes as long as reading the weights in 16 bits."""
 
 
 def forward(request: Request) -> Iterable[Candidate]:
-    """The one kernel for y = x w' + b, or the part of that above zero. It needs no trial, which could
-    not tell: numbers that were made up would not be packed."""
+    """Yield the only kernel for y = x w' + b, or for max(y, 0). It needs no trial, which would mislead:
+    made-up numbers would not be packed."""
     if not _serves(request):
         return
     x, w = map(spec, request.inputs[:2])
@@ -67,7 +68,8 @@ def forward(request: Request) -> Iterable[Candidate]:
 
 
 def transformation(request: Request) -> Iterable[Candidate]:
-    """The kernel for a change of weights to the layout that ``forward`` asks for, through plain ones."""
+    """Return the kernel that changes weights to the layout that ``forward`` requests, by way of a plain
+    copy."""
     w, packed = map(spec, (request.inputs[0], request.outputs[0]))
     if packed.layout != LAYOUT or w.dtype != "float32" or len(w.shape) != 2:
         return ()
@@ -98,7 +100,7 @@ FACTORIES = {"inner_product": forward, "inner_product_relu": forward}
 
 
 def _serves(request: Request) -> bool:
-    """Whether weights are fixed, of a few samples, and more than the caches keep."""
+    """Return whether weights are fixed and more than the caches keep, and samples are few."""
     operands: tuple[TensorSpec | None, ...] = (*request.inputs, *request.outputs)
     if any(operand is not None and operand.dtype != "float32" for operand in operands):
         return False

@@ -1,4 +1,5 @@
-"""The gradient of the weights of a convolution of one tap in a bf16 plan; see loops.pixel_products."""
+"""The gradient of the weights of a convolution with one tap, in a bf16 plan; see
+loops.pixel_products."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ from demitasse_cpu.threads import divide
 
 KERNEL = "products of pairs of pixels"
 
-# As loops.pixel_products and loops.pairs have them, which are not imported before a kernel is bound.
+# As in loops.pixel_products and loops.pairs, which are not imported before a kernel is bound.
 _WIDE, _PAIRS = 32, 96
 
 
 def backward_weights(request: Request) -> Iterable[Candidate]:
-    """The kernel for dw; none where there are biases, or channels or outputs that are not whole panels.
-    Threads share the longer side of dw: of the other one each puts all pixels side by side."""
+    """Yield the kernel for dw, unless there are biases, or channels or outputs do not fill whole panels.
+    Threads share the longer side of dw. Each of them arranges all pixels of the other side in pairs."""
     (dy, x), dw = map(spec, request.inputs), spec(request.outputs[0])
     given, (outputs, channels, *taps) = request.attributes, dw.shape
     if {dy.dtype, x.dtype, dw.dtype} != {"float32"} or len(x.shape) != 4 or any(request.outputs[1:]):

@@ -1,4 +1,4 @@
-"""The gradient of the weights of a convolution of few channels in a bf16 plan; see loops.planes."""
+"""The gradient of the weights of a convolution with few channels, in a bf16 plan; see loops.planes."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ from demitasse_cpu.threads import divide
 
 KERNEL = "planes, pairs of pixels"
 
-_WIDE = 32  # as loops.pairs has it, which is not imported before a kernel is bound
+_WIDE = 32  # as in loops.pairs, which is not imported before a kernel is bound
 
 _FEW = 4
-"""Channels: of more a panel of pixels is no better than a panel of channels."""
+"""The maximum number of channels. With more, a panel of pixels is no better than a panel of channels."""
 
 _FEWEST_OUTPUTS = 16
-"""Of fewer a panel would be mostly zeros."""
+"""The minimum number of outputs. With fewer, a panel would be mostly zeros."""
 
 _ROWS = range(8, 14)
-"""Taps whose sums stay in registers, two vectors each."""
+"""The numbers of taps whose sums stay in registers, in two vectors each."""
 
 _PAIRS = 180
-"""Pairs of pixels of a panel that stay in the first cache, where a row has fewer."""
+"""The number of pairs of pixels in a panel that stay in the first cache, if a row has fewer than
+that."""
 
 _MOST = 2**20
-"""Bytes of an image's planes, which are to stay in the second cache."""
+"""The maximum size in bytes of an image's planes, which should stay in the second cache."""
 
 
 class Planes(NamedTuple):
-    """Images of ``channels`` x ``height`` x ``width``, with padding at their ``top`` and ``left``;
-    ``rows`` x ``columns`` of ``outputs`` results; strides ``down`` and ``across``. A plane has rows of
-    ``pitch`` numbers, an even number, and ``plane`` numbers; behind all planes, at ``ones``, are ones;
-    ``held`` pairs of pixels of dy are there at a time, which are whole rows."""
+    """Images of ``channels`` x ``height`` x ``width``, with padding at the ``top`` and on the ``left``;
+    results of ``outputs`` x ``rows`` x ``columns``; strides ``down`` and ``across``. A plane has
+    ``plane`` numbers in rows of ``pitch`` numbers, which is even. After all planes, at ``ones``, come
+    ones. ``held`` pairs of pixels of dy are held at a time, which are whole rows."""
 
     channels: int
     outputs: int
@@ -57,7 +58,7 @@ class Planes(NamedTuple):
 
 
 def backward_weights(request: Request) -> Iterable[Candidate]:
-    """The kernel for dw and db."""
+    """Yield the kernel for dw and db."""
     dy, x = map(spec, request.inputs)
     dw, db = (*request.outputs, None)[:2]
     taps = spec(dw).shape[2:]
@@ -100,7 +101,7 @@ FACTORIES = {"convolution_backward_weights": backward_weights}
 
 
 def _sizes(request: Request, x: TensorSpec, w: TensorSpec, y: TensorSpec) -> Planes | None:
-    """The extents; None where the loops do not serve."""
+    """Return the extents, or None if the loops do not serve."""
     given = request.attributes
     if len(x.shape) != 4 or {x.dtype, w.dtype, y.dtype} != {"float32"} or given["groups"] != 1:
         return None
@@ -111,12 +112,12 @@ def _sizes(request: Request, x: TensorSpec, w: TensorSpec, y: TensorSpec) -> Pla
         return None
     rows, columns = y.shape[2:]
     (top, left), (down, across) = (tuple(map(int, given[name])) for name in ("pad", "stride"))
-    # What a plane has of rows, and of columns: those of the results' windows and of the image.
+    # A plane has the rows and columns of the results' windows and of the image.
     plane_rows = max((height - 1 + top) // down + 1, rows + (taps[0] - 1) // down)
     reached = max((width - 1 + left) // across + 1, columns + (taps[1] - 1) // across)
     pitch = reached + reached % 2
     plane = plane_rows * pitch
-    # Pairs that meet dy's zeros may lie behind the last row of a plane: then in what follows it.
+    # Pairs that meet dy's zeros may lie after the last row of a plane, in whatever follows it.
     ones = channels * down * across * plane + pitch
     if 2 * ones > _MOST:
         return None
@@ -126,7 +127,8 @@ def _sizes(request: Request, x: TensorSpec, w: TensorSpec, y: TensorSpec) -> Pla
 
 
 def _places(s: Planes, taps: Sequence[int], with_bias: bool) -> list[int]:
-    """Where each tap's first pixel lies, by channel, row and column; and the ones."""
+    """Return where the first pixel of each tap lies, by channel, row and column, and finally where the
+    ones do."""
     places = [
         ((channel * s.down + i % s.down) * s.across + j % s.across) * s.plane
         + i // s.down * s.pitch
@@ -139,7 +141,8 @@ def _places(s: Planes, taps: Sequence[int], with_bias: bool) -> list[int]:
 
 
 def _phases(s: Planes) -> list[int]:
-    """The first column of x with each remainder, its place in a plane's row, and how many there are."""
+    """Return, for each remainder, the first column of x with it, its place in a plane's row, and how
+    many such columns there are."""
     firsts = [(phase - s.left) % s.across for phase in range(s.across)]
     counts = [max(0, -(-(s.width - first) // s.across)) for first in firsts]
     places = [(first + s.left) // s.across for first in firsts]

@@ -21,15 +21,15 @@ BY_CHANNELS = "numba loop over channels"
 LARGEST = "numba loop over lines"
 
 _NEAR = 2**14
-"""Bytes of a line whose maxima are kept at a time: with the lines that they come from they stay in the
-nearest cache."""
+"""Bytes of a line whose maxima are held at a time. Together with the lines that they come from, they
+stay in the nearest cache."""
 
 _MANY_CHANNELS = 16
-"""As many as any processor's vectors have."""
+"""No processor's vectors have more numbers."""
 
 _FAR = 2**23
-"""Bytes of images of which too few are still in the caches when they are read. To fetch them ahead takes
-a third off 26 MB in bfloat16, and adds two thirds to 6 MB."""
+"""Bytes of images from which on too few are still in the caches when they are read. Prefetching them
+saves a third of the time for 26 MB in bfloat16, but adds two thirds for 6 MB."""
 
 
 def maximum(request: Request) -> Iterable[Candidate]:
@@ -70,7 +70,7 @@ def maximum_backward(request: Request) -> Iterable[Candidate]:
         return ()
     if len(spec(dx).shape) != 4:
         return ()
-    # The index lies as the forward pass left it, which is how x lay.
+    # The index has the layout of the forward pass, which is that of x.
     if is_by_channels(layout := by_channels(request, spec(argmax), spec(dy).dtype)):
         index = _index_layout(layout, spec(dx).shape)
         if _side_by_side(request.attributes, spec(dx).shape, spec(dy).shape):
@@ -126,7 +126,7 @@ def average_backward(request: Request) -> Iterable[Candidate]:
     offered = Candidate(KERNEL, bind, in_place=False)
     if spec(dy).dtype != "float32" or spec(dy).shape[1] < _MANY_CHANNELS:
         return (offered,)
-    # What an inner product gives back lies plain, and who reads dx mostly has the channels innermost.
+    # An inner product's gradient is plain, but whoever reads dx usually has the channels innermost.
     return (offered, *_gathered(request, "averages_backward", NHWC, (NHWC,)))
 
 
@@ -157,7 +157,7 @@ def _maximum_by_channels(request: Request, layout: Layout) -> Iterable[Candidate
 
 
 def _largest(request: Request, layout: Layout, lines: int, parts: int) -> Iterable[Candidate]:
-    """Maxima of images with channels innermost, without their places."""
+    """Return the kernel for maxima, without their places, of images whose channels are innermost."""
     x, y = spec(request.inputs[0]), spec(request.outputs[0])
     channels, window = x.shape[1], request.attributes["kernel"][1]
     point = channels * (2 if layout.stored else 4 if x.dtype == "float32" else 8)
@@ -184,13 +184,14 @@ def _average_by_channels(request: Request, layout: Layout) -> Iterable[Candidate
 
 
 def _side_by_side(attributes: Mapping[str, Any], x: Sequence[int], y: Sequence[int]) -> bool:
-    """Whether windows of 2 x 2 cover x, each point in one."""
+    """Return whether windows of 2 x 2 cover x, with each point in exactly one."""
     usual = [tuple(attributes[name]) for name in ("kernel", "stride", "pad")]
     return usual == [(2, 2), (2, 2), (0, 0)] and tuple(x[2:]) == (2 * y[2], 2 * y[3])
 
 
 def _spread(request: Request, layout: Layout, index: Layout) -> Iterable[Candidate]:
-    """The gradient of maxima of windows that do not meet; each line of dy is a unit."""
+    """Return the kernel for the gradient of maxima of windows that do not overlap. Its units are lines
+    of dy."""
     dy = spec(request.inputs[0])
     lines, channels = dy.shape[0] * dy.shape[2], dy.shape[1]
     parts = _parts_by_channels(request, lines, dy.shape)
@@ -209,7 +210,8 @@ def _spread(request: Request, layout: Layout, index: Layout) -> Iterable[Candida
 def _gathered(
     request: Request, loop: str, layout: Layout, layouts: Sequence[Layout]
 ) -> Iterable[Candidate]:
-    """A gradient of images with channels innermost; each line of dx is a unit."""
+    """Return the kernel for a gradient of images whose channels are innermost. Its units are lines of
+    dx."""
     dy, dx = spec(request.inputs[0]), spec(request.outputs[0])
     lines, channels = dx.shape[0] * dx.shape[2], dx.shape[1]
     return _summed(request, loop, layout, layouts, (dx, dy), lines, channels)
@@ -224,7 +226,8 @@ def _summed(
     lines: int,
     channels: int,
 ) -> Iterable[Candidate]:
-    """Loops that sum up in a row of numbers; ``ends`` are x, or its gradient, and y, or its gradient."""
+    """Return the kernel by a loop that sums in a row of numbers. ``ends`` are x, or its gradient, and y,
+    or its gradient."""
     parts = _parts_by_channels(request, lines, ends[1].shape)
     room = aligned(channels * 8)
 
@@ -244,8 +247,8 @@ def _summed(
 
 
 def _index_layout(layout: Layout, x: Sequence[int]) -> Layout:
-    """Places in planes of less than 2**15 elements are stored as int16: the largest 3 x 3 pooling reads
-    and writes a tenth less so."""
+    """Return the layout of places. In planes of less than 2**15 elements they are stored as int16, so
+    that the largest 3 x 3 pooling reads and writes a tenth less."""
     if prod(x[2:]) >= 2**15:
         return unconverted(layout)
     return Layout("NHWC int16", layout.order, stored="int16")
@@ -256,8 +259,8 @@ def _parts_by_channels(request: Request, lines: int, y: Sequence[int]) -> int:
 
 
 def _is_served(attributes: Mapping[str, Any], x: Sequence[int], y: Sequence[int]) -> bool:
-    """Planes, in which every window has an element: with a stride beyond the kernel the last may
-    have none."""
+    """Return whether these are planes in which every window has an element. With a stride larger than
+    the kernel, the last window may have none."""
     if len(x) != 4:
         return False
     ends = zip(y[2:], attributes["stride"], attributes["pad"], x[2:], strict=True)
@@ -265,13 +268,13 @@ def _is_served(attributes: Mapping[str, Any], x: Sequence[int], y: Sequence[int]
 
 
 def _whole_windows(attributes: Mapping[str, Any], y: Sequence[int]) -> int:
-    """Windows in all rows, each row with as many as cover its columns without a rest."""
+    """Return the number of windows in all rows, with as many per row as cover its columns exactly."""
     width, stride = attributes["kernel"][1], attributes["stride"][1]
     return int(y[2] * (-(-(stride * (y[3] - 1) + width) // stride)))
 
 
 def _planes(shape: Sequence[int]) -> tuple[int, int]:
-    """How many planes there are, and the elements of one."""
+    """Return the number of planes, and of elements in each."""
     size = 1
     for extent in shape[2:]:
         size *= extent

@@ -40,8 +40,8 @@ def _moved(request: Request, order: Sequence[int]) -> Iterable[Candidate]:
 
 
 def _merged(shape: Sequence[int], order: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The extents of the result and how far apart their numbers lie in x, axes that stay together as
-    one."""
+    """Return the extents of the result and the distances between its numbers in x. Axes that stay
+    together are merged."""
     extents, steps = [1], [1]
     for axis in order:
         extent, step = shape[axis], prod(shape[axis + 1 :])
@@ -56,7 +56,7 @@ def _merged(shape: Sequence[int], order: Sequence[int]) -> tuple[list[int], list
 
 
 def _starts(extents: Sequence[int], steps: Sequence[int]) -> Any:
-    """Where in x each row of the result starts."""
+    """Return where in x each row of the result starts."""
     import numpy as np
 
     starts = np.zeros(1, np.int64)
@@ -81,7 +81,8 @@ def resample_backward(request: Request) -> Iterable[Candidate]:
 def _sums(
     request: Request, narrow: TensorSpec, wide: TensorSpec, loop: str, lines: int
 ) -> Iterable[Candidate]:
-    """Loops over ``lines``; ``narrow`` is the tensor that places are of, ``wide`` the other one."""
+    """Return the kernel by a loop over ``lines``. ``narrow`` is the tensor to which the places refer,
+    ``wide`` the other one."""
     if not is_real(*request.inputs, *request.outputs):
         return ()
     inner, _ = _sides(request, narrow)
@@ -98,7 +99,7 @@ def _sums(
 
 
 def _sides(request: Request, of: TensorSpec) -> tuple[int, int]:
-    """How many numbers lie within an element of the axis, and how many times there is the axis."""
+    """Return how many numbers an element of the axis contains, and how often the axis occurs."""
     axis = request.attributes["axis"]
     return prod(of.shape[axis + 1 :]), prod(of.shape[:axis])
 

@@ -1,7 +1,8 @@
-"""Recurrences: each time step a matrix product and a loop over streams, all steps one table of calls.
+"""Recurrences. Each time step is a matrix product and a loop over streams; all steps are one table of
+calls.
 
-What need not be done in order is one product of all steps at once: the gradient of the weights here, the
-products with the input where they are operations of their own.
+Work that need not be done in order is one product of all steps at once: here the gradient of the
+weights, and the products with the input where those are operations of their own.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from demitasse_cpu.kernels.work import spread
 from demitasse_cpu.native import in_order
 
 KERNEL = "product and loop a step"
-_CARRIED = 4  # which operand of a backward pass carried is
-_FUNCTION = 8  # a sigmoid or tanh takes as long as so many elements moved
+_CARRIED = 4  # the index of the operand ``carried`` in a backward pass
+_FUNCTION = 8  # a sigmoid or tanh takes as long as moving this many elements
 
 
 class _Sizes(NamedTuple):
-    """Time steps, streams, units, and the bytes of a number."""
+    """The number of time steps, streams and units, and the bytes of a number."""
 
     steps: int
     streams: int
@@ -221,8 +222,9 @@ FACTORIES = {
 
 
 def _backward(request: Request, sizes: _Sizes, gates: int, steps: Any) -> Iterable[Candidate]:
-    """The backward pass of a recurrence: ``steps`` binds the loop of each step, from the last one on,
-    which makes its part of dz; what goes on to the step before is a product of that with the weights."""
+    """Return the backward pass of a recurrence. ``steps`` binds the loop of each step, from the last to
+    the first, which computes its part of dz. A product of that with the weights is passed to the step
+    before."""
     count, streams, units, _ = sizes
     trains = len(request.outputs) > 1 and request.outputs[1] is not None
     wide = gates * units
@@ -266,7 +268,7 @@ def _backward(request: Request, sizes: _Sizes, gates: int, steps: Any) -> Iterab
 
 
 def _forward_product(request: Request, sizes: _Sizes, gates: int) -> Candidate:
-    """carried[t] w^T."""
+    """Return the product carried[t] w^T."""
     rows, wide = (sizes.streams, sizes.units), gates * sizes.units
     given = {"axis": 1, "transpose": False}
     return _product(request, "inner_product", [rows, (wide, sizes.units)], (sizes.streams, wide), given)
@@ -279,7 +281,7 @@ def _product(
     output: tuple[int, ...],
     attributes: dict[str, Any],
 ) -> Candidate:
-    """The plugin's own kernel for a product of plain matrices, of the numbers of the request."""
+    """Return the plugin's own kernel for a product of plain matrices of the request's type."""
     dtype = spec(request.inputs[0]).dtype
     operands = tuple(TensorSpec(shape, dtype) for shape in inputs)
     outputs = (
@@ -297,7 +299,8 @@ def _carry(h: Any, cont: Any, carried: Any, sizes: _Sizes, parts: int) -> Work:
 
 
 def _each_step(kept: Any, room: Any, steps: int) -> list[Any]:
-    """Where each step's values lie: in what is kept, else all in the same room."""
+    """Return where each step's values are: in ``kept``, or all in the same ``room`` if nothing is
+    kept."""
     return [room] * steps if kept is None else [flat(kept[t]) for t in range(steps)]
 
 

@@ -1,4 +1,4 @@
-"""Sums over trailing axes, the largest along one, and rows less their mean and over their deviation."""
+"""Sums over trailing axes, maxima along an axis, and rows standardised by their mean and deviation."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _HEAP = 4
 
 
 def _pieces(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
-    """Rows of the axes from ``axis`` on, how long each is, and in how many pieces it is cut, so that
-    threads share a long one and sums are the same however many do."""
+    """Return the number of rows of the axes from ``axis`` on, the length of a row, and the number of
+    pieces into which it is cut. Pieces let threads share a long row, and make sums independent of the
+    number of threads."""
     inner = prod(shape[axis:])
     return prod(shape[:axis]), inner, max(1, -(-inner // _PIECE))
 
@@ -88,7 +89,7 @@ def largest(request: Request) -> Iterable[Candidate]:
 
 
 def _by_row(loop: str, work: float, request: Request) -> Iterable[Candidate]:
-    """A loop over rows that lie one after the other."""
+    """Return the kernel by a loop over contiguous rows."""
     if not is_real(*request.inputs, *request.outputs):
         return ()
     shape, axis = spec(request.inputs[0]).shape, request.attributes["axis"]

@@ -12,7 +12,7 @@ from demitasse_cpu.kernels.work import ready, spread
 from demitasse_cpu.native import in_order
 
 KERNEL = "numba loop over cells"
-_CELL = 64  # bytes of a number on a cache line of its own
+_CELL = 64  # bytes of a cache line, so that each number has its own
 
 
 def pooling_regions(request: Request) -> Iterable[Candidate]:

@@ -12,16 +12,17 @@ from demitasse_cpu.kernels.requests import flat, is_real, parts_for, spec
 from demitasse_cpu.kernels.work import spread
 from demitasse_cpu.native import in_order
 
-_SCATTERED = 8  # an element that moves alone takes as long as so many in line
-_FEW, _TILE = (2, 3, 4), 16  # rows, and columns at least, as loops.reorder.interleaved takes them
+_SCATTERED = 8  # an element that moves alone takes as long as this many contiguous ones
+_FEW, _TILE = (2, 3, 4), 16  # rows and minimum columns that loops.reorder.interleaved takes
 
 
 def reorder(request: Request) -> Iterable[Candidate]:
-    """Between any two layouts; vectors and blocks where one is the other, or one is plain and the other
-    has images' channels innermost. Numbers are converted where the stored types differ."""
+    """Return the kernel for a change between any two layouts, with conversion if the stored types
+    differ. It works in vectors and blocks if both have the same order, or if one is plain and the other
+    has images' channels innermost."""
     x, y = spec(request.inputs[0]), spec(request.outputs[0])
     if x.dtype == "uint16" or any(s.stored.startswith("V") for s in (x, y)):
-        return ()  # the first is what bfloat16 looks like, the second are a kernel's own bytes
+        return ()  # the first is what bfloat16 looks like, the others are a kernel's own bytes
     ways = (*_IN_LINE, _transposition)
     way = next((found for find in ways if (found := find(request, x, y))), None)
     bind = way or _any_order(request, x, y)
@@ -29,7 +30,7 @@ def reorder(request: Request) -> Iterable[Candidate]:
 
 
 def is_in_line(request: Request) -> bool:
-    """Whether our kernel reads and writes numbers in line, and is as quick as memory is."""
+    """Return whether our kernel reads and writes contiguous numbers, and is as fast as memory."""
     x, y = spec(request.inputs[0]), spec(request.outputs[0])
     if x.dtype == "uint16":
         return False
@@ -55,9 +56,9 @@ def _same_order(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | None:
 
 
 def _side_by_side(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | None:
-    """Blocks of rows, two of which are to lie side by side: from how the gradient of an inner product's
-    weights leaves oneDNN to how pairs of bfloat16 are read. Of 500 x 800 numbers two cores took 0.10 ms
-    with oneDNN's reorder."""
+    """Return the way to put rows of blocks side by side in pairs: from the layout of the gradient of an
+    inner product's weights in oneDNN to the one in which pairs of bfloat16 are read. For 500 x 800
+    numbers, oneDNN's reorder took two cores 0.10 ms."""
     if _order(x) != _order(y) or len(x.layout.blocks) != 2 or not is_real(x, y):
         return None
     (d, rows), (other, width) = x.layout.blocks
@@ -76,8 +77,8 @@ def _side_by_side(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | None
 
 
 def _pairs_turned(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | None:
-    """Weights, from pairs of inputs to pairs of outputs as bfloat16: from how a convolution's forward
-    kernel has them to how the one back to the data does."""
+    """Return the way from weights with pairs of inputs, as in a convolution's forward kernel, to weights
+    with pairs of outputs in bfloat16, as in the kernel to the data."""
     if x.stored not in ("float32", "bfloat16") or y.stored != "bfloat16":
         return None
     width, height = _outputs_by_pairs(x.layout), _blocks_of(y.layout, (1, 2, 3, 0), 1, 0)
@@ -89,7 +90,8 @@ def _pairs_turned(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | None
 
 
 def _blocks_in_pairs(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | None:
-    """A gradient of weights, from how oneDNN leaves it to how the forward kernel's weights lie."""
+    """Return the way from a gradient of weights as oneDNN writes it to the layout of the forward
+    kernel's weights."""
     width = _outputs_by_pairs(y.layout)
     if not width or not x.stored == y.stored == "float32" or x.shape[0] % _TILE or x.shape[1] % _TILE:
         return None
@@ -101,7 +103,7 @@ def _blocks_in_pairs(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | N
 
 
 def _rows_in_pairs(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | None:
-    """The same of a gradient that lies plain, of one tap."""
+    """Return the same way from a plain gradient, for one tap."""
     width = _outputs_by_pairs(y.layout)
     if not width or not x.stored == y.stored == "float32" or x.layout != PLAIN:
         return None
@@ -112,13 +114,14 @@ def _rows_in_pairs(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | Non
 
 
 def _outputs_by_pairs(layout: Layout) -> int:
-    """The size of blocks of outputs that have two inputs' weights side by side; 0 for other layouts."""
+    """Return the size of blocks of outputs in which two inputs' weights are side by side, or 0 for other
+    layouts."""
     return _blocks_of(layout, (0, 2, 3, 1), 0, 1)
 
 
 def _blocks_of(layout: Layout, order: tuple[int, ...], blocked: int, paired: int) -> int:
-    """The size of a dimension's blocks, whole tiles, that have pairs of another one's numbers innermost;
-    0 for layouts of another form."""
+    """Return the size of a dimension's blocks, in whole tiles, that have pairs of another dimension's
+    numbers innermost, or 0 for layouts of another form."""
     size = dict(layout.blocks).get(blocked, 0)
     fits = layout.order == order and layout.blocks == ((blocked, size), (paired, 2))
     return size if fits and size % _TILE == 0 else 0
@@ -132,8 +135,8 @@ def _in_bands(
     numbers: Sequence[int],
     seen: str | None = None,
 ) -> _Way:
-    """A loop over bands of outputs of weights, and zeros where y's blocks are padded. The loop moves
-    numbers of a type ``seen`` where that is not their own."""
+    """Return the way by a loop over bands of outputs of weights, with zeros in the padding of y's
+    blocks. The loop moves numbers of type ``seen``, by default their own type."""
     (outputs, _, *taps), size = x.shape, prod(x.shape)
     bands = outputs // _TILE * prod(taps)
     parts = parts_for(request, bands, size)
@@ -147,7 +150,7 @@ def _in_bands(
         moves = spread(getattr(loops, loop), (*given, *numbers), bands, parts)
         if target.size == size:
             return moves
-        # All that pads the blocks is in the last of them.
+        # All padding of the blocks is in the last of them.
         last = target[target.size - target.size // y.physical[0] :]
         clears = spread(elementwise.filled, (last, 0.0), last.size, parts)
         return in_order([clears, moves])
@@ -183,8 +186,9 @@ def _transposition(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | Non
 
 
 def _has_few_rows(x: TensorSpec, y: TensorSpec) -> bool:
-    """Whether a transposition is of images of few channels, which come plain: their numbers are put
-    side by side. Of 3 x 227 x 227 one core takes 0.01 ms, one by one 0.14 (to bfloat16)."""
+    """Return whether a transposition is of images with few channels that come plain; their numbers are
+    then put side by side. 3 x 227 x 227 numbers take one core 0.01 ms, and 0.14 ms one by one (to
+    bfloat16)."""
     came_plain = _order(x) == (0, 1, 2, 3) != _order(y)
     return came_plain and x.shape[1] in _FEW and prod(x.shape[2:]) >= _TILE
 
@@ -203,7 +207,7 @@ def _any_order(request: Request, x: TensorSpec, y: TensorSpec) -> _Way:
         moves = spread(loops.gathered, (source, target, *tables), units, parts)
         if target.size == prod(shape):
             return moves
-        clears = spread(elementwise.filled, (target, 0.0), target.size, parts)  # what pads the blocks
+        clears = spread(elementwise.filled, (target, 0.0), target.size, parts)  # the padding of blocks
         return in_order([clears, moves])
 
     return "numba gather", bind
@@ -214,7 +218,7 @@ def _order(s: TensorSpec) -> tuple[int, ...]:
 
 
 def terms(shape: Sequence[int], layout: Layout) -> list[Any]:
-    """Each dimension's term of an element's place."""
+    """Return the term that each dimension contributes to an element's place."""
     import numpy as np
 
     physical = layout.physical(shape)
@@ -222,7 +226,7 @@ def terms(shape: Sequence[int], layout: Layout) -> list[Any]:
     steps = [prod(physical[i + 1 :]) for i in range(len(physical))]
     found = []
     for d, extent in enumerate(shape):
-        # The innermost of a dimension's blocks counts first, what is beyond all of them last.
+        # A dimension's innermost block counts first, and what is outside all of its blocks last.
         rest, term = np.arange(extent), np.zeros(extent, np.int64)
         for i, (dimension, size) in reversed(list(enumerate(layout.blocks))):
             if dimension == d:
@@ -233,8 +237,8 @@ def terms(shape: Sequence[int], layout: Layout) -> list[Any]:
 
 
 def _tables(shape: Sequence[int], layout: Layout) -> list[Any]:
-    """These terms, of ``shape`` with two dimensions of 1 before it: the last two dimensions', and the
-    others' together."""
+    """Return these terms for ``shape`` with two dimensions of 1 in front: those of the last two
+    dimensions, and the sum of the others."""
     import numpy as np
 
     *others, row, column = [np.zeros(1, np.int64)] * 2 + terms(shape[2:], layout)

@@ -1,4 +1,4 @@
-"""What the factories of all families ask of a request."""
+"""What the factories of all families ask about a request."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ LINE = 64
 
 
 def spec(operand: TensorSpec | None) -> TensorSpec:
-    """An operand that the operation always has."""
+    """Return an operand that the operation always has."""
     assert operand is not None
     return operand
 
 
 def is_real(*operands: TensorSpec | None) -> bool:
-    """Whether all of the operands that are there have one type of real numbers."""
+    """Return whether all operands that are present have the same type of real numbers."""
     kinds = {operand.dtype for operand in operands if operand is not None}
     return len(kinds) == 1 and kinds <= set(REALS)
 
 
 def parts_for(request: Request, units: int, work: float) -> int:
-    """In how many parts to do ``units`` of equal work, measured in elements moved, or 64 flop. OpenMP's
-    team takes a part over in 1.2 us, which moves 20,000 elements in a near cache and fewer in a far
-    one; threads of Python's take 20 us."""
+    """Return into how many parts to divide ``units`` of equal work. Work is measured in elements moved,
+    or in 64 flop. Handing a part to OpenMP's team takes 1.2 us, in which 20,000 elements are moved in a
+    near cache and fewer in a far one; handing it to a Python thread takes 20 us."""
     worth = int(work / (12_000 if openmp() is not None else 50_000))
     return max(1, min(request.place.threads, units, worth))
 
 
 def pair(numbers: Sequence[int]) -> tuple[int, int]:
-    """What is told of rows and of columns, as loops are compiled for it."""
+    """Return a pair of (rows, columns) as integers, the type for which loops are compiled."""
     rows, columns = numbers
     return int(rows), int(columns)
 
 
 def flat(array: Any) -> Any:
-    """A buffer as one row of numbers, without a copy."""
+    """Return a buffer as one row of numbers, without a copy."""
     assert array.flags.c_contiguous
     return array.reshape(-1)
 
 
 def rows_along(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
-    """How many predictions a shape makes along an axis, how many classes each has, and how far
-    apart those lie."""
+    """Return the number of predictions that a shape has along an axis, the number of classes of each,
+    and the distance between these in memory."""
     inner = prod(shape[axis + 1 :])
     return prod(shape[:axis]) * inner, shape[axis], inner
 
@@ -55,18 +55,19 @@ def rows_along(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
 _ROWS = 64
 
 ROOM_OF_ROWS = 2 * 8 * _ROWS
-"""Bytes of workspace that ``rows_together`` takes."""
+"""The bytes of workspace that ``rows_together`` uses."""
 
 
 def rows_together(workspace: Any, dtype: Any) -> tuple[Any, Any]:
-    """A number of ``dtype`` and a float64 sum for each of the predictions that a loop takes together,
-    which lie side by side, so that all numbers of a class are one vector."""
+    """Return a number of ``dtype`` and a float64 sum for each prediction that a loop takes at a time.
+    These predictions are side by side, so that the numbers of a class form one vector."""
     numbers, sums = workspace[: ROOM_OF_ROWS // 2], workspace[ROOM_OF_ROWS // 2 : ROOM_OF_ROWS]
     return numbers.view(dtype)[:_ROWS], sums.view("float64")
 
 
 def philox_key(attributes: Mapping[str, Any]) -> Any:
-    """The two words, for 64-bit arithmetic, of an operation's key; see demitasse's random numbers."""
+    """Return the two words, for 64-bit arithmetic, of an operation's key; see demitasse's random
+    numbers."""
     import numpy as np
 
     seed, stream, low = int(attributes["seed"]), int(attributes["stream"]), 2**32 - 1
@@ -74,12 +75,13 @@ def philox_key(attributes: Mapping[str, Any]) -> Any:
 
 
 def aligned(nbytes: int) -> int:
-    """Bytes rounded up to whole cache lines."""
+    """Return a number of bytes rounded up to whole cache lines."""
     return -(-nbytes // LINE) * LINE
 
 
 def cut(workspace: Any, dtype: Any, *sizes: int) -> list[Any]:
-    """Consecutive pieces of the workspace of so many bytes, each on cache lines of its own."""
+    """Return consecutive pieces of the workspace with ``sizes`` in bytes, each on cache lines of its
+    own."""
     pieces, at = [], 0
     for size in sizes:
         pieces.append(workspace[at : at + size].view(dtype))

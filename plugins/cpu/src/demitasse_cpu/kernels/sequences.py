@@ -1,4 +1,4 @@
-"""Losses and scores of sequences whose labels are shorter than they."""
+"""Losses and scores of sequences whose labels are shorter than the sequences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from demitasse_cpu.native import Call, at_once, in_order
 from demitasse_cpu.threads import divide
 
 _LINE = 64  # bytes
-_STATE = 20  # a step in a state takes as long as so many elements moved
+_STATE = 20  # a step in a state takes as long as moving this many elements
 
 
 def ctc_loss(request: Request) -> Iterable[Candidate]:
@@ -31,8 +31,9 @@ def sequences_right(request: Request) -> Iterable[Candidate]:
 
 
 def _against_labels(request: Request, first: int, axis: int) -> Iterable[Candidate]:
-    """A loop over samples, which lie along an ``axis`` of the input number ``first``, labels behind.
-    With samples behind steps there may be numbers of these, and there is a sample's scratch."""
+    """Return the kernel by a loop over samples, which lie along ``axis`` of input number ``first``; the
+    labels are the next input. If samples come after steps (axis 1), the input after the labels may have
+    the number of steps of each sample, and the loop gets scratch memory for one sample."""
     x, label = request.inputs[first : first + 2]
     if not is_real(*request.inputs[: first + 1], *request.outputs):
         return ()
@@ -119,7 +120,7 @@ def sequence_lengths(request: Request) -> Iterable[Candidate]:
 
 
 def _of_columns(request: Request, made: Callable[..., Work]) -> Iterable[Candidate]:
-    """What is little work, of columns that each are a sample's."""
+    """Return a kernel of little work on columns, each of which belongs to a sample."""
     if not is_real(*request.outputs):
         return ()
     rows, samples = spec(request.inputs[0]).shape
@@ -150,13 +151,13 @@ def _until_it_begins(cont: Any, label: Any, steps: Any, workspace: Any, most: in
 
 
 def _numbers(given: Any, like: Any) -> Any:
-    """An operand as one row; an empty one of another's type where it is not there."""
+    """Return an operand as one row, or an empty row of the type of ``like`` if it is absent."""
     return like.reshape(-1)[:0] if given is None else flat(given)
 
 
 def _checks(counts: Any, most: int, what: str, wrong: Any) -> list[Call]:
-    """What raises DataError for a count of a sample that is none from 0 to ``most``; nothing to do where
-    there are no counts."""
+    """Return the calls that raise DataError if a sample's count is not a whole number from 0 to
+    ``most``; none if there are no counts."""
     from demitasse_cpu.loops import indexing
 
     if not counts.size:
@@ -166,7 +167,7 @@ def _checks(counts: Any, most: int, what: str, wrong: Any) -> list[Call]:
 
 
 def _wrong(wrong: Any, found: Any, of_sample: int, what: str, valid: str) -> Callable[[], DataError]:
-    """The error for the number whose place is in ``wrong``."""
+    """Return the error for the number whose place is in ``wrong``."""
 
     def failed() -> DataError:
         place = int(wrong[0])
@@ -182,12 +183,12 @@ def _wrong(wrong: Any, found: Any, of_sample: int, what: str, valid: str) -> Cal
 
 
 def _room(parts: int, doubles: int) -> int:
-    """Bytes of a line for what is wrong, and of each part's scratch."""
+    """Return the bytes of a cache line for what is wrong, and of each part's scratch memory."""
     return _LINE + parts * aligned(doubles * 8)
 
 
 def _scratch(workspace: Any, parts: int, doubles: int) -> list[list[Any]]:
-    """The scratch of each part, if it has any."""
+    """Return the scratch memory of each part, if it has any."""
     pieces = cut(workspace[_LINE:], "float64", *[doubles * 8] * parts)
     return [[piece] if doubles else [] for piece in pieces]
 

@@ -1,4 +1,5 @@
-"""Windows over images: as columns of a matrix, pooled by chance, and put back where they were taken."""
+"""Windows over images: as columns of a matrix, pooled at random, and unpooled to where the maxima
+were."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 KERNEL = "numba loop over windows"
 _PHILOX = 8
-_CELL = 64  # bytes of a number on a cache line of its own
+_CELL = 64  # bytes of a cache line, so that each number has its own
 
 
 def im2col(request: Request) -> Iterable[Candidate]:

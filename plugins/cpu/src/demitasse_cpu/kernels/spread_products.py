@@ -1,4 +1,4 @@
-"""A convolution's gradient to the data in a bf16 plan as one matrix product; see
+"""A convolution's gradient to the data as one matrix product, in a bf16 plan; see
 loops.spread_products."""
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from demitasse_cpu.threads import divide
 
 KERNEL = "product, spread"
 
-# As loops.pairs has them, which is not imported before a kernel is bound.
+# As in loops.pairs, which is not imported before a kernel is bound.
 _ROWS, _WIDE = 8, 32
 _MOST_BYTES = 2**19
-"""Of an image's products: more would not stay in the second cache until they are added."""
+"""The maximum size of an image's products. Larger ones would not stay in the second cache until they are
+added."""
 
 
 def backward_data(request: Request) -> Iterable[Candidate]:
-    """The kernel for dx; none for images with padding, with groups, or whose pixels are not whole
-    tiles."""
+    """Yield the kernel for dx, unless there is padding, or there are groups, or an image's pixels do not
+    fill whole tiles."""
     dy, w, dx = (spec(operand) for operand in (*request.inputs, *request.outputs))
     given, (outputs, channels, *taps) = request.attributes, w.shape
     if {dy.dtype, w.dtype, dx.dtype} != {"float32"} or len(w.shape) != 4 or given["groups"] != 1:

@@ -1,7 +1,7 @@
-"""Gradients of convolutions of one tap that skip pixels, by the kernels for those that skip none: the
-pixels that count are put together first, or their gradients put back in their places.
+"""Gradients of convolutions with one tap that skip pixels, by the kernels for convolutions that skip
+none. The pixels that count are gathered first, or their gradients scattered afterwards.
 
-oneDNN's kernels with strides gather while they multiply, anew for each block of outputs.
+oneDNN's kernels with strides gather while they multiply, and do so again for each block of outputs.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from demitasse_cpu.kernels.requests import aligned, flat, parts_for, spec
 from demitasse_cpu.kernels.work import spread
 from demitasse_cpu.native import in_order
 
-_LEAST = 32  # channels from which on a pixel is moved in whole vectors
+_LEAST = 32  # from this number of channels on, a pixel is moved in whole vectors
 
 
 def backward_weights(request: Request) -> Iterable[Candidate]:
-    """Candidates for dw and db, products of matrices: pixels of x, put together first."""
+    """Yield candidates for dw and db: matrix products, after gathering the pixels of x."""
     dy, x = map(spec, request.inputs)
     skipping = _Skipping(request, x, dy.shape)
     if not skipping.serves(spec(request.outputs[0]), few=True):
@@ -45,7 +45,7 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
 
 
 def backward_data(request: Request) -> Iterable[Candidate]:
-    """Candidates for dx: the gradients of the pixels that count, put in their places."""
+    """Yield candidates for dx: the gradients of the pixels that count, scattered to their places."""
     (dy, w), dx = map(spec, request.inputs), spec(request.outputs[0])
     skipping = _Skipping(request, dx, dy.shape)
     if not skipping.serves(w):
@@ -75,7 +75,7 @@ FACTORIES = {
 
 @dataclass(frozen=True)
 class _Skipping:
-    """A request's convolution: ``image``, whose pixels it skips, and the shape of its results."""
+    """A request's convolution: the ``image`` whose pixels it skips, and the shape of its results."""
 
     request: Request
     image: TensorSpec
@@ -88,13 +88,14 @@ class _Skipping:
 
     @property
     def room(self) -> int:
-        """Bytes that those take."""
+        """The size of these pixels in bytes."""
         halved = self.request.precision == "bf16"
         return aligned(prod(self.met.shape) * (2 if halved else 4))
 
     def serves(self, w: TensorSpec, few: bool = False) -> bool:
-        """Whether each result depends on one pixel, and some pixels are skipped, of many channels or, if
-        ``few``, of so few that oneDNN's kernels for skipping do not serve."""
+        """Return whether each result depends on one pixel and some pixels are skipped. The image must
+        have many channels or, with ``few``, so few that oneDNN's kernels that skip pixels do not
+        serve."""
         given, kinds = self.request.attributes, {self.image.dtype, w.dtype}
         if kinds != {"float32"} or len(self.image.shape) != 4:
             return False
@@ -106,18 +107,19 @@ class _Skipping:
         return skips and set(w.shape[2:]) == {1}
 
     def dense(self, **operands: Any) -> Request:
-        """The request for the pixels that count."""
+        """Return the request for the pixels that count."""
         attributes = {**self.request.attributes, "stride": (1, 1)}
         return replace(self.request, attributes=attributes, **operands)
 
     def cut(self, workspace: Any, dtype: Any) -> tuple[Any, Any]:
-        """Of the workspace those pixels, flat, and what is left for the kernel."""
+        """Return the room for these pixels in the workspace, flat, and the rest, which is left to the
+        kernel."""
         near = workspace[: self.room].view(dtype)[: prod(self.met.shape)]
         rest = workspace[self.room :]
         return near, rest if rest.size else None
 
     def moves(self, loop: str, arrays: Sequence[Any], to: tuple[int, ...]) -> Work:
-        """The work that moves pixels from one array to another, an image of shape ``to``."""
+        """Return work that moves pixels from one array to another, which is an image of shape ``to``."""
         from demitasse_cpu.loops import strides as loops
 
         images, channels, *extents = self.image.shape
@@ -129,6 +131,6 @@ class _Skipping:
         return spread(getattr(loops, loop), arguments, rows, parts_for(self.request, rows, prod(to)))
 
     def around(self, inner: Candidate, bind: Any, how: str) -> Candidate:
-        """The kernel for pixels that lie together as one for this convolution."""
+        """Return the kernel for gathered pixels as a kernel for this convolution."""
         name = f"{inner.kernel}, {how}"
         return replace(inner, kernel=name, bind=bind, workspace=self.room + inner.workspace)

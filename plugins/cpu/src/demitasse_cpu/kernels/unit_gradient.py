@@ -1,4 +1,5 @@
-"""The gradient of a convolution's weights by a processor's matrix unit; see loops.unit_gradient."""
+"""The gradient of a convolution's weights, computed by the processor's matrix unit; see
+loops.unit_gradient."""
 
 from __future__ import annotations
 
@@ -19,33 +20,35 @@ from demitasse_cpu.threads import divide
 
 KERNEL = "matrix unit"
 
-# As loops.matrix_unit has them, which is not imported before a kernel is bound.
+# As in loops.matrix_unit, which is not imported before a kernel is bound.
 _ROWS, _TERMS, _WIDE = 16, 32, 32
 
 _FEWEST = 8
-"""Channels, and outputs: of fewer tiles would be mostly zeros. Of fewer channels those of a window's row
-count as one pixel's, and of more where that fills tiles better: LeNet's second convolution, of 20
-channels of 12 x 12 pixels without padding, has less than half as many products."""
+"""The minimum number of channels and of outputs. With fewer, tiles would be mostly zeros. With fewer
+channels, the channels of a window's row therefore count as those of one pixel. They also do so with more
+channels if that fills tiles better: LeNet's second convolution, with 20 channels of 12 x 12 pixels
+without padding, then has less than half as many products."""
 
 _WORTH = 0.85
-"""Of windows' rows so few of the products are worth what more is copied of them."""
+"""Windows' rows are used only if they need less than this share of the products, because more is copied
+for them."""
 
 _SUMS = 2**20
-"""Bytes of sums that stay in the second cache with what they are sums of."""
+"""The bytes of sums that stay in the second cache together with what is summed."""
 
 _STRETCH = 2**20
-"""Bytes of rows and pairs that are worked on at a time."""
+"""The bytes of rows and pairs that are worked on at a time."""
 
 _LEAST, _MOST = 256, 4096
-"""Places of a stretch."""
+"""The minimum and maximum number of places in a stretch."""
 
 
 class Line(NamedTuple):
-    """``images`` of ``channels``, whose numbers ``x_image`` says, and as many results of ``outputs``,
-    ``dy_image``, in a line where an image takes ``plane`` places; ``lines`` of x for as many remainders
-    of strides. Taps read from ``before`` the first of a ``stretch`` to ``after`` its last place, of
-    ``held`` places. Of a ``block`` of outputs there are one or two ``copies`` of rows, ``row`` numbers
-    apart."""
+    """``images`` of ``channels``, with ``x_image`` numbers each, and as many results of ``outputs``,
+    with ``dy_image`` numbers each, in a line in which an image takes ``plane`` places. x has ``lines``,
+    one for each remainder of the strides. Of the ``held`` places of a ``stretch``, taps read from
+    ``before`` its first place to ``after`` its last. A ``block`` of outputs has one or two ``copies`` of
+    rows, ``row`` numbers apart."""
 
     images: int
     channels: int
@@ -64,7 +67,7 @@ class Line(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Rows of ``line`` numbers, which lie from ``left`` on in others of ``padded`` numbers."""
+    """Rows of ``line`` numbers that start at number ``left`` of longer rows of ``padded`` numbers."""
 
     line: int
     left: int
@@ -72,8 +75,8 @@ class Frame(NamedTuple):
 
 
 class _Along(NamedTuple):
-    """One dimension: the extent of a plane, of which so many of the image's pixels are ``read``; where
-    each tap's pixels begin, modulo the stride, and how many places from the result they are."""
+    """One dimension: the ``extent`` of a plane, how many of the image's pixels are ``read``, and, for
+    each tap, where its pixels begin modulo the stride and its distance from the result in places."""
 
     extent: int
     read: int
@@ -84,8 +87,8 @@ class _Along(NamedTuple):
 
 @dataclass(frozen=True)
 class _Way:
-    """The line, whether taps read it by windows' rows, what each reads of it, who sums what, and in
-    which memory: that of the framed images, if there are, and then each part's."""
+    """The line; whether taps read it by windows' rows, and what each reads; which part sums what; and
+    the memory: first for the framed images, if there are any, then for each part."""
 
     line: Line
     windows: bool
@@ -104,8 +107,8 @@ class _Way:
         return sorted(set(product(self.rows.remainders, self.columns.remainders)))
 
     def tables(self, results: Sequence[int], numbers: int) -> tuple[Any, ...]:
-        """Where rows and columns of a plane begin in an image of dy, and of x for each line; by tap the
-        line and the shift."""
+        """Return where the rows and columns of a plane begin in an image of dy, and in x for each line,
+        and the line and the shift of each tap."""
         import numpy as np
 
         rows, columns, kinds = self.rows, self.columns, self.kinds
@@ -126,7 +129,7 @@ class _Way:
 
 
 def backward_weights(request: Request) -> Iterable[Candidate]:
-    """The kernel for dw, as the plan has it, and db."""
+    """Yield the kernel for dw, in the layout of the plan, and db."""
     dy, x = map(spec, request.inputs)
     dw, db = spec(request.outputs[0]), (*request.outputs, None)[1]
     kinds = {operand.dtype for operand in (dy, x, dw, db) if operand is not None}
@@ -202,8 +205,8 @@ def _sums(outer: Any, inner: Any) -> Any:
 
 
 def _pairs_apart(g: Line, of_output: Any, of_channel: Any) -> int:
-    """How far pairs of channels lie apart, in pairs, where outputs lie beside each other in whole
-    squares; 0 for weights that lie otherwise."""
+    """Return the distance, in pairs, between pairs of channels if outputs are adjacent in whole squares,
+    or 0 for weights in another layout."""
     import numpy as np
 
     if g.outputs % _ROWS or g.channels % _WIDE:
@@ -217,9 +220,8 @@ def _pairs_apart(g: Line, of_output: Any, of_channel: Any) -> int:
 
 
 class _Reading(NamedTuple):
-    """How images are read: whether by windows' rows; what frames them, if anything does; the numbers of
-    an image, of a row and of a pixel; both dimensions; and how many numbers of a pixel a tap
-    multiplies."""
+    """How images are read: whether by windows' rows; what frames them, if anything; the numbers of an
+    image, of a row and of a pixel; both dimensions; and how many numbers of a pixel a tap multiplies."""
 
     windows: bool
     frame: Frame | None
@@ -231,13 +233,14 @@ class _Reading(NamedTuple):
     channels: int
 
     def products(self) -> int:
-        """Of tiles, for 16 outputs of an image, times the terms of a product."""
+        """Return the number of products of tiles for 16 outputs of an image, times the terms of a
+        product."""
         taps = len(self.rows.steps) * len(self.columns.steps)
         return self.rows.extent * self.columns.extent * taps * -(-self.channels // _ROWS)
 
 
 def _by_pixels(request: Request, x: Sequence[int], w: Sequence[int], y: Sequence[int]) -> _Reading:
-    """Each tap multiplies the channels of a pixel."""
+    """Return the way in which each tap multiplies the channels of a pixel."""
     stride, dilation, pad = _numbers(request)
     rows, columns = (
         _along(x[2 + d], y[2 + d], w[2 + d], stride[d], dilation[d], pad[d]) for d in (0, 1)
@@ -246,8 +249,8 @@ def _by_pixels(request: Request, x: Sequence[int], w: Sequence[int], y: Sequence
 
 
 def _by_windows(request: Request, x: Sequence[int], w: Sequence[int], y: Sequence[int]) -> _Reading:
-    """Each row of taps multiplies that of a window, as if its numbers were channels. Rows are framed, so
-    that a row of results has no zeros behind it."""
+    """Return the way in which each row of taps multiplies a row of a window, as if its numbers were
+    channels. Rows are framed so that a row of results has no zeros after it."""
     stride, dilation, pad = _numbers(request)
     results, (height, width), channels = y[2:], x[2:], w[1]
     reached = (results[1] - 1) * stride[1] + w[3]
@@ -260,13 +263,13 @@ def _by_windows(request: Request, x: Sequence[int], w: Sequence[int], y: Sequenc
 
 
 def _numbers(request: Request) -> Sequence[tuple[int, ...]]:
-    """Strides, dilations and padding."""
+    """Return strides, dilations and padding."""
     return [tuple(map(int, request.attributes[name])) for name in ("stride", "dilation", "pad")]
 
 
 def _reading(request: Request, x: Sequence[int], w: Sequence[int], y: Sequence[int]) -> _Reading | None:
-    """The way with fewer products, where both serve; windows are copied more often. None where neither
-    does."""
+    """Return the better way of the two that serve, or None if neither does. It is the one with fewer
+    products, but windows' rows, which are copied more often, must save enough of them."""
     windows = request.attributes["groups"] == 1 and request.attributes["dilation"][1] == 1 and w[3] > 1
     framed = _by_windows(request, x, w, y) if windows else None
     if w[1] < _FEWEST:
@@ -276,7 +279,7 @@ def _reading(request: Request, x: Sequence[int], w: Sequence[int], y: Sequence[i
 
 
 def _way(request: Request, x: Sequence[int], w: Sequence[int], y: Sequence[int]) -> _Way | None:
-    """None where the loops do not serve."""
+    """Return the way to compute a gradient, or None if the loops do not serve."""
     reading = _reading(request, x, w, y)
     if reading is None:
         return None
@@ -290,13 +293,13 @@ def _way(request: Request, x: Sequence[int], w: Sequence[int], y: Sequence[int])
     lines = len(set(rows.remainders)) * len(set(columns.remainders))
 
     wide, panels, places = -(-channels // _WIDE) * _WIDE, -(-outputs // _WIDE), x[0] * plane
-    room = 4 * (len(shifts) * wide + _ROWS) * _WIDE  # of a panel's sums
+    room = 4 * (len(shifts) * wide + _ROWS) * _WIDE  # bytes of a panel's sums
     keeps = room * panels <= _SUMS
     shares = divide(panels, 1 if keeps else min(threads, panels))
     most = max(b - a for a, b in shares)
     place_bytes = 2 * (lines * wide + copies * _WIDE * (most if keeps else 1))
     stretch = max(_LEAST, min(_MOST, _STRETCH // place_bytes))
-    if keeps:  # as many for each thread
+    if keeps:  # the same number for each thread
         count = -(-places // (stretch * threads)) * threads
     else:
         count = 1 if 2 * places <= 3 * stretch else -(-places // stretch)
@@ -314,7 +317,7 @@ def _way(request: Request, x: Sequence[int], w: Sequence[int], y: Sequence[int])
         parts = [(a * _WIDE, min(b * _WIDE, outputs), 0, places) for a, b in shares]
     held = steps * _TERMS + before + after + 1
     held += held % 2
-    row = _TERMS * (steps + 1 + steps % 2)  # so that rows do not meet in the caches
+    row = _TERMS * (steps + 1 + steps % 2)  # an odd multiple, so that rows do not share cache sets
     sizes = [
         8 * held,
         2 * copies * _WIDE * block * row,
@@ -335,7 +338,7 @@ def _along(extent: int, results: int, taps: int, stride: int, dilation: int, pad
 
 
 def _begins(extent: int, first: int, stride: int, end: int, numbers: int) -> Any:
-    """Where each row, or pixel of one, begins that has so many numbers; below zero where there is
+    """Return where each row, or each pixel of a row, with this many numbers begins, or -1 if there is
     none."""
     import numpy as np
 

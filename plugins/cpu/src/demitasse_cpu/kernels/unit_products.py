@@ -1,4 +1,4 @@
-"""Inner products in a bf16 plan by a processor's matrix unit, whose weights stay in float32; see
+"""Inner products in a bf16 plan by the processor's matrix unit, with weights that stay in float32; see
 loops.unit_products."""
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from demitasse_cpu.native import at_once
 from demitasse_cpu.onednn.inner_product import has_matrix_unit
 from demitasse_cpu.threads import divide
 
-# As loops.unit_products and loops.matrix_unit have them, which nobody imports before a kernel is bound.
+# As in loops.unit_products and loops.matrix_unit, which are not imported before a kernel is bound.
 _NEAR, _TERMS, _WIDE = 512, 32, 32
 
 
 def forward(request: Request) -> Iterable[Candidate]:
-    """The kernel for y = x w' + b, or the part of that above zero. Fixed weights are copied but once."""
+    """Yield the kernel for y = x w' + b, or for max(y, 0), unless weights are fixed: those are copied to
+    16 bits only once."""
     if request.fixed:
         return
     x, w = map(spec, request.inputs[:2])
@@ -62,7 +63,7 @@ def forward(request: Request) -> Iterable[Candidate]:
 
 
 def backward_data(request: Request) -> Iterable[Candidate]:
-    """The kernel for dx = dy w, of weights that lie as the forward kernel has them."""
+    """Yield the kernel for dx = dy w, for weights in the layout of the forward kernel."""
     w, dx = spec(request.inputs[1]), spec(request.outputs[0])
     about = _about(request, dx.shape, w.shape)
     if about is None or about[0] != w.layout:
@@ -110,8 +111,8 @@ FACTORIES = {
 
 
 def _about(request: Request, x: Sequence[int], w: Sequence[int]) -> Any:
-    """The layout of weights, samples, inputs, outputs and the width of blocks; None where the loops do
-    not serve: inputs and samples are whole tiles."""
+    """Return the layout of weights, the samples, inputs and outputs, and the width of blocks, or None if
+    the loops do not serve. Inputs and samples must fill whole tiles."""
     samples, inputs, outputs = extents(request, x, w)
     if inputs % _TERMS or not has_matrix_unit(request):
         return None
@@ -120,5 +121,5 @@ def _about(request: Request, x: Sequence[int], w: Sequence[int]) -> Any:
 
 
 def _rows(samples: int) -> int:
-    """Of a tile."""
+    """Return the rows of a tile."""
     return 16 if samples % 16 == 0 else 8

@@ -1,4 +1,4 @@
-"""Solver updates of a slice of flat memory, and the norms that some of them need."""
+"""Solver updates of a slice of flat memory, and the norms that some solvers need."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from demitasse_cpu.kernels.requests import cut, flat, is_real, parts_for, spec
 from demitasse_cpu.kernels.work import ready, spread
 from demitasse_cpu.native import in_order
 
-_BLOCK = 2**15  # elements; sums by block are the same whoever adds them up
+_BLOCK = 2**15  # elements; sums by block do not depend on which thread adds them up
 _SCALARS = {"iteration": "uint64", "rate": "float64", "scale": "float64", "squares": "float64"}
 
 
 def _update(request: Request, numbers: tuple[str, ...], state: int = 1) -> Iterable[Candidate]:
-    """The loop of the operation's name. It takes the operands (parameter, gradient, ``state`` kept ones
-    and scalars, the scale last), the segments, decay, which regularization where the operation can be
-    told, and ``numbers``, which are attributes."""
+    """Return the kernel by the loop with the operation's name. The loop takes the operands (parameter,
+    gradient, ``state`` kept tensors and scalars, the scale last), the segments, the decay, the
+    regularization if the operation has that attribute, and the attributes ``numbers``."""
     given, name = request.attributes, request.operation.name
     operands = dict(zip((o.name for o in request.operation.inputs), request.inputs, strict=False))
     lying = request.inputs[: 2 + state]

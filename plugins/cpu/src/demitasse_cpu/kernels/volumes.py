@@ -1,4 +1,5 @@
-"""Cost volumes and warped images of nets that find optical flow: the plugin optical_flow's words."""
+"""Cost volumes and warped images of nets for optical flow. These are operations of the optical_flow
+plugin."""
 
 from __future__ import annotations
 
@@ -21,28 +22,28 @@ if TYPE_CHECKING:
 KERNEL = "numba loop over rows in tiles of displacements"
 _BACKWARD = "numba loop over rows in tiles of channels"
 _MOST = 12
-"""Sums of a tile: of 16 registers that leaves two for what is multiplied."""
+"""The sums of a tile. Of 16 registers this leaves two for the factors."""
 _PITCH = 64
-_FLOPS_OF_MOVE = 64  # as much work as to move a number
+_FLOPS_OF_MOVE = 64  # take as long as moving a number
 
 
 class _Line(NamedTuple):
-    """Rows with zeros around: how many before, and how many numbers a row is."""
+    """Rows surrounded by zeros: how many zeros come before a row, and the length of a row with them."""
 
     left: int
     pitch: int
 
 
 def _line(width: int, read: int, offsets: Sequence[int]) -> _Line:
-    """Of rows of ``width`` numbers where ``read`` of them, and up to a vector more, are read from each
-    of ``offsets`` on."""
+    """Return the row that holds ``width`` numbers, if ``read`` numbers, and up to a vector more, are
+    read from each of the ``offsets`` on."""
     left = max(0, -min(offsets))
     behind = -(-read // _PITCH) * _PITCH + max(0, *offsets)
     return _Line(left, left + max(width, behind))
 
 
 def _tile(count: int) -> int:
-    """How many sums a tile has, so that few are computed twice."""
+    """Return the number of sums in a tile such that few are computed twice."""
     return -(-count // -(-count // _MOST))
 
 
@@ -112,8 +113,8 @@ def cost_volume_backward(request: Request) -> Iterable[Candidate]:
     columns, size = dy.shape[3], np.dtype(a.dtype).itemsize
     offset, kernel, across = about["first"][1], about["kernel"], about["across"]
     wanted = [number for number, output in enumerate(request.outputs) if output is not None]
-    # Of the first image's gradient: dy at a place less a tap, the other image a displacement further. Of
-    # the second's: both a displacement back.
+    # For the first image's gradient, dy is read at a place minus a tap, and the other image a
+    # displacement further on. For the second's, both are read a displacement back.
     tables = {
         0: [(-offset - tap, step) for step in across for tap in range(kernel)],
         1: [(-step - offset - tap, -step) for step in across for tap in range(kernel)],

@@ -1,4 +1,4 @@
-"""Images warped by a flow, and the gradients of that: words of the plugin optical_flow."""
+"""Images warped by a flow, and the gradients. These are operations of the optical_flow plugin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from demitasse_cpu.native import in_order
 if TYPE_CHECKING:
     from demitasse_cpu.loops.warping import Warped
 
-_MOVES = 8  # as much work as to move so many numbers, for each pixel
+_MOVES = 8  # work for each pixel, in numbers moved
 
 
 def warp(request: Request) -> Iterable[Candidate]:

@@ -1,4 +1,4 @@
-"""Inner products in a bf16 plan whose weights stay in float32; see loops.wide_weights."""
+"""Inner products in a bf16 plan with weights that stay in float32; see loops.wide_weights."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from demitasse_cpu.threads import divide
 
 KERNEL = "weights rounded on the way"
 
-# As loops.wide_weights and loops.pairs have them, which are not imported before a kernel is bound.
+# As in loops.wide_weights and loops.pairs, which are not imported before a kernel is bound.
 _ROWS, _WIDE, _TERMS, _BLOCK = 8, 32, 256, 16
 _FEWEST_WEIGHTS = 2**18
-"""Of fewer a product takes microseconds."""
+"""The minimum number of weights. With fewer, a product takes microseconds."""
 _MOST_SAMPLES = 64
-"""With more a copy of the weights in 16 bits is used so often that it pays."""
+"""The maximum number of samples. With more, a 16-bit copy of the weights is used so often that it
+pays."""
 
 
 def forward(request: Request) -> Iterable[Candidate]:
-    """The kernel for y = x w' + b, or the part of that above zero; none for weights that lie otherwise
-    than gradients of theirs do, or samples that are not whole tiles. Fixed ones are copied but once."""
+    """Yield the kernel for y = x w' + b, or for max(y, 0), unless weights have another layout than their
+    gradients or samples do not fill whole tiles. It does not serve fixed weights, which are copied to
+    16 bits only once."""
     if request.fixed:
         return
     x, w = map(spec, request.inputs[:2])
@@ -60,7 +62,7 @@ def forward(request: Request) -> Iterable[Candidate]:
 
 
 def backward_data(request: Request) -> Iterable[Candidate]:
-    """The kernel for dx = dy w, of weights that lie as the forward kernel has them."""
+    """Yield the kernel for dx = dy w, for weights in the layout of the forward kernel."""
     w, dx = spec(request.inputs[1]), spec(request.outputs[0])
     samples, inputs, outputs = extents(request, dx.shape, w.shape)
     layout = layout_for(request, samples, inputs, outputs) if has_pairs(request) else None
@@ -95,13 +97,13 @@ FACTORIES = {
 
 
 def extents(request: Request, x: Sequence[int], w: Sequence[int]) -> tuple[int, int, int]:
-    """Samples, inputs and outputs."""
+    """Return the number of samples, inputs and outputs."""
     return prod(x[: request.attributes["axis"]]), w[1], w[0]
 
 
 def layout_for(request: Request, samples: int, inputs: int, outputs: int) -> Layout | None:
-    """How weights lie for which there are loops: as their gradients do, in blocks of ``_BLOCK`` inputs
-    by whole panels; None where the loops do not serve."""
+    """Return the layout of weights for which there are loops, which is that of their gradients: blocks
+    of ``_BLOCK`` inputs by whole panels. Return None if the loops do not serve."""
     operands = (*request.inputs, *request.outputs)
     if any(operand is not None and operand.dtype != "float32" for operand in operands):
         return None
@@ -117,10 +119,10 @@ def layout_for(request: Request, samples: int, inputs: int, outputs: int) -> Lay
 
 
 def _room(samples: int, wide: int) -> list[int]:
-    """Bytes of a panel, and of sums of ``wide`` results."""
+    """Return the bytes of a panel, and of sums of ``wide`` results."""
     return [_TERMS * _WIDE * 2, samples * wide * 4]
 
 
 def panel_and_sums(pieces: Sequence[Any]) -> tuple[Any, Any]:
-    """Two pieces of a workspace as what they have room for."""
+    """Return two pieces of a workspace as the arrays of a panel and of sums."""
     return pieces[0].view("uint16"), pieces[1].view("float32")

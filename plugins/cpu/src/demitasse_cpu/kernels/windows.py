@@ -16,20 +16,21 @@ from demitasse_cpu.threads import divide
 
 KERNEL = "windows, pairs of numbers"
 
-# As loops.windows and loops.pairs have them, which are not imported before a kernel is bound.
+# As in loops.windows and loops.pairs, which are not imported before a kernel is bound.
 _ROWS, _WIDE = 8, 32
 
 _FEW = 24
-"""Channels: with more a vector of them is as good."""
+"""The maximum number of channels. With more, a vector of channels is as good."""
 
 _MOST = 4096
-"""Numbers of a window: of more the weights of a panel would not stay in the second cache."""
+"""The maximum number of values in a window. With more, the weights of a panel would not stay in the
+second cache."""
 
 
 class Windows(NamedTuple):
-    """``images`` of ``channels`` x ``height`` x ``width``, with padding at their ``top`` and ``left``
-    and of ``padded_height`` x ``padded_width`` altogether; ``rows`` x ``columns`` of ``outputs``
-    results; taps and strides down and across."""
+    """``images`` of ``channels`` x ``height`` x ``width``, with padding at the ``top`` and on the
+    ``left``, and of ``padded_height`` x ``padded_width`` in total; results of ``outputs`` x ``rows`` x
+    ``columns``; and taps and strides down and across."""
 
     images: int
     channels: int
@@ -49,12 +50,12 @@ class Windows(NamedTuple):
 
     @property
     def run(self) -> int:
-        """Numbers of a window that lie in line."""
+        """The number of contiguous values in a window."""
         return self.taps_across * self.channels
 
     @property
     def pairs(self) -> int:
-        """Of numbers of a window, each row's a whole number."""
+        """The number of pairs of values in a window; each row has a whole number of them."""
         return self.taps_down * -(-self.run // 2)
 
     @property
@@ -63,13 +64,13 @@ class Windows(NamedTuple):
 
     @property
     def room(self) -> int:
-        """Bytes of a padded image, and of what is read behind it in whole tiles."""
+        """The bytes of a padded image and of what whole tiles read after it."""
         behind = _ROWS * self.across * self.channels + self.run + 2
         return 2 * (self.padded_height * self.padded_width * self.channels + behind)
 
 
 def forward(request: Request) -> Iterable[Candidate]:
-    """The kernel for a convolution, or one with ReLU."""
+    """Yield the kernel for a convolution, optionally with a ReLU."""
     x, w, *b = request.inputs
     s = _sizes(request, spec(x), spec(w), spec(request.outputs[0]))
     if s is None:
@@ -109,7 +110,7 @@ FACTORIES = {
 
 
 def _sizes(request: Request, x: TensorSpec, w: TensorSpec, y: TensorSpec) -> Windows | None:
-    """The extents; None where the loops do not serve."""
+    """Return the extents, or None if the loops do not serve."""
     given = request.attributes
     if len(x.shape) != 4 or {x.dtype, w.dtype, y.dtype} != {"float32"} or given["groups"] != 1:
         return None
@@ -129,7 +130,7 @@ def _sizes(request: Request, x: TensorSpec, w: TensorSpec, y: TensorSpec) -> Win
 
 
 def _places(s: Windows) -> Any:
-    """Where the pairs of a window lie, from its first number on."""
+    """Return where the pairs of a window lie, relative to its first value."""
     import numpy as np
 
     rows = np.arange(s.taps_down, dtype=np.int64) * s.padded_width * s.channels

@@ -1,5 +1,5 @@
-"""Convolution with 3 x 3 taps and stride 1 in a quarter of the multiplications, with 5 x 5
-taps in a sixth; see loops.winograd."""
+"""Convolution with stride 1 in a quarter of the multiplications for 3 x 3 taps, and a sixth for 5 x 5;
+see loops.winograd."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ from demitasse_cpu.native import at_once, in_order
 from demitasse_cpu.threads import divide
 
 _BLOCK, _LARGE_BLOCK = 48, 200
-"""Tiles that a thread takes from images to results at a time. 48 of 64 channels stay in the second
-cache, and so do their products. Weights that the caches do not keep pass through them once for each
-block: one core took 36 ms with 200 of 512 channels where it took 41 with 48."""
+"""The tiles that a thread takes from images to results at a time. 48 tiles of 64 channels stay in the
+second cache, and so do their products. Weights that the caches do not keep pass through them once for
+each block: with 512 channels, one core took 36 ms for blocks of 200 tiles and 41 ms for blocks of 48."""
 
 _GRADIENT_BLOCK = 100
-"""The same for the gradient of the weights, whose sums a block loads and stores."""
+"""The same for the gradient of the weights, for which each block loads and stores the sums."""
 
 _FEWEST_CHANNELS = 8
-"""Of fewer a panel of 16 lanes would be mostly zeros."""
+"""The minimum number of channels. With fewer, a panel of 16 lanes would be mostly zeros."""
 
 
 def forward(request: Request, relu: bool = False) -> Iterable[Candidate]:
-    """The kernel for y = w * x + b, or with ``relu`` for the part of that above zero; none for other
-    than 3 x 3 or 5 x 5 taps side by side, in float32 or stored as bfloat16."""
+    """Return the kernel for y = w * x + b or, with ``relu``, for max(y, 0). There is one only for 3 x 3
+    or 5 x 5 adjacent taps, in float32 or stored as bfloat16."""
     x, w, b = (*request.inputs, None)[:3]
     y = request.outputs[0]
     if not _serves(request, w, x, b, y):
@@ -66,8 +66,8 @@ def forward(request: Request, relu: bool = False) -> Iterable[Candidate]:
 
 
 def backward_data(request: Request) -> Iterable[Candidate]:
-    """The kernel for dx: of dy with the weights turned, and channels for outputs; or the forward
-    algorithm turned round."""
+    """Return the kernel for dx: a convolution of dy with flipped weights and with channels and outputs
+    swapped, or the forward algorithm reversed."""
     dy, w = request.inputs
     dx = request.outputs[0]
     if not _serves(request, w, dy, dx):
@@ -88,7 +88,7 @@ def backward_data(request: Request) -> Iterable[Candidate]:
 
 
 def backward_weights(request: Request) -> Iterable[Candidate]:
-    """The kernel for dw, and db where it is asked for."""
+    """Return the kernel for dw and, if requested, db."""
     dy, x = request.inputs
     dw, db = (*request.outputs, None)[:2]
     if not _serves(request, dw, dy, x, db):
@@ -124,18 +124,18 @@ def _serves(request: Request, w: TensorSpec | None, *others: TensorSpec | None) 
 
 
 def _in_integers(request: Request) -> bool:
-    """Whether to round what is multiplied to 16-bit integers, which keep more of channels that are about
-    alike than results in bfloat16 do."""
+    """Return whether to round the factors to 16-bit integers. If channels are of similar size, these
+    keep more digits than results in bfloat16 do."""
     return request.precision == "bf16" and integers.are_quick()
 
 
 def _images(request: Request) -> Layout:
-    """How x, y and their gradients lie."""
+    """Return the layout of x, y and their gradients."""
     return NHWC_BF16 if request.precision == "bf16" else NHWC
 
 
 def _correlating(request: Request, s: Sizes, to_data: bool = False, relu: bool = False) -> Candidate:
-    """A forward pass, or one to the data."""
+    """Return the kernel of a forward pass or of one to the data."""
     by_panels = s.has_many_weights()
     parts = s.threads if by_panels else s.parts
     block = s.block(_LARGE_BLOCK if s.weights > KEPT_WEIGHTS and not by_panels else _BLOCK)
@@ -144,7 +144,7 @@ def _correlating(request: Request, s: Sizes, to_data: bool = False, relu: bool =
     panel = s.points**2 * (s.channels * PANEL + LINE) * FLOAT
     m = (s.points**2 * (block * PANEL + LINE) + SPARE_ROWS * PANEL) * FLOAT
     v = lie_room(s, s.channels, held)
-    # v is shared and the weights are each part's own, or the other way round.
+    # Either v is shared and each part has its own weights, or the other way round.
     shared, own = (v, panel) if by_panels else (s.weights, v)
     sizes = [biases, shared, *[own, m, s.patch] * parts]
 
@@ -205,7 +205,8 @@ def _correlating(request: Request, s: Sizes, to_data: bool = False, relu: bool =
 
 
 def _gradient_by_tiles(request: Request, s: Sizes) -> Candidate:
-    """Each thread sums what its tiles give to all weights, a block at a time."""
+    """Return the kernel in which each thread sums what its tiles add to all weights, a block at a
+    time."""
     parts, block = s.parts, s.block(_GRADIENT_BLOCK)
     sums = sums_of(request, s)
     channels, outputs = whole(s.channels, PANEL), whole(s.outputs, PANEL)
@@ -243,7 +244,8 @@ def _gradient_by_tiles(request: Request, s: Sizes) -> Candidate:
 
 
 def _gradient_by_squares(request: Request, s: Sizes) -> Candidate:
-    """Each thread sums what all tiles give to its squares of channels and outputs."""
+    """Return the kernel in which each thread sums what all tiles add to its squares of channels and
+    outputs."""
     tiles = divide(s.tiles, s.threads)
     sums = sums_of(request, s)
     v, d = (lie_room(s, n, s.tiles) for n in (s.channels, s.outputs))
@@ -292,7 +294,8 @@ def _squares(s: Sizes, panel: int) -> int:
 
 
 def _panels_apart(s: Sizes, tiles: int, channels: int) -> Any:
-    """Rows of one panel each, so that the terms of a tile of sums lie in line."""
+    """Return the layout of rows of one panel each, in which the terms of a tile of sums are
+    contiguous."""
     from demitasse_cpu.loops import winograd_blocks as blocks
     from demitasse_cpu.loops.vectors import LANES
 

@@ -1,5 +1,5 @@
-"""Where the tiles of Winograd's convolution lie in images and results, and what memory their transforms
-take; see loops.winograd."""
+"""The positions of Winograd tiles in images and results, and the memory that their transforms need; see
+loops.winograd."""
 
 from __future__ import annotations
 
@@ -11,36 +11,38 @@ from demitasse import Request, TensorSpec
 from demitasse_cpu.kernels.requests import flat
 
 TAPS = (3, 5)
-"""In a line, that the kernels serve."""
+"""The numbers of taps along each axis that the kernels serve."""
 
 FLOAT = 4
 LINE = 16
-_ROWS, _ROWS_OF_WIDE = 8, 2  # in which tiles of sums come, of few outputs and of many
+_ROWS, _ROWS_OF_WIDE = 8, 2  # the height of tiles of sums, for few outputs and for many
 
-# What any processor's loops need, whose panels have 8 to 64 channels: loops.winograd_blocks has those
-# of this one, but is not imported before a kernel is bound.
+# Large enough for the loops of any processor, whose panels have 8 to 64 channels. The values for this
+# processor are in loops.winograd_blocks, which is not imported before a kernel is bound.
 PANEL = 64
 SPARE_ROWS = 8
 SQUARE_ROWS = 66
 
 KEPT_WEIGHTS = 12 << 20
-"""Bytes of transformed weights that the third cache keeps beside the rest."""
+"""The bytes of transformed weights that the third cache keeps next to everything else."""
 
 FEW_TILES = 256
-"""Up to so many, all of them are transformed first, and many weights are used up panel by panel,
-their gradients summed square by square: one core took 11 ms for 128 tiles of 512 channels, and 14
-in blocks."""
+"""Up to this number, all tiles are transformed first. Many weights are then used up panel by panel, and
+their gradients summed square by square: for 128 tiles of 512 channels, one core took 11 ms, and 14 ms in
+blocks."""
 
 GRADIENT_FEW_TILES = 512
-"""The same as FEW_TILES for the gradient of the weights: of 392 tiles of 512 channels both ways take 27
-ms, and in blocks each thread has sums of its own, 143 MB with the rest where it is 56 by squares."""
+"""The same limit for the gradient of the weights. For 392 tiles of 512 channels both ways take 27 ms,
+but in blocks each thread has sums of its own: 143 MB in total, and 56 MB by squares."""
 
 _FEWEST_TILES, _NEAR_WEIGHTS = 64, 2**18
-"""Tiles, and bytes of weights, of which the first are too few to make up for the second."""
+"""Fewer tiles than the first number cannot make up for fetching more bytes of weights than the
+second."""
 
 
 class Sizes(NamedTuple):
-    """A convolution's numbers, in (rows, columns) where there are two; channels are those of a group."""
+    """A convolution's sizes, as (rows, columns) where there are two. Channels and outputs are those of a
+    group."""
 
     taps: int
     samples: int
@@ -52,7 +54,7 @@ class Sizes(NamedTuple):
     pad: tuple[int, int]
     threads: int
     results: int = 4
-    """In a line of a tile; 2 with three taps alone."""
+    """Results along an axis of a tile; 2 only with three taps."""
 
     @property
     def kernel(self) -> str:
@@ -60,7 +62,7 @@ class Sizes(NamedTuple):
 
     @property
     def points(self) -> int:
-        """Pixels in a line of a tile."""
+        """Pixels along an axis of a tile."""
         return self.results + self.taps - 1
 
     @property
@@ -70,7 +72,7 @@ class Sizes(NamedTuple):
 
     @property
     def patch(self) -> int:
-        """Bytes for the weights that are put in order together."""
+        """Bytes for the weights that are put in order at a time."""
         return self.pair * 8 * LINE * FLOAT
 
     @property
@@ -79,7 +81,8 @@ class Sizes(NamedTuple):
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """How the images are laid out, down and across, for the fewest tiles; and how many those are."""
+        """How many images are joined down and across such that the tiles are fewest, and the number of
+        tiles."""
         grids = [(n, self.samples // n) for n in range(self.samples, 0, -1) if self.samples % n == 0]
         counts = [_joined(self, 0, n)[0] * _joined(self, 1, m)[0] for n, m in grids]
         fewest = counts.index(min(counts))
@@ -87,27 +90,29 @@ class Sizes(NamedTuple):
 
     @property
     def weights(self) -> int:
-        """Transformed, in bytes."""
+        """The bytes of the transformed weights."""
         outputs = whole(self.outputs, LINE)
         return self.points**2 * (self.channels * outputs + outputs) * FLOAT
 
     def has_many_weights(self, few: int = FEW_TILES) -> bool:
-        """Too many for so few tiles to go through them block by block."""
+        """Return whether there are too many weights, for at most ``few`` tiles, to go through them block
+        by block."""
         return self.weights > KEPT_WEIGHTS and self.tiles <= few
 
     @property
     def parts(self) -> int:
-        """Threads that have work, where they divide the tiles."""
+        """The number of threads that have work if they divide the tiles."""
         return max(1, min(self.threads, self.tiles // 6))
 
     @property
     def rows(self) -> int:
-        """Of products that are computed together."""
+        """The rows of products that are computed together."""
         return _ROWS_OF_WIDE if self.outputs > 3 * LINE else _ROWS
 
     def block(self, most: int, parts: int = 0) -> int:
-        """Tiles of a block, not more than ``most``: so that the blocks of a part, of ``parts`` or as
-        many as have work, need the fewest rows of products, which are computed a few at a time."""
+        """Return the number of tiles in a block, at most ``most``, for which the blocks of one part need
+        the fewest rows of products, which are computed several at a time. ``parts`` is by default the
+        number of threads that have work."""
         mine = -(-self.tiles // (parts or self.parts))
         rows = self.rows
 
@@ -119,7 +124,7 @@ class Sizes(NamedTuple):
 
 
 def name_of(results: int, taps: int) -> str:
-    """The kernels' name, as Lavin and Gray have it."""
+    """Return the kernels' name in the notation of Lavin and Gray."""
     return f"Winograd F({results}x{results}, {taps}x{taps})"
 
 
@@ -139,10 +144,10 @@ def sizes_of(request: Request, x: TensorSpec, w: Sequence[int], y: TensorSpec) -
 
 
 def is_bound_by_weights(request: Request, s: Sizes) -> bool:
-    """Whether to fetch the weights, in float32, and to transform them takes longer than the rest, where
-    another kernel has a copy in 16 bits that is made once. In a trial they lie in the caches: there one
-    image of AlexNet's second convolution took 0.37 ms, but 0.89 in its net, where oneDNN's kernel takes
-    0.54."""
+    """Return whether fetching the float32 weights and transforming them takes longer than the rest,
+    while another kernel has a 16-bit copy that is made once. A trial cannot tell, because there the
+    weights are in the caches: one image of AlexNet's second convolution took 0.37 ms in a trial but 0.89
+    in its net, where oneDNN's kernel takes 0.54."""
     size = s.groups * s.channels * s.outputs * s.pair * FLOAT
     halved = request.fixed and request.precision == "bf16"
     return halved and s.tiles < _FEWEST_TILES and size > _NEAR_WEIGHTS
@@ -150,8 +155,8 @@ def is_bound_by_weights(request: Request, s: Sizes) -> bool:
 
 @lru_cache(maxsize=64)
 def tiles_of(s: Sizes) -> Any:
-    """Where tiles lie, as loops.winograd_blocks has it; its tables are for all who ask, to be read. A
-    convolution asks three times and, where its kernels are tried, six."""
+    """Return the positions of tiles as a ``loops.winograd_blocks.Tiles``. All callers share its tables,
+    and must not write to them. A convolution asks three times or, if its kernels are tried, six."""
     import numpy as np
 
     from demitasse_cpu.loops import winograd_blocks as loops
@@ -179,9 +184,9 @@ def tiles_of(s: Sizes) -> Any:
 
 
 def _joined(s: Sizes, d: int, images: int) -> tuple[int, bool]:
-    """Tiles along ``images`` in line, and whether they are joined: with nothing between them but one
-    border's zeros, so that a tile may have results of two. Of 13 x 13 results 8 x 4 joined images
-    have 28 x 14 tiles, where each alone has 4 x 4."""
+    """Return the number of tiles along ``images`` in a line, and whether the images are joined: only the
+    zeros of one border separate them, so that a tile may have results of two images. With 13 x 13
+    results, 8 x 4 joined images have 28 x 14 tiles, and each image alone has 4 x 4."""
     apart = images * -(-s.result[d] // s.results)
     joined = -(-((images - 1) * (s.image[d] + s.pad[d]) + s.result[d]) // s.results)
     return min(joined, apart), joined < apart
@@ -190,8 +195,9 @@ def _joined(s: Sizes, d: int, images: int) -> tuple[int, bool]:
 def _places(
     s: Sizes, d: int, images: int, of_image: tuple[int, int], of_result: tuple[int, int]
 ) -> tuple[list[int], list[int]]:
-    """Where the lines and the lines of results of each tile along ``images`` begin, -1 for
-    those that no image has; ``of_image`` and ``of_result`` are distances of images and of lines."""
+    """Return where the input lines and the result lines of each tile along ``images`` begin, with -1 for
+    lines that are in no image. ``of_image`` and ``of_result`` are the distances between images and
+    between lines."""
     count, joined = _joined(s, d, images)
     period = s.image[d] + s.pad[d] if joined else whole(s.result[d], s.results)
     places: list[int] = []
@@ -215,7 +221,7 @@ def whole(count: int, unit: int) -> int:
 
 
 def of_groups(s: Sizes, inputs: Sequence[Any], targets: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
-    """dy, x, dw and db of each group, for the gradient of the weights."""
+    """Yield dy, x, dw and db of each group, for the gradient of the weights."""
     dy, x = map(flat, inputs)
     dw, db = (*targets, None)[:2]
     dw = flat(dw)
@@ -228,14 +234,16 @@ def of_groups(s: Sizes, inputs: Sequence[Any], targets: Sequence[Any]) -> Iterab
 
 
 def sums_of(request: Request, s: Sizes) -> int:
-    """Numbers of the gradient of the bias that each thread sums, for the gradient of the weights."""
+    """Return how many numbers of the bias's gradient each thread sums, for the gradient of the
+    weights."""
     is_wanted = len(request.outputs) > 1 and request.outputs[1] is not None
     return whole(s.outputs, LINE) if is_wanted else 0
 
 
 def units_of(s: Sizes, parts: int) -> tuple[int, int]:
-    """In how many units ``parts`` threads add their gradients up, each a panel of channels under some
-    vectors of outputs: a panel's, or one where panels are too few for the threads."""
+    """Return into how many units ``parts`` threads divide the addition of gradients, and the vectors of
+    outputs of a unit, which has a panel of channels. These are a panel's, or one if there are too few
+    panels for the threads."""
     from demitasse_cpu.loops.vectors import LANES
     from demitasse_cpu.loops.winograd_blocks import PANEL
 
@@ -245,6 +253,6 @@ def units_of(s: Sizes, parts: int) -> tuple[int, int]:
 
 
 def lie_room(s: Sizes, channels: int, tiles: int) -> int:
-    """Bytes for transformed tiles of so many channels, in panels or not."""
+    """Return the bytes for this many transformed tiles and channels, in panels or not."""
     spare = SPARE_ROWS * channels + PANEL
     return (s.points**2 * whole(channels, PANEL) * (tiles + 1) + spare) * FLOAT

@@ -1,4 +1,4 @@
-"""Winograd's convolution of images stored as bfloat16 with products of 16-bit integers; see
+"""Winograd's convolution of images stored as bfloat16, with products of 16-bit integers; see
 loops.winograd_integers."""
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from demitasse_cpu.native import at_once, in_order
 from demitasse_cpu.threads import divide
 
 BLOCK = 32
-"""Tiles that a thread takes from images to results at a time, at most."""
+"""The maximum number of tiles that a thread takes from images to results at a time."""
 
 _GROUP = 96
-"""Tiles whose transforms have scales together in the gradient of the weights, at most; 128 may be
-summed."""
+"""The maximum number of tiles whose transforms share scales in the gradient of the weights; up to 128
+can be summed."""
 
 DEPTH = 128
-"""Channels whose products are summed as integers, as loops.winograd_integers has them."""
+"""The number of channels whose products are summed as integers, as in loops.winograd_integers."""
 
 
 @cache
 def are_quick() -> bool:
-    """Whether this processor multiplies pairs of 16-bit integers."""
+    """Return whether this processor multiplies pairs of 16-bit integers."""
     from demitasse_cpu.loops.tiles import MULTIPLIES_PAIRS
 
     return MULTIPLIES_PAIRS
@@ -53,7 +53,7 @@ def name_of(s: Sizes) -> str:
 
 
 def correlating(request: Request, s: Sizes, to_data: bool = False, relu: bool = False) -> Candidate:
-    """A forward pass, or one to the data."""
+    """Return the kernel of a forward pass or of one to the data."""
     by_panels = s.has_many_weights()
     parts = s.threads if by_panels else s.parts
     block = s.block(BLOCK)
@@ -62,7 +62,7 @@ def correlating(request: Request, s: Sizes, to_data: bool = False, relu: bool = 
     row = whole(s.channels, LINE) // 2
     panels = 1 if by_panels else -(-s.outputs // PANEL)
     biases = s.groups * whole(s.outputs, LINE) * FLOAT
-    # Transformed tiles and weights, in pairs and with their scales.
+    # Transformed tiles and weights, as pairs with their scales.
     v = positions * (held * row + LINE) + SPARE_ROWS * row, pieces * positions * held + SPARE_ROWS
     u = panels * positions * (-(-s.channels // 2) * PANEL + LINE), panels * pieces * positions * PANEL
     line = positions * (max(whole(s.channels, LINE), DEPTH * LINE) + LINE)
@@ -139,8 +139,8 @@ def correlating(request: Request, s: Sizes, to_data: bool = False, relu: bool = 
 
 
 class _Tiles(NamedTuple):
-    """How the tiles of a gradient are divided: transformed in ``groups`` of ``group`` that have scales
-    together, by ``parts`` threads."""
+    """How the tiles of a gradient are divided: ``parts`` threads transform them in ``groups`` of
+    ``group`` tiles that share scales."""
 
     s: Sizes
     parts: int
@@ -149,21 +149,22 @@ class _Tiles(NamedTuple):
 
     @property
     def squares(self) -> int:
-        """Panels of channels times panels of outputs."""
+        """The number of panels of channels times the number of panels of outputs."""
         return -(-self.s.channels // PANEL) * -(-self.s.outputs // PANEL)
 
     def transformed(self, channels: int) -> tuple[int, int]:
-        """Numbers of the pairs and of the scales of a group in one panel."""
+        """Return how many numbers the pairs and the scales of a group have in one panel."""
         positions, row = self.s.points**2, min(PANEL, whole(channels, LINE))
         return positions * (-(-self.group // 2) * row + LINE), positions * PANEL
 
     def room(self, channels: int) -> list[int]:
-        """Numbers of all pairs and of all scales, for x's channels or dy's."""
+        """Return how many numbers all pairs and all scales have, for x's channels or dy's."""
         panels = -(-channels // PANEL)
         return [panels * self.groups * count + LINE * FLOAT for count in self.transformed(channels)]
 
     def transforms(self, pieces: Sequence[Any]) -> list[Any]:
-        """The transforms of x and of dy in memory: pairs and scales of the one, then of the other."""
+        """Return the transforms of x and of dy in memory. ``pieces`` are pairs and scales of x, then
+        those of dy."""
         from demitasse_cpu.loops import winograd_integer_gradient as loops
 
         both = zip((self.s.channels, self.s.outputs), pieces[::2], pieces[1::2], strict=True)
@@ -175,8 +176,8 @@ class _Tiles(NamedTuple):
 
 
 def gradient(request: Request, s: Sizes) -> Candidate:
-    """Of the weights: each thread sums what its tiles give to all of them, or what all tiles give to
-    its squares of channels and outputs."""
+    """Return the kernel for the gradient of the weights. Each thread sums what its tiles add to all
+    weights, or what all tiles add to its squares of channels and outputs."""
     by_squares = s.has_many_weights(GRADIENT_FEW_TILES)
     parts = s.threads if by_squares else s.parts
     mine = s.tiles if by_squares else -(-s.tiles // parts)
@@ -218,8 +219,8 @@ def gradient(request: Request, s: Sizes) -> Candidate:
 def _by_squares(
     tiles: _Tiles, x: Any, dy: Any, dw: Any, sums: Any, rooms: Sequence[Any], patches: Sequence[Any]
 ) -> list[Work]:
-    """All tiles are transformed first; then each thread has its squares. ``rooms``: the transforms, then
-    a square's sums and a line for each thread."""
+    """Return work in which all tiles are transformed first, and each thread then has its squares.
+    ``rooms`` are the transforms, then a square's sums and a line for each thread."""
     from demitasse_cpu.loops import winograd_integer_gradient as loops
 
     s, parts, g = tiles.s, tiles.parts, tiles_of(tiles.s)
@@ -239,8 +240,8 @@ def _by_squares(
 def _by_tiles(
     tiles: _Tiles, x: Any, dy: Any, dw: Any, sums: Any, rooms: Sequence[Any], patches: Sequence[Any]
 ) -> list[Work]:
-    """Each thread has its tiles; then their sums are added up. ``rooms``: the sums of all threads, then
-    the transforms and a line for each."""
+    """Return work in which each thread has its tiles, whose sums are then added up. ``rooms`` are the
+    sums of all threads, then the transforms and a line for each thread."""
     from demitasse_cpu.loops import winograd_gradient as common
     from demitasse_cpu.loops import winograd_integer_gradient as loops
 

@@ -1,9 +1,9 @@
-"""Winograd's convolution of a net that only runs forward: weights are transformed once, and kept; where
-products are of 16-bit integers, rounded too.
+"""Winograd's convolution in a net that only runs forward. Weights are transformed once and kept; for
+products of 16-bit integers, they are also rounded.
 
-What they become is a change of their layout to one whose elements are raw bytes (NumPy's type ``V9``:
-nine for each weight), which nobody but these kernels looks into; that it is made once is the plan's
-doing, as of other layouts.
+The transformation is a change of the weights' layout to one whose elements are raw bytes (NumPy's type
+``V9``: nine for each weight), which only these kernels interpret. The plan sees to it that this is done
+once, as for other layouts.
 """
 
 from __future__ import annotations
@@ -36,20 +36,21 @@ from demitasse_cpu.native import at_once, in_order
 from demitasse_cpu.threads import divide
 
 _FEWEST_TILES = 8
-"""Of fewer the products take less time than the weights from memory, four times as many as they were, or
-1.8 times with tiles of 2 x 2 results."""
+"""The minimum number of tiles. With fewer, the products take less time than reading the weights from
+memory, which are four times as large as they were, or 1.8 times with tiles of 2 x 2 results."""
 
 _FEW = 32
-"""Of up to so many, about, the products take no longer than the weights from memory: a core has 25 GB/s
-beside 245 GFLOP/s in float32, or twice as many with numbers of half the size."""
+"""Up to about this many tiles, the products take no longer than reading the weights from memory: a core
+has 25 GB/s and 245 GFLOP/s in float32, or twice as many with numbers of half the size."""
 
 _FLOATS_BLOCK = 48
-"""Tiles that a thread takes from images to results at a time, at most, of products in float32."""
+"""The maximum number of tiles that a thread takes from images to results at a time, for products in
+float32."""
 
 
 class _Weights(NamedTuple):
-    """Transformed weights in memory, panel by panel: in float32, or as pairs of integers with scales
-    behind them."""
+    """Transformed weights in memory, panel by panel: in float32, or as pairs of integers followed by
+    scales."""
 
     are_integers: bool
     results: int
@@ -69,7 +70,7 @@ class _Weights(NamedTuple):
 
     @property
     def numbers(self) -> int:
-        """Their bytes without scales."""
+        """Their size in bytes without the scales."""
         if not self.are_integers:
             return aligned(self.points**2 * (self.channels + 1) * whole(self.outputs, LINE) * FLOAT)
         panel = self.points**2 * (-(-self.channels // 2) * PANEL + LINE)
@@ -92,8 +93,8 @@ class _Weights(NamedTuple):
         return Layout(name, stored=f"V{-(-self.nbytes // prod(self.shape))}")
 
     def seen(self, array: Any, first: int = 0) -> tuple[Any, ...]:
-        """The numbers in an array of the layout from output ``first`` on, with which a panel begins, and
-        their scales where these are."""
+        """Return the numbers in an array of the layout from output ``first`` on, which must be the first
+        of a panel, followed by their scales if they have any."""
         from demitasse_cpu.loops.vectors import LANES
         from demitasse_cpu.loops.winograd_blocks import PANEL
 
@@ -110,9 +111,9 @@ class _Weights(NamedTuple):
 
 
 def serving(request: Request, s: Sizes) -> Sizes | None:
-    """The sizes of what keeps fixed weights transformed, where that is worth it: with smaller tiles if
-    there are few, and not in float32 if there are so many that to use weights takes as long as to
-    transform them first."""
+    """Return the sizes for a kernel that keeps fixed weights transformed, or None if that does not pay.
+    With few tiles, the tiles are smaller. In float32 it does not pay with so many tiles that using the
+    weights takes as long as transforming them first."""
     if not request.fixed or (s.groups > 1 and s.outputs % PANEL):
         return None
     if s.tiles < _FEWEST_TILES and s.taps == 3:
@@ -127,7 +128,8 @@ def serving(request: Request, s: Sizes) -> Sizes | None:
 
 
 def transformation(request: Request) -> Iterable[Candidate]:
-    """The kernel for a change of weights to a layout that ``forward`` asks for, through plain ones."""
+    """Return the kernel that changes weights to a layout that ``forward`` requests, by way of a plain
+    copy."""
     w, u = map(spec, (request.inputs[0], request.outputs[0]))
     if w.dtype != "float32" or len(w.shape) != 4:
         return ()
@@ -166,8 +168,8 @@ def transformation(request: Request) -> Iterable[Candidate]:
 
 
 def forward(request: Request, s: Sizes, relu: bool) -> Candidate:
-    """A forward pass with such weights: each thread takes its panels of them for all tiles, or where
-    these are not few, its tiles through all panels."""
+    """Return the kernel of a forward pass with such weights. Each thread takes its panels of them for
+    all tiles or, if there are many tiles, its tiles through all panels."""
     kept = _Weights(request.precision == "bf16", s.results, spec(request.inputs[1]).shape)
     by_panels = _are_divided_by_panels(s)
     parts = s.threads if by_panels else s.parts
@@ -235,8 +237,8 @@ def forward(request: Request, s: Sizes, relu: bool) -> Candidate:
 
 
 def _are_divided_by_panels(s: Sizes) -> bool:
-    """Whether tiles are few, and to divide them would not be fewer rows of products for the thread that
-    has most."""
+    """Return whether tiles are few, and dividing the tiles would not give the busiest thread fewer rows
+    of products."""
     panels = -(-s.outputs // PANEL)
     of_panels = whole(s.tiles, s.rows) * -(-panels // s.threads)
     of_tiles = whole(-(-s.tiles // s.parts), s.rows) * panels
@@ -244,5 +246,5 @@ def _are_divided_by_panels(s: Sizes) -> bool:
 
 
 def _line(s: Sizes, vectors: int) -> int:
-    """Bytes for so many vectors at all positions of a tile, before they are rounded."""
+    """Return the bytes for this many vectors at all positions of a tile, before they are rounded."""
     return s.points**2 * (vectors * LINE + LINE) * FLOAT

@@ -1,4 +1,4 @@
-"""The gradient to the data by Winograd's algorithm turned round, in a bf16 plan; see
+"""The gradient to the data by Winograd's algorithm reversed, in a bf16 plan; see
 loops.winograd_transposed."""
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from demitasse_cpu.native import at_once, in_order
 from demitasse_cpu.threads import divide
 
 _FEWER = 0.75
-"""Tiles of dy for one of dx that a thread has, below which it is the quicker way."""
+"""This way is faster if a thread has fewer tiles of dy than this share of its tiles of dx."""
 
 
 def serves(s: Sizes, turned: Sizes) -> bool:
-    """Whether ``s``, of the forward pass, leaves a thread so few tiles, in whole images, beside the same
-    ``turned``."""
+    """Return whether the sizes ``s`` of the forward pass give a thread few enough tiles, in whole
+    images, compared with the ``turned`` sizes."""
     if s.has_many_weights():
         return False
     mine = -(-s.samples // _parts(s)) * _of_image(s)
@@ -37,7 +37,7 @@ def serves(s: Sizes, turned: Sizes) -> bool:
 
 
 def backward_data(s: Sizes) -> Candidate:
-    """The kernel for dx of the convolution of these sizes."""
+    """Return the kernel for dx of the convolution with these sizes."""
     outputs = s._replace(channels=s.outputs, outputs=s.channels)
     tiles = _of_image(s)
     parts = _parts(s)
@@ -47,7 +47,7 @@ def backward_data(s: Sizes) -> Candidate:
     row = whole(outputs.channels, LINE) // 2
     panels = -(-outputs.outputs // PANEL)
     rows, columns = (whole(extent, s.results) + s.taps - 1 for extent in s.result)
-    # As in winograd_integers: weights for all, transformed tiles for each, in pairs and with scales.
+    # As in winograd_integers: weights for all threads, transformed tiles for each, as pairs with scales.
     u = (
         panels * positions * (-(-outputs.channels // 2) * PANEL + LINE),
         panels * pieces * positions * PANEL,
@@ -103,7 +103,7 @@ def backward_data(s: Sizes) -> Candidate:
 
 
 def _parts(s: Sizes) -> int:
-    """Threads that have images."""
+    """Return the number of threads that have images."""
     return max(1, min(s.threads, s.samples))
 
 

@@ -1,4 +1,4 @@
-"""From a compiled loop and its arguments to work."""
+"""Turns a compiled loop and its arguments into work."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from demitasse_cpu.threads import divide
 
 
 def ready(loop: Any, *arguments: Any, failed: Callable[[], DataError] | None = None) -> Call:
-    """A loop with its arguments, compiled for their types before the first step; ``failed`` is the
-    error of one that raises WrongError."""
+    """Return a loop with its arguments, compiled for their types before the first step. ``failed``
+    returns the error to raise if the loop raises WrongError."""
     return Call(loop, arguments, failed)
 
 
 def spread(loop: Any, arguments: Sequence[Any], count: int, parts: int, unit: int = 1) -> Work:
-    """A loop, whose last arguments are begin and end, over ``count`` things in ``parts`` ranges, which
-    begin at multiples of ``unit``."""
+    """Return work that runs a loop, whose last arguments are begin and end, over ``count`` things in
+    ``parts`` ranges, which begin at multiples of ``unit``."""
     ranges = [(unit * a, min(unit * b, count)) for a, b in divide(-(-count // unit), parts)]
     return at_once([ready(loop, *arguments, *part) for part in ranges])

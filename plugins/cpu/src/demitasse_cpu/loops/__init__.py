@@ -1,1 +1,2 @@
-"""The compiled loops; importing a module here imports numba, so only a kernel's bind does."""
+"""The compiled loops. Importing a module of this package imports numba, so only a kernel's bind does
+it."""

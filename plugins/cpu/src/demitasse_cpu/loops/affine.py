@@ -1,5 +1,5 @@
-"""Images at places that an affine transformation of a grid says, and the gradients of that. Places are
-computed in float64."""
+"""Images sampled at the places that an affine transformation of a grid gives, and the gradients. Places
+are computed in float64."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from demitasse_cpu.loops.compiled import Array, compiled, inlined
 
 
 class Sampled(NamedTuple):
-    """Images of ``channels`` planes of ``height`` x ``width``, taken at ``rows`` x ``columns`` places;
-    ``learned`` is how many numbers of the transformation each sample has."""
+    """Images of ``channels`` planes of ``height`` x ``width``, sampled at ``rows`` x ``columns`` places.
+    Each sample has ``learned`` numbers of its own in the transformation."""
 
     channels: int
     height: int
@@ -23,14 +23,14 @@ class Sampled(NamedTuple):
 
 @inlined
 def _number(theta: Array, slots: Array, fixed: Array, first: int, which: int) -> Any:
-    """One of the six: the sample's own, or the one that is fixed."""
+    """Return one of the six numbers: the sample's own, or the fixed one."""
     slot = slots[which]
     return float(theta[first + slot]) if slot >= 0 else fixed[which]
 
 
 @inlined
 def _along(theta: Array, slots: Array, fixed: Array, first: int, line: int, u: Any, v: Any) -> Any:
-    """Where a place of the grid is taken from, along one axis, from -1 to 1."""
+    """Return the coordinate along one axis, from -1 to 1, at which a place of the grid is sampled."""
     a = _number(theta, slots, fixed, first, 3 * line)
     b = _number(theta, slots, fixed, first, 3 * line + 1)
     return a * u + b * v + _number(theta, slots, fixed, first, 3 * line + 2)
@@ -38,7 +38,7 @@ def _along(theta: Array, slots: Array, fixed: Array, first: int, line: int, u: A
 
 @inlined
 def _place(g: Any, theta: Array, slots: Array, fixed: Array, sample: int, u: Any, v: Any) -> Any:
-    """The row and column that a place of the grid is taken from, with fractions."""
+    """Return the fractional row and column at which a place of the grid is sampled."""
     first = sample * g.learned
     down = (_along(theta, slots, fixed, first, 0, u, v) + 1.0) / 2.0 * g.height
     across = (_along(theta, slots, fixed, first, 1, u, v) + 1.0) / 2.0 * g.width
@@ -47,7 +47,7 @@ def _place(g: Any, theta: Array, slots: Array, fixed: Array, sample: int, u: Any
 
 @inlined
 def _pixel(image: Array, row: int, column: int, height: int, width: int) -> Any:
-    """A pixel as float64; 0 outside."""
+    """Return a pixel as float64, or 0 outside the image."""
     if row < 0 or row >= height or column < 0 or column >= width:
         return 0.0
     return float(image[row * width + column])
@@ -61,7 +61,7 @@ def _add(image: Array, row: int, column: int, height: int, width: int, value: An
 
 @inlined
 def _beyond(at: Any, extent: int) -> Any:
-    """Whether a place is so far outside that no pixel counts there; true of NaN."""
+    """Return whether a coordinate is so far outside that no pixel counts there, or is NaN."""
     return not (at > -1.0 and at < extent)
 
 
@@ -69,7 +69,7 @@ def _beyond(at: Any, extent: int) -> Any:
 def sampled(
     g: Any, slots: Array, fixed: Array, x: Array, theta: Array, y: Array, begin: int, end: int
 ) -> None:
-    """Rows ``begin`` to ``end`` of y, counted through all samples."""
+    """Compute rows ``begin`` to ``end`` of y, counted through all samples."""
     plane, made = g.height * g.width, g.rows * g.columns
     for line in range(begin, end):
         sample, i = line // g.rows, line % g.rows
@@ -99,8 +99,8 @@ def sampled(
 def to_images(
     g: Any, slots: Array, fixed: Array, dy: Array, theta: Array, dx: Array, begin: int, end: int
 ) -> None:
-    """Samples ``begin`` to ``end`` of dx: what arrives is added where it is from, in the order of
-    places."""
+    """Compute samples ``begin`` to ``end`` of dx. Gradients are added where their values were sampled,
+    in the order of places."""
     plane, made = g.height * g.width, g.rows * g.columns
     for sample in range(begin, end):
         dx[sample * g.channels * plane : (sample + 1) * g.channels * plane] = 0
@@ -136,7 +136,8 @@ def to_numbers(
     begin: int,
     end: int,
 ) -> None:
-    """Samples ``begin`` to ``end`` of dtheta; ``sums`` has room for six float64 of each."""
+    """Compute samples ``begin`` to ``end`` of dtheta. ``sums`` has room for six float64 for each
+    sample."""
     plane, made = g.height * g.width, g.rows * g.columns
     for sample in range(begin, end):
         first = sample * g.learned

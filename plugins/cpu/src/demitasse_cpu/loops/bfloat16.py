@@ -1,12 +1,12 @@
-"""Numbers as loops compute with them and as they are stored. bfloat16 is the upper half of a float32;
-arrays of it are uint16, and loops compute in float32: every load widens, every store rounds.
+"""Converts between numbers as they are stored and as loops compute with them. bfloat16 is the upper half
+of a float32. Arrays of it are uint16, and loops compute in float32: every load widens, every store
+rounds.
 
-The functions are parts of the compiler's own (intrinsics), so that loops over them become vector code:
-a shift to widen, some integer operations to round to the nearest. Loops that are written in vectors
-round by the processor's instruction where it has one (AVX512-BF16), to which, as to oneDNN, numbers too
-small to be normal are zero; of a loop over numbers LLVM, which thinks it dear, would make narrower
-vectors. A uint16 array always means bfloat16 here; where bits are only moved, loops leave these
-functions out.
+The functions are numba intrinsics, so that loops over them become vector code: a shift to widen, and
+some integer operations to round to nearest. Loops that are written in vectors round with the processor's
+instruction if it has one (AVX512-BF16). That instruction, like oneDNN, flushes denormal numbers to zero.
+It is not used in other loops because LLVM considers it expensive and would choose narrower vectors. A
+uint16 array always means bfloat16 here. Loops that only move bits do not use these functions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ROUNDS = {"avx512bf16", "avx512vl"} <= FEATURES
 
 
 class BFloat(ir.Type):  # type: ignore[misc]
-    """LLVM's own bfloat, which llvmlite has no name for."""
+    """LLVM's own type bfloat, for which llvmlite has no name."""
 
     def __str__(self) -> str:
         return "bfloat"
@@ -39,7 +39,7 @@ class BFloat(ir.Type):  # type: ignore[misc]
 
 
 def computed(stored: Any) -> Any:
-    """The type to compute with (of numba's) for numbers stored as ``stored``."""
+    """Return the type (of numba's) in which to compute with numbers stored as ``stored``."""
     return types.float32 if stored == types.uint16 else stored
 
 
@@ -61,7 +61,7 @@ def _narrowed(builder: Any, wide: Any, stored: Any) -> Any:
 
 
 def widened_vector(builder: Any, value: Any, stored: Any) -> Any:
-    """The same of vectors, for loops that are written in them."""
+    """Widen a vector, for loops that are written in vectors."""
     if stored != types.uint16:
         return value
     wide = ir.VectorType(_I32, value.type.count)
@@ -119,7 +119,7 @@ def _place(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 
 
 def _scope(builder: Any) -> Any:
-    """The name of what ``put`` writes, for the compiler's analysis of aliases."""
+    """Return the name of what ``put`` writes, for the compiler's alias analysis."""
     domain = builder.module.add_metadata(["demitasse"])
     return builder.module.add_metadata([builder.module.add_metadata(["put", domain])])
 
@@ -158,23 +158,23 @@ def _prefetch_typed(context: Any, x: Any, i: Any) -> Any:
 
 
 widen: Any = intrinsic(_widen_typed)
-"""``widen(x[i])``: a stored number as loops compute with it."""
+"""``widen(x[i])``: a stored number in the type in which loops compute."""
 
 narrow: Any = intrinsic(_narrow_typed)
-"""``narrow(value, y)``: a number as array y stores it, the nearest, of two equally near the even."""
+"""``narrow(value, y)``: a number in the type that array y stores, rounded to nearest, ties to even."""
 
 number: Any = intrinsic(_number_typed)
-"""``number(value, x)``: a constant in the type that loops over x compute with."""
+"""``number(value, x)``: a constant in the type in which loops over x compute."""
 
 got: Any = intrinsic(_got_typed)
-"""``got(x, i)``: widen(x[i]) of a flat array for i from 0 on, where nothing that ``put`` writes in the
-same loop lies in x. So the compiler needs no slices to see that i is not negative, and no checks of what
-overlaps: of those it makes eight at most, and gives vectors up where there would be more, or where a
-result lies in an operand's place. Both hold only if a loop reads all that it reads so, and asks nothing
-before: the promise of what is read in a branch is lost."""
+"""``got(x, i)``: widen(x[i]) of a flat array, for i >= 0, with the promise that nothing which ``put``
+writes in the same loop overlaps x. The compiler then needs no slices to see that i is not negative, and
+no overlap checks. It generates at most eight of those, and does not vectorise a loop that would need
+more, or whose result is in an operand's memory. Both promises hold only if a loop does all of its reads
+in this way, and before any condition: the promise is lost for what is read in a branch."""
 
 put: Any = intrinsic(_put_typed)
-"""``put(y, i, value)``: y[i] = narrow(value, y), in the same way."""
+"""``put(y, i, value)``: y[i] = narrow(value, y), with the same promise."""
 
 prefetch: Any = intrinsic(_prefetch_typed)
-"""``prefetch(x, i)``: have the line of x[i] fetched ahead of its use."""
+"""``prefetch(x, i)``: fetch the cache line of x[i] ahead of its use."""

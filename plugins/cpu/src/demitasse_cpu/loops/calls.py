@@ -1,10 +1,10 @@
-"""Calling compiled code from compiled code: rows of a table, each an address and its arguments.
+"""Calls compiled code from compiled code. Rows of a table each hold an address and its arguments.
 
-A numba function takes its arguments flattened: an array as seven words, a named tuple as those of
-its members. So any compiled loop can be called with nothing but its address, a row of 64-bit words
-and a row of floating-point numbers; the calling convention (System V on x86-64, AAPCS64 on ARM)
-passes the two kinds separately, and a callee does not see words beyond its own. A function of C
-(a oneDNN primitive's execution) is called the same way.
+A numba function takes its arguments flattened: an array as seven words, a named tuple as those of its
+members. Any compiled loop can therefore be called given only its address, a row of 64-bit words and a
+row of floating-point numbers. The calling convention (System V on x86-64, AAPCS64 on ARM) passes the two
+kinds separately, and a callee does not see words beyond its own. A C function (the execution of a oneDNN
+primitive) is called in the same way.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from demitasse import compiled_callback
 from demitasse_cpu.loops.compiled import Array, compiled
 
 WIDTHS = (6, 16, 40, 80, 160)
-"""How many words a call passes: the smallest of these that its arguments fit in."""
+"""The numbers of words that a call can pass. It uses the smallest that its arguments fit in."""
 
 REALS = 8
-"""Floating-point arguments that a call passes, all of them in registers."""
+"""The number of floating-point arguments that a call passes, all in registers."""
 
 ONE, TEAM = 0, 1
-"""What a row of a table is: a call, or parts that a team of threads calls."""
+"""The kinds of rows in a table: a single call, or parts that a team of threads calls."""
 
 _I64, _I32, _F64 = ir.IntType(64), ir.IntType(32), ir.DoubleType()
 
@@ -36,7 +36,8 @@ def _at(builder: Any, address: Any, offset: int, kind: Any) -> Any:
 
 
 def _calling(width: int) -> Any:
-    """An intrinsic that calls a record: address, width, then the words, then the numbers."""
+    """Return an intrinsic that calls a record, which holds an address, a width, the words, and the
+    numbers."""
 
     def typed(context: Any, record: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -68,7 +69,8 @@ def _fork_typed(context: Any, fork: Any, share: Any, team: Any, threads: Any) ->
 
 
 def _ask_typed(context: Any, function: Any) -> Any:
-    """What a C function of no arguments returns: a thread's number, or that of its team."""
+    """Call a C function without arguments and return its result, such as a thread's number or its team's
+    size."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = ir.FunctionType(_I32, [])
@@ -78,7 +80,7 @@ def _ask_typed(context: Any, function: Any) -> Any:
 
 
 def _tell_typed(context: Any, function: Any, value: Any) -> Any:
-    """Give a number to a C function that returns nothing."""
+    """Call a C function that takes a number and returns nothing."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = ir.FunctionType(ir.VoidType(), [_I32])
@@ -129,8 +131,8 @@ def _call(record: int) -> Any:
 
 @compiled_callback(types.void(types.int64))
 def share(team: int) -> None:
-    """One thread's part of a team's calls. A team: the addresses of omp_get_thread_num and
-    omp_get_num_threads, a status, the number of calls, and their records."""
+    """Run one thread's share of a team's calls. A team consists of the addresses of omp_get_thread_num
+    and omp_get_num_threads, a status, the number of calls, and their records."""
     threads, count = _ask(_word(team, 1)), _word(team, 3)
     for i in range(_ask(_word(team, 0)), count, threads):
         status = _call(_word(team, 4 + i))
@@ -140,9 +142,10 @@ def share(team: int) -> None:
 
 @compiled()
 def run(threads: int, settings: Array, table: Array, fork: int, share: int) -> int:
-    """Do the rows of a table (kind, record or team, threads) in order; 0, or one more than the number
-    of the row that failed. Meanwhile at most so many ``threads`` are OpenMP's for what this thread
-    calls, as ``Team.using`` has it; ``settings`` are the addresses of what says and sets that."""
+    """Run the rows of a table (kind, record or team, threads) in order. Return 0, or the number of the
+    row that failed plus one. Meanwhile, what this thread calls uses at most ``threads`` OpenMP threads,
+    as in ``Team.using``. ``settings`` are the addresses of the functions that get and set that
+    number."""
     before, varies = _ask(settings[0]), _ask(settings[1])
     _tell(settings[3], 0)
     _tell(settings[2], threads)

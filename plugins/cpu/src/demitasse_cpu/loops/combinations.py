@@ -1,5 +1,5 @@
-"""Loops over the elements of several: products, quotients, the largest, choices. Results may lie where
-an operand does; see ``elementwise``."""
+"""Loops over the elements of several tensors: products, quotients, maxima, selections. Results may share
+an operand's memory; see ``elementwise``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def divided(dy: Array, whole: Array, x: Array, dx: Array, begin: int, end: int) 
 
 @compiled()
 def larger_of_two(a: Array, b: Array, y: Array, argmax: Array, begin: int, end: int) -> None:
-    """Of equals the second."""
+    """Compute the larger of two tensors and its number; for equal elements it is that of the second."""
     a, b, y, argmax = a[begin:end], b[begin:end], y[begin:end], argmax[begin:end]
     for i in range(y.size):
         first, second = got(a, i), got(b, i)
@@ -35,7 +35,7 @@ def larger_of_two(a: Array, b: Array, y: Array, argmax: Array, begin: int, end: 
 
 @compiled()
 def larger(x: Array, y: Array, argmax: Array, mine: int, begin: int, end: int) -> None:
-    """y where x is not above it, else x, whose number is ``mine``."""
+    """Keep y where x is not larger; otherwise store x, whose number is ``mine``."""
     x, y, argmax = x[begin:end], y[begin:end], argmax[begin:end]
     for i in range(y.size):
         value, best = x[i], y[i]
@@ -64,7 +64,8 @@ def selected(c: Array, a: Array, b: Array, y: Array, begin: int, end: int) -> No
 
 @compiled()
 def selected_backward(dy: Array, c: Array, dx: Array, first: bool, begin: int, end: int) -> None:
-    """Of the one that is chosen where c is not 0, or (unless ``first``) of the other."""
+    """Compute the gradient of the operand that is selected where c is not 0 or, unless ``first``, of the
+    other."""
     zero = number(0, dy)
     dy, c, dx = dy[begin:end], c[begin:end], dx[begin:end]
     for i in range(dx.size):

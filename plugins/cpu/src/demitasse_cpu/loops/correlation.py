@@ -1,13 +1,13 @@
-"""Convolution as tiles of products, without columns to write and read.
+"""Convolution as tiles of products, without writing and reading columns.
 
 All three passes are one sum over t, ``out[row, channel] += x[base[row] + step[t]] * panel[t, channel]``:
 
 - forward: rows are output positions, t runs over the taps (c, ky, kx), channels are outputs;
-- backward to the data: rows are positions of dx, t runs over (k, ky, kx), channels are inputs. Of a
-  strided convolution each phase (position modulo stride) has taps of its own;
+- backward to the data: rows are positions of dx, t runs over (k, ky, kx), channels are inputs. In a
+  strided convolution each phase (position modulo stride) has its own taps;
 - backward to the weights: rows are the taps, t runs over the positions, channels are outputs.
 
-A row's value is loaded from the (padded) image where it lies and multiplied into several vectors of
+A row's value is loaded from its place in the (padded) image and multiplied into several vectors of
 channels.
 """
 
@@ -20,13 +20,13 @@ from demitasse_cpu.loops.tiles import MAX_ROWS, ROWS, STRIP, copy, multiply_tile
 
 
 class Correlation(NamedTuple):
-    """The numbers and tables of a forward pass or a backward pass to the data.
+    """The sizes and tables of a forward pass or a backward pass to the data.
 
-    A source image has ``groups`` groups of ``channels`` planes of ``height`` x ``width``; it is
-    padded to ``padded_height`` x ``padded_width``, with ``top`` and ``left``, unless that changes
-    nothing. A result has ``groups`` groups of ``outputs`` planes of ``plane`` elements. Phase f has
-    the taps from ``phase_taps[f]`` and the rows from ``phase_rows[f]`` on; row m goes to element
-    ``target[m]`` of a plane, which is m itself when ``in_order``.
+    A source image has ``groups`` groups of ``channels`` planes of ``height`` x ``width``. It is padded
+    to ``padded_height`` x ``padded_width``, starting at ``top`` and ``left``, unless that changes
+    nothing. A result has ``groups`` groups of ``outputs`` planes of ``plane`` elements. The taps of
+    phase f start at ``phase_taps[f]``, and its rows at ``phase_rows[f]``. Row m goes to element
+    ``target[m]`` of a plane, which is m itself if ``in_order``.
     """
 
     groups: int
@@ -52,7 +52,7 @@ class Correlation(NamedTuple):
 
 
 class WeightGradient(NamedTuple):
-    """The numbers and tables of a backward pass to the weights; see Correlation."""
+    """The sizes and tables of a backward pass to the weights; see Correlation."""
 
     groups: int
     channels: int
@@ -81,8 +81,8 @@ def _pad(g: Any, x: Array, at: int, padded: Array) -> None:
 
 @compiled()
 def pack(g: Any, w: Array, b: Array, panel: Array, biases: Array, lanes: int) -> None:
-    """Weights as tiles read them, channels innermost and padded with zeros; biases (an empty array
-    for none) padded likewise."""
+    """Copy weights into the order in which tiles read them, channels innermost and padded with zeros.
+    Pad the biases likewise; they are an empty array if there are none."""
     zero = w.dtype.type(0)
     total = g.weight_of_tap.size
     padded = biases.size // g.groups
@@ -118,8 +118,8 @@ def correlate(
     begin: int,
     end: int,
 ) -> None:
-    """The results of images ``begin`` to ``end``. ``room`` holds a padded group of planes, then a
-    strip of rows, which are finished channels innermost and written channels outermost."""
+    """Compute the results of images ``begin`` to ``end``. ``room`` holds a padded group of planes, then
+    a strip of rows, which are computed with channels innermost and written with channels outermost."""
     source_size = g.channels * g.height * g.width
     padded_size = g.channels * g.padded_height * g.padded_width
     is_padded = padded_size != source_size
@@ -174,8 +174,8 @@ def weight_gradient(
     begin: int,
     end: int,
 ) -> None:
-    """Add up what images ``begin`` to ``end`` give. ``room`` holds a padded group of planes of x,
-    then a group of dy with its channels innermost."""
+    """Add up the contributions of images ``begin`` to ``end``. ``room`` holds a padded group of planes
+    of x, then a group of dy with its channels innermost."""
     source_size = g.channels * g.height * g.width
     padded_size = g.channels * g.padded_height * g.padded_width
     is_padded = padded_size != source_size
@@ -220,8 +220,8 @@ def add_up(
     db: Array,
     lanes: int,
 ) -> None:
-    """Weight and bias gradients (an empty ``db`` for none) from the sums of each part of the images,
-    in their order."""
+    """Compute the gradients of weights and biases (an empty ``db`` for none) from the sums of each part
+    of the images, in their order."""
     width_of_group = bias_sums.shape[1] // g.groups
     for group in range(g.groups):
         for c in range(g.columns.shape[0]):

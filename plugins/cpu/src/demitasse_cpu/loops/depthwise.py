@@ -1,5 +1,5 @@
-"""Gradients of convolutions with a group for each channel, channels innermost: a vector of channels
-meets the vector of its own weights, and no channel another."""
+"""Gradients of depthwise convolutions (one group per channel), with channels innermost: a vector of
+channels is multiplied by a vector of their weights."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from demitasse_cpu.loops.compiled import Array, compiled
 
 
 class Depthwise(NamedTuple):
-    """Images of ``height`` x ``width``, ``rows`` x ``columns`` results, and how windows move; each in
-    (rows, columns)."""
+    """Images of ``height`` x ``width``, results of ``rows`` x ``columns``, and how windows move. Each
+    pair is (rows, columns)."""
 
     image: tuple[int, int]
     result: tuple[int, int]
@@ -24,7 +24,7 @@ class Depthwise(NamedTuple):
 
 @compiled()
 def by_taps(w: Array, packed: Array, channels: int, taps: int) -> None:
-    """Weights (channels, taps) with the channels innermost."""
+    """Copy weights (channels, taps) to an order with the channels innermost."""
     for c in range(channels):
         for t in range(taps):
             packed[t * channels + c] = w[c * taps + t]
@@ -32,8 +32,8 @@ def by_taps(w: Array, packed: Array, channels: int, taps: int) -> None:
 
 @compiled()
 def to_data(g: Any, dy: Array, packed: Array, dx: Array, line: Array, begin: int, end: int) -> None:
-    """Lines ``begin`` to ``end`` of dx, each in ``line`` until it is whole: every point of dy that sees
-    it is added, tap after tap."""
+    """Compute lines ``begin`` to ``end`` of dx. Each is summed in ``line``: tap after tap, all points of
+    dy that depend on it are added."""
     channels = g.channels
     for number in range(begin, end):
         image, row = number // g.image[0], number % g.image[0]
@@ -62,8 +62,9 @@ def to_data(g: Any, dy: Array, packed: Array, dx: Array, line: Array, begin: int
 
 @compiled()
 def to_weights(g: Any, dy: Array, x: Array, sums: Array, of_line: Array, begin: int, end: int) -> None:
-    """Lines ``begin`` to ``end`` of dy. Sums of one line are added to the others' as a whole, so that
-    they stay near each other in size: (taps, channels), and behind them those of dy alone."""
+    """Add up the contributions of lines ``begin`` to ``end`` of dy, as (taps, channels) followed by the
+    sums of dy alone. A line's sums are added to the others' as a whole, so that numbers of similar size
+    are added."""
     channels, taps = g.channels, g.kernel[0] * g.kernel[1]
     sums[:] = 0
     for line in range(begin, end):
@@ -94,7 +95,7 @@ def to_weights(g: Any, dy: Array, x: Array, sums: Array, of_line: Array, begin: 
 
 @compiled()
 def add_up(sums: Array, dw: Array, db: Array, channels: int, taps: int) -> None:
-    """The sums of all parts, as (channels, taps)."""
+    """Add up the sums of all parts, as (channels, taps)."""
     for c in range(channels):
         for t in range(taps):
             total = dw.dtype.type(0)

@@ -1,9 +1,9 @@
-"""Loops over elements that do not meet each other; each part takes a range of them.
+"""Loops over independent elements; each part takes a range of them.
 
-A result may lie where an operand does, element on element, as a plan does it in place. The compiler's
-own check for that would send such a loop to its version without vectors: so these load and store through
-``got`` and ``put``, which promise that no other elements meet. relu_backward in place took 0.26 ns an
-element and 0.87 of bfloat16, and takes 0.09 and 0.08 so.
+A result may share an operand's memory, element for element, because a plan computes in place. The
+compiler's own check for overlaps would then choose a version of the loop without vectors. These loops
+therefore load and store through ``got`` and ``put``, which promise that no other elements overlap. In
+place, relu_backward took 0.26 ns an element, and 0.87 ns in bfloat16; it now takes 0.09 and 0.08 ns.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def filled(x: Array, value: float, begin: int, end: int) -> None:
 
 @compiled()
 def converted(x: Array, y: Array, begin: int, end: int) -> None:
-    """y may be stored otherwise than x."""
+    """Copy x to y, which may be stored in another type."""
     x, y = x[begin:end], y[begin:end]
     for i in range(x.size):
         put(y, i, got(x, i))
@@ -95,7 +95,8 @@ def scaled(x: Array, y: Array, factor: float, begin: int, end: int) -> None:
 def scaled_sum(
     a: Array, b: Array, y: Array, factor_a: float, factor_b: float, least: float, begin: int, end: int
 ) -> None:
-    """``least`` is the smallest sum there is: 0 for a rectified one, else minus infinity."""
+    """Compute a weighted sum. ``least`` is the smallest possible result: 0 for a ReLU, otherwise minus
+    infinity."""
     scale_a, scale_b, floor = number(factor_a, a), number(factor_b, a), number(least, a)
     a, b, y = a[begin:end], b[begin:end], y[begin:end]
     for i in range(y.size):
@@ -107,7 +108,8 @@ def scaled_sum(
 def scaled_sum_where(
     a: Array, b: Array, r: Array, y: Array, factor_a: float, factor_b: float, begin: int, end: int
 ) -> None:
-    """What arrives from two at a ReLU whose result was ``r``, behind it: 0 where r is not above 0."""
+    """Add two gradients of a ReLU's result ``r`` and pass the sum through the ReLU: 0 where r is not
+    above 0."""
     scale_a, scale_b, zero = number(factor_a, a), number(factor_b, a), number(0, a)
     a, b, r, y = a[begin:end], b[begin:end], r[begin:end], y[begin:end]
     for i in range(y.size):
@@ -151,7 +153,7 @@ def copied_rows(
     begin: int,
     end: int,
 ) -> None:
-    """Rows of ``width`` elements, from one to the next the strides."""
+    """Copy rows of ``width`` elements; the strides are the distances from one row to the next."""
     for row in range(begin, end):
         source, target = x_at + row * x_stride, y_at + row * y_stride
         given, result = x[source : source + width], y[target : target + width]

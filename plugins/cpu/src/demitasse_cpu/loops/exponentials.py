@@ -1,10 +1,10 @@
 """Exponentials and logarithms as vector code: polynomials, and integer operations on exponents.
 
-numba calls the system's library for each element, of which the compiler makes no vectors. The functions
-are parts of the compiler's own (intrinsics): float32 and float64 in, the same out, at most three units
-in the last place off. Infinities, zeros, denormals and what is not a number come out as they should. On
-one core with AVX-512 an exponential of float32 takes 0.23 ns (NumPy's 0.39), a logarithm 0.29 (0.27); of
-float64 0.54 (0.60) and 0.73 (0.57).
+numba calls the system's library for each element, which the compiler does not vectorise. These functions
+are numba intrinsics, from float32 and float64 to the same type, with an error of at most three units in
+the last place. Infinities, zeros, denormals and NaN give the correct results. On one core with AVX-512,
+an exponential of float32 takes 0.23 ns (NumPy 0.39) and a logarithm 0.29 (0.27); in float64, they take
+0.54 (0.60) and 0.73 (0.57).
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ _LOG2_E = 1.4426950408889634
 
 @dataclass(frozen=True)
 class _Format:
-    """What a type of real numbers looks like, and what its precision needs: ln 2 in two parts, of the
-    first so few bits that its product with an exponent is exact; the range of arguments whose
-    exponentials are neither 0 nor infinite, and a little more; how many terms of each series."""
+    """The bits of a type of real numbers, and what its precision needs: ln 2 in two parts, of which the
+    first has so few bits that its product with an exponent is exact; the range of arguments whose
+    exponentials are neither 0 nor infinite, slightly enlarged; and the number of terms of each
+    series."""
 
     bits: int
     fraction: int
@@ -37,8 +38,8 @@ class _Format:
     log1p_terms: int
 
 
-# Terms: the first one left out is below a unit in the last place, at |r| = ln 2 / 2 of the exponential's
-# Taylor series, f = 3 - sqrt 8 of the logarithm's and f = 1/3 of log1p's.
+# The first omitted term is below a unit in the last place, at |r| = ln 2 / 2 for the exponential's
+# Taylor series, f = 3 - sqrt 8 for the logarithm's, and f = 1/3 for log1p's.
 _SINGLE = _Format(32, 23, 127, 0.693115234375, 3.1946184945309415e-05, -110.0, 89.5, 7, 5, 8)
 _DOUBLE = _Format(64, 52, 1023, 0.6931471805598903, 5.497923018708371e-14, -760.0, 711.0, 13, 11, 17)
 
@@ -62,7 +63,7 @@ class _Code:
         return self.builder.select(self.builder.fcmp_ordered(comparison, a, b), yes, no)
 
     def polynomial(self, x: Any, coefficients: list[float]) -> Any:
-        """By Horner's rule, the constant term first."""
+        """Evaluate a polynomial by Horner's rule; the constant term comes first."""
         total = self.real(coefficients[-1])
         for coefficient in reversed(coefficients[:-1]):
             total = self.plus(self.times(total, x), self.real(coefficient))
@@ -73,12 +74,12 @@ class _Code:
         return self.builder.bitcast(self.builder.shl(biased, self.word(self.format.fraction)), self.real)
 
     def halved_power(self, x: Any) -> tuple[Any, Any, Any]:
-        """(p, a, b) with exp(x) = (1 + p) a b; p is small, and a and b, which are powers of 2, are
-        numbers where their product is too small or too large for one."""
+        """Return (p, a, b) with exp(x) = (1 + p) a b. p is small; a and b are powers of 2, and
+        representable even if their product is too small or too large."""
         b, form = self.builder, self.format
         x = self.where("<", x, self.real(form.least), self.real(form.least), x)
         x = self.where(">", x, self.real(form.most), self.real(form.most), x)
-        # Added to so large a number, x / ln 2 is rounded to a whole one, which its last bits are.
+        # Adding such a large number rounds x / ln 2 to an integer, which is then in the last bits.
         large = self.real(1.5 * 2.0**form.fraction)
         shifted = self.plus(self.times(x, self.real(_LOG2_E)), large)
         n = b.sub(b.bitcast(shifted, self.word), b.bitcast(large, self.word))
@@ -94,7 +95,7 @@ class _Code:
 
     def exp(self, x: Any) -> Any:
         p, a, b = self.halved_power(x)
-        # Apart, so that nothing is contracted past the rounding of a b.
+        # Separate, so that no contraction skips the rounding of a b.
         return self.builder.fmul(self.builder.fmul(self.plus(p, self.real(1.0)), a), b)
 
     def expm1(self, x: Any) -> Any:
@@ -110,11 +111,11 @@ class _Code:
     def log(self, x: Any) -> Any:
         b, form, one = self.builder, self.format, self.real(1.0)
         tiny = self.real(2.0 ** (1 - form.bias))
-        # Denormal numbers are made larger first, by as much as their fraction has bits.
+        # Denormal numbers are first multiplied by 2 to the number of bits of their fraction.
         scaled = b.fmul(x, self.real(2.0**form.fraction))
         bits = b.bitcast(self.where("<", x, tiny, scaled, x), self.word)
         lost = self.where("<", x, tiny, self.real(float(form.fraction)), self.real(0.0))
-        # The mantissa is from sqrt(1/2) to sqrt(2), so that near 1 the exponent is 0.
+        # The mantissa is between sqrt(1/2) and sqrt(2), so that the exponent is 0 near 1.
         root = b.bitcast(self.real(2.0**-0.5), self.word)
         exponent = b.ashr(b.sub(bits, root), self.word(form.fraction))
         mantissa = b.bitcast(b.sub(bits, b.shl(exponent, self.word(form.fraction))), self.real)
@@ -147,7 +148,7 @@ exponential: Any = _function("exp")
 """exp(x)."""
 
 exponential_less_one: Any = _function("expm1")
-"""exp(x) - 1 for x up to 80, exact to the last bits near 0 too."""
+"""exp(x) - 1 for x up to 80, also accurate to the last bits near 0."""
 
 logarithm: Any = _function("log")
 """log(x)."""

@@ -1,4 +1,5 @@
-"""Loops over elements: functions of one. Results may lie where an operand does; see ``elementwise``."""
+"""Loops over the elements of a function of one element. Results may share an operand's memory; see
+``elementwise``."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def absolute_backward(dy: Array, x: Array, dx: Array, begin: int, end: int) -> N
 
 @inlined
 def _sigmoid(value: Any, one: Any) -> Any:
-    """The power of a number below 0 stays in range."""
+    """Compute a sigmoid from the exponential of a number below 0, which stays in range."""
     small = exponential(-abs(value))
     return (one if value > 0 else small) / (one + small)
 
@@ -170,8 +171,8 @@ def square_backward(
 
 @inlined
 def _power(base: Any, exponent: Any, of_negative: Any) -> Any:
-    """In double precision, as an error in the logarithm is as many times as large in its power.
-    ``of_negative`` is what the power of -1 is."""
+    """Compute a power in double precision, because it multiplies an error of the logarithm.
+    ``of_negative`` is the power of -1."""
     value = exponential(exponent * logarithm(abs(base)))
     return of_negative * value if base < 0 else value
 
@@ -213,7 +214,7 @@ def power_backward(
 
 @inlined
 def _half_power(base: Any, count: int, root: bool, inverse: bool, one: Any) -> Any:
-    """base ^ (count + 1/2 where a root is), count from 0 to 3, or one over it."""
+    """Return base ^ (count + 1/2 if ``root``), for a count from 0 to 3, or its inverse."""
     value = base if count & 1 else one
     value *= base * base if count & 2 else one
     value *= np.sqrt(base) if root else one
@@ -441,9 +442,9 @@ def gelu_backward(dy: Array, x: Array, dx: Array, begin: int, end: int) -> None:
 
 @inlined
 def _share_below(value: Any, one: Any) -> Any:
-    """Of numbers that are normally distributed, in single precision: Abramowitz and Stegun 1964, 7.1.26,
-    whose error is below 7.5e-8. Unlike the library's function it becomes vector code: 0.6 ms for 480,000
-    numbers, and 3.9 ms."""
+    """Return the share of normally distributed numbers that are below ``value``, in single precision:
+    Abramowitz and Stegun 1964, 7.1.26, with an error below 7.5e-8. Unlike the library's function it
+    becomes vector code: 0.6 ms for 480,000 numbers instead of 3.9 ms."""
     size = abs(value)
     t = one / (one + np.float32(0.3275911 * 0.7071067811865476) * size)
     p = np.float32(1.061405429)

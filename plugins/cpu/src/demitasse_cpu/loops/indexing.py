@@ -1,4 +1,4 @@
-"""Rows and boxes of tensors moved to and fro. What is only moved may be stored in any way."""
+"""Loops that move rows and boxes of tensors. Numbers that are only moved may be stored in any type."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from demitasse_cpu.native import WrongError
 
 @compiled()
 def cut_out(x: Array, y: Array, starts: Array, width: int, begin: int, end: int) -> None:
-    """Row after row of y, from where each starts in x."""
+    """Copy each row of y from where it starts in x."""
     for row in range(begin, end):
         given = x[starts[row] : starts[row] + width]
         result = y[row * width : (row + 1) * width]
@@ -63,7 +63,7 @@ def added_tiles(dy: Array, dx: Array, width: int, tiles: int, begin: int, end: i
 
 @compiled()
 def first_wrong(index: Array, rows: int, wrong: Array) -> None:
-    """Raise WrongError, and the place in ``wrong``, for an index that is no row."""
+    """Raise WrongError if an index is not a row, with its place in ``wrong``."""
     for i in range(index.size):
         if not (index[i] >= 0 and index[i] < rows and math.floor(index[i]) == index[i]):
             wrong[0] = i
@@ -72,7 +72,7 @@ def first_wrong(index: Array, rows: int, wrong: Array) -> None:
 
 @compiled()
 def gathered(x: Array, index: Array, y: Array, width: int, begin: int, end: int) -> None:
-    """Nothing for an index that is no row: ``first_wrong`` is who tells."""
+    """Copy rows by index. Skip an index that is not a row, because ``first_wrong`` reports it."""
     rows = x.size // width
     for i in range(begin, end):
         if index[i] >= 0 and index[i] < rows:
@@ -84,7 +84,8 @@ def gathered(x: Array, index: Array, y: Array, width: int, begin: int, end: int)
 
 @compiled()
 def scattered(dy: Array, index: Array, dx: Array, width: int, begin: int, end: int) -> None:
-    """Rows ``begin`` to ``end`` of dx, each a sum in the order of the indices whoever does it."""
+    """Compute rows ``begin`` to ``end`` of dx, each summed in the order of the indices whichever thread
+    does it."""
     dx[begin * width : end * width] = 0
     for i in range(index.size):
         if index[i] >= begin and index[i] < end:

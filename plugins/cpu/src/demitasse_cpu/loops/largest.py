@@ -1,11 +1,12 @@
-"""The largest of each window of images whose channels lie innermost, where nobody asks for its place.
+"""The maximum of each window of images whose channels are innermost, if nobody asks for its place.
 
-Of the lines that a window covers the largest at each point come first, for many columns at once: a line
-is one row of numbers, whatever its channels are. Then the largest of neighbouring points. So each number
-is read once for each line of windows that it is in, and one comparison serves all windows of the line.
+First come the maxima over the lines that a window covers, at each point and for many columns at once: a
+line is one row of numbers, whatever its channels are. Then come the maxima of neighbouring points. Each
+number is therefore read once for each line of windows that contains it, and one comparison serves all
+windows of the line.
 
-bfloat16 is compared as the integers that its bits are, 32 at a time, in an order in which each NaN comes
-last, so that it is passed on.
+bfloat16 is compared as the integers with the same bits, 32 at a time, in an order in which each NaN
+comes last, so that it is passed on.
 """
 
 from __future__ import annotations
@@ -23,39 +24,39 @@ from demitasse_cpu.loops.compiled import Array, compiled, inlined
 _I16 = ir.IntType(16)
 _MAGNITUDE = 0x7FFF
 _NANS = 0x7F
-"""How many NaNs there are of each sign."""
+"""The number of NaNs of each sign."""
 
 _FEW, _MANY = 16, 32
-"""Channels that are taken at once, in vectors."""
+"""The number of channels that are taken at once, in vectors."""
 
 
 def _key(stored: Any) -> Any:
-    """The type in which numbers are compared."""
+    """Return the type in which numbers are compared."""
     return types.int16 if stored == types.uint16 else stored
 
 
 def _all(kind: Any, number: int) -> Any:
-    """A constant of the type of an integer, or of a vector of them."""
+    """Return a constant of an integer type, or of a vector of integers."""
     return ir.Constant(kind, [number] * kind.count if isinstance(kind, ir.VectorType) else number)
 
 
 def _turned(builder: Any, bits: Any) -> Any:
-    """The magnitude of negative numbers turned round, so that integers are in the order of numbers. It
-    is its own inverse."""
+    """Invert the magnitude of negative numbers, so that the integers have the order of the numbers. The
+    function is its own inverse."""
     sign = builder.ashr(bits, _all(bits.type, 15))
     return builder.xor(bits, builder.and_(sign, _all(bits.type, _MAGNITUDE)))
 
 
 def _number(builder: Any, key: Any) -> Any:
-    """The bits of the bfloat16 that is compared as ``key``."""
+    """Return the bits of the bfloat16 that is compared as ``key``."""
     return _turned(builder, builder.add(key, _all(key.type, _NANS)))
 
 
 def _above(builder: Any, one: Any, other: Any, integers: bool) -> Any:
-    """The larger of two; of floating-point numbers a NaN is."""
+    """Return the larger of two; of floating-point numbers, a NaN is the larger."""
     if integers:
         return builder.select(builder.icmp_signed(">", one, other), one, other)
-    above = builder.fcmp_unordered(">", one, other)  # or one is a NaN, unless the other is
+    above = builder.fcmp_unordered(">", one, other)  # also if one is NaN; ``other`` is excluded next
     known = builder.fcmp_ordered("ord", other, other)
     return builder.select(builder.and_(above, known), one, other)
 
@@ -70,7 +71,8 @@ def _ordered_typed(context: Any, x: Any, i: Any) -> Any:
         value = builder.load(_place(context, builder, signature, args))
         if signature.args[0].dtype != types.uint16:
             return value
-        # NaNs with a sign are the lowest of all now: from there they go round to the highest.
+        # NaNs with a negative sign are now the lowest of all; the subtraction wraps them around to the
+        # highest.
         return builder.sub(_turned(builder, value), _all(_I16, _NANS))
 
     return _key(x.dtype)(x, types.int64), generate
@@ -95,7 +97,8 @@ def _larger_typed(context: Any, one: Any, other: Any) -> Any:
 
 
 def _block_typed(count: int) -> Any:
-    """``count`` channels of a point of y: the largest of ``points`` of a line, ``n`` apart."""
+    """Return an intrinsic for ``count`` channels of a point of y: the maxima of ``points`` points of a
+    line, ``n`` numbers apart."""
 
     def typed(context: Any, line: Any, at: Any, n: Any, points: Any, y: Any, to: Any) -> Any:
         signature = types.void(line, *[types.int64] * 3, y, types.int64)
@@ -131,10 +134,10 @@ def _block_typed(count: int) -> Any:
 
 
 _ordered: Any = intrinsic(_ordered_typed)
-"""``_ordered(x, i)``: x[i] as it is compared."""
+"""``_ordered(x, i)``: x[i] in the form in which it is compared."""
 
 _put: Any = intrinsic(_put_typed)
-"""``_put(y, i, key)``: y[i] is the number that is compared as ``key``."""
+"""``_put(y, i, key)``: y[i] becomes the number that is compared as ``key``."""
 
 _larger: Any = intrinsic(_larger_typed)
 
@@ -144,7 +147,7 @@ _sixteen, _thirty_two = map(_block_typed, (_FEW, _MANY))
 
 @inlined
 def _of_neighbours(line: Array, at: int, n: int, points: int, y: Array, to: int) -> None:
-    """A point of y: the largest of some points of a line."""
+    """Compute a point of y: the maxima of some points of a line."""
     if n >= _MANY:
         for i in range(0, n, _MANY):
             c = min(i, n - _MANY)
@@ -163,7 +166,7 @@ def _of_neighbours(line: Array, at: int, n: int, points: int, y: Array, to: int)
 
 @inlined
 def _of_lines(x: Array, at: int, down: int, lines: int, near: Array) -> None:
-    """The largest of some lines of x, which are ``down`` apart, at each point of one."""
+    """Compute the maxima of some lines of x, ``down`` numbers apart, at each point of a line."""
     count = near.size
     first = x[at : at + count]
     if lines == 2:
@@ -188,8 +191,8 @@ def _of_lines(x: Array, at: int, down: int, lines: int, near: Array) -> None:
 def largest(
     g: Any, channels: int, x: Array, y: Array, line: Array, far_away: bool, begin: int, end: int
 ) -> None:
-    """``begin`` and ``end`` count the lines of y of all images. Of a line so many columns are taken at
-    once as ``line`` has room for. What lies ``far_away``, beyond the caches, is fetched ahead."""
+    """Compute lines ``begin`` to ``end`` of y, counted through all images. ``line`` determines how many
+    columns of a line are taken at once. Data that is ``far_away``, beyond the caches, is prefetched."""
     n, down = channels, g.width * channels
     at_once = max(1, (line.size // n - g.kernel_width) // g.stride_across + 1)
     for number in range(begin, end):

@@ -1,19 +1,21 @@
-"""Batch normalisation of channels that lie innermost, in float32 or stored as bfloat16, written in
-vectors: the loops of ``batch_normalization`` by the same names, with the same results but for the
-smallest.
+"""Batch normalisation of channels that are innermost, in float32 or stored as bfloat16, written in
+vectors. These are the loops of ``batch_normalization`` under the same names, with the same results
+except for the smallest numbers.
 
-What the channels have along a line is read once for several lines, and so are sums: one by one, each
-vector of a line would read five others, and a core that has its lines in a near cache would wait for
-those (one of a Zen 5, bfloat16: 7 to 12 numbers a nanosecond, and 12 to 29 so). Memory that is read next
-is fetched meanwhile. Of no more lines than that at a time, since memory and the last cache are read
-quickest nearly in order (two cores of a Zen 4, sums of 26 MB: 34 GB/s over 16 lines, 45 over four).
+The channels' parameters along a line, and the sums, are read once for several lines. One line at a time,
+each vector of a line would read five others, and a core that has its lines in a near cache would wait
+for those (one core of a Zen 5, bfloat16: 7 to 12 numbers a nanosecond, and 12 to 29 this way).
+Meanwhile, the memory that is read next is prefetched. No more lines than that are taken at a time,
+because memory and the last cache are fastest when read nearly in order (two cores of a Zen 4, sums of
+26 MB: 34 GB/s over 16 lines, 45 over four).
 
-A result that the caches lose before it is read may be written past them: a line of a cache that is
-written is read first otherwise.
+A result that the caches lose before it is read may be written past them. Otherwise, a cache line that is
+written is read first.
 
-Lines are a whole number of ``STEP``; what is left behind the last whole group of lines the loops over
-one line do, of which numba keeps compiled copies here: who changes ``batch_normalization`` touches this.
-Numbers too small to be normal, which the instruction that rounds to bfloat16 makes zero, those keep.
+The length of a line is a multiple of ``STEP``. After the last whole group of lines, the loops over
+single lines do the rest. numba keeps compiled copies of those here, so touch this file if you change
+``batch_normalization``. Those loops keep denormal numbers, which the instruction that rounds to bfloat16
+flushes to zero.
 """
 
 from __future__ import annotations
@@ -33,28 +35,29 @@ from demitasse_cpu.loops.tiles import MANY_REGISTERS
 from demitasse_cpu.loops.vectors import I64, LANES, WRITES_PAST, Vectors
 
 STEP = 64
-"""Numbers that a line is a multiple of, whatever the processor's vectors."""
+"""The length of a line is a multiple of this, whatever the processor's vectors."""
 
-_ROWS = 4  # lines for which what the channels have, and sums, are read once
+_ROWS = 4  # lines for which the channels' parameters, and sums, are read once
 _SIDE_BY_SIDE = 2 if MANY_REGISTERS else 1  # vectors of a line
 _LINE_OF_CACHE = 64  # bytes
 _SUMMED = 16  # bytes of a column of the lines for which sums are read once
-_FOLD = 16  # lines summed in float32, as in the loops over one line
+_FOLD = 16  # lines summed in float32, as in the loops over single lines
 
 _Expression = Callable[[Vectors, Sequence[Any], Sequence[Any], Sequence[Any]], Any]
-"""Of vectors of the tensors, of what the channels have, and of numbers, the result or the two terms of
-sums."""
+"""Takes vectors of the tensors, of the channels' parameters, and of numbers; returns the result, or the
+two terms of sums."""
 
 
 class _Arguments:
-    """A part's arguments while its code is built: tensors, what the channels have, and numbers."""
+    """The arguments of an intrinsic while its code is built: tensors, the channels' parameters, and
+    numbers."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, args: Any) -> None:
         self.vectors, self._context, self._builder = Vectors(builder), context, builder
         self._signature, self._args = signature, args
 
     def arrays(self, position: int) -> tuple[list[Any], list[Any]]:
-        """The data of the arrays in a tuple, and the types that they store."""
+        """Return the data of the arrays in a tuple, and the types that they store."""
         kinds = list(self._signature.args[position])
         members = cgutils.unpack_tuple(self._builder, self._args[position], len(kinds))  # type: ignore[no-untyped-call]
         data = [
@@ -64,15 +67,15 @@ class _Arguments:
         return data, [kind.dtype for kind in kinds]
 
     def splats(self, position: int) -> list[Any]:
-        """The numbers in a tuple, each in all lanes."""
+        """Return the numbers in a tuple, each in all lanes."""
         count = len(self._signature.args[position])
         numbers = cgutils.unpack_tuple(self._builder, self._args[position], count)  # type: ignore[no-untyped-call]
         return [self.vectors.splat(each) for each in numbers]
 
 
 def _mapping(expression: _Expression, past: bool = False) -> Any:
-    """A part of loops: ``target = expression`` over _ROWS lines from ``at`` on, written ``past`` the
-    caches or not."""
+    """Return an intrinsic for ``target = expression`` over _ROWS lines from ``at`` on, written ``past``
+    the caches or not."""
     past = past and WRITES_PAST
 
     def typed(
@@ -111,8 +114,8 @@ def _mapping(expression: _Expression, past: bool = False) -> Any:
 
 
 def _summing(expression: _Expression) -> Any:
-    """A part of loops: to ``first`` and ``second`` are added, in each lane, the two terms of so many
-    lines from ``at`` on as have _SUMMED bytes below each other."""
+    """Return an intrinsic that adds the two terms of lines from ``at`` on to ``first`` and ``second``,
+    in each lane. It takes as many lines as have _SUMMED bytes in a column."""
 
     def typed(
         context: Any,
@@ -163,7 +166,7 @@ def _summing(expression: _Expression) -> Any:
 
 
 def _settling() -> Any:
-    """A part of loops: what was written past the caches is there for who is told of it."""
+    """Return an intrinsic that makes numbers written past the caches visible to other threads."""
 
     def typed(context: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -177,12 +180,12 @@ def _settling() -> Any:
 
 
 def _share_a_line(kind: Any) -> int:
-    """How many vectors of numbers that are stored as ``kind`` lie in a line of a cache."""
+    """Return how many vectors of numbers stored as ``kind`` a cache line holds."""
     return max(1, int(_LINE_OF_CACHE // (LANES * kind.bitwidth // 8)))
 
 
 def _normal(v: Vectors, x: Any, channels: Sequence[Any]) -> tuple[Any, Any]:
-    """x without the centre, and what that becomes."""
+    """Return x without the centre, and its normalised value."""
     centre, slope, level = channels[:3]
     off = v.subtract(x, centre)
     return off, v.multiply_add(off, slope, level)
@@ -197,7 +200,7 @@ def _at_most(v: Vectors, most: Any, value: Any) -> Any:
 
 
 def _arrived(v: Vectors, dy: Any, value: Any, least: Any, most: Any) -> Any:
-    """dy where the result was more than ``least`` and less than ``most``, else 0."""
+    """Return dy where the result was more than ``least`` and less than ``most``, else 0."""
     low, high = v.builder.fcmp_ordered("<=", value, least), v.builder.fcmp_ordered(">=", value, most)
     return v.builder.select(v.builder.or_(low, high), v.constant(0.0), dy)
 

@@ -1,8 +1,10 @@
-"""Softmax and losses: arrays as (outer, classes, inner), a label for each outer and
-inner. A label counts when it is not ``ignored`` (NaN ignores none).
+"""Softmax and losses. Arrays are (outer, classes, inner), with a label for each outer and inner. A label
+counts unless it equals ``ignored`` (NaN ignores none).
 
-A part of a loss leaves in ``partial`` its sum, how many labels count, and one more than the first row
-whose label is no class (0 when there is none). What is no number stays none: ``not (a <= b)``."""
+A part of a loss leaves three numbers in ``partial``: its sum, how many labels count, and one more than
+the first row whose label is not a class (0 if there is none). Comparisons are written as
+``not (a <= b)``, so that NaN is passed on.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,9 @@ from demitasse_cpu.native import WrongError
 
 @compiled()
 def _softmax_of(x: Array, y: Array) -> Any:
-    """The softmax of one row; returns the largest of x, and the logarithm of what the powers of x
-    less that sum to. They are added in float64: of a million classes alike a float32 would lose the
-    fifth digit, and of 2^24 all that follow."""
+    """Compute the softmax of one row. Return the largest of x, and the logarithm of the sum of exp(x -
+    largest). That sum is taken in float64: with a million equal classes, float32 would lose the fifth
+    digit and, with 2^24, all that follow."""
     largest = x[0]
     for c in range(1, x.size):
         value = x[c]
@@ -40,8 +42,9 @@ def _softmax_of(x: Array, y: Array) -> Any:
 def _softmax_of_many(
     x: Array, y: Array, classes: int, inner: int, largest: Array, totals: Array
 ) -> None:
-    """The softmax of as many rows as ``largest`` has places, which begin side by side: all of a class
-    at a time, as vectors take them. Leaves what ``_softmax_of`` returns, but the sums themselves."""
+    """Compute the softmax of as many adjacent rows as ``largest`` has places, one class at a time for
+    all of them, in vectors. Leave what ``_softmax_of`` returns, but the sums instead of their
+    logarithms."""
     n = largest.size
     totals = totals[:n]
     for i in range(n):
@@ -68,7 +71,8 @@ def _softmax_of_many(
 def softmax(
     x: Array, y: Array, largest: Array, totals: Array, classes: int, inner: int, begin: int, end: int
 ) -> None:
-    """``largest`` and ``totals``, float64, have room for rows that are taken together."""
+    """Compute softmax. ``largest`` and ``totals`` (float64) have room for the rows that are taken
+    together."""
     row = begin
     while row < end:
         at, n = row // inner * classes * inner + row % inner, 1
@@ -82,7 +86,7 @@ def softmax(
 
 @compiled()
 def _softmax_backward_of(dy: Array, y: Array, dx: Array) -> None:
-    """Of one row."""
+    """Compute the gradient of one row."""
     total = 0.0
     for c in range(y.size):
         total += float(dy[c]) * float(y[c])
@@ -95,7 +99,7 @@ def _softmax_backward_of(dy: Array, y: Array, dx: Array) -> None:
 def _softmax_backward_of_many(
     dy: Array, y: Array, dx: Array, classes: int, inner: int, means: Array, totals: Array
 ) -> None:
-    """Of as many rows as ``means`` has places, which begin side by side."""
+    """Compute the gradients of as many adjacent rows as ``means`` has places."""
     n = means.size
     totals = totals[:n]
     for i in range(n):
@@ -125,7 +129,8 @@ def softmax_backward(
     begin: int,
     end: int,
 ) -> None:
-    """``means`` and ``totals`` as ``largest`` and ``totals`` of softmax."""
+    """Compute the gradient of softmax. ``means`` and ``totals`` are like ``largest`` and ``totals`` of
+    softmax."""
     row = begin
     while row < end:
         at, n = row // inner * classes * inner + row % inner, 1
@@ -157,8 +162,8 @@ def softmax_loss(
     begin: int,
     end: int,
 ) -> None:
-    """``probability`` has room for as much as one (classes, inner) when it is not kept; ``largest`` and
-    ``totals`` as in softmax."""
+    """Compute a part of the loss. ``probability`` has room for one (classes, inner) if it is not kept;
+    ``largest`` and ``totals`` are as in softmax."""
     partial[:] = 0
     row = begin
     while row < end:
@@ -186,8 +191,9 @@ def softmax_loss(
 
 @compiled()
 def total_loss(partials: Array, loss: Array, wrong: Array, divisor: float) -> None:
-    """The loss from the parts' sums in their order, over ``divisor`` or, when that is 0, over the
-    labels that count. Raises WrongError where a label is no class, the first such row in ``wrong``."""
+    """Compute the loss from the parts' sums in their order, divided by ``divisor`` or, if that is 0, by
+    the number of labels that count. Raise WrongError if a label is not a class, with the first such row
+    in ``wrong``."""
     total, counted = 0.0, 0.0
     for part in range(partials.shape[0]):
         if partials[part, 2] > 0:
@@ -254,7 +260,7 @@ def infogain_loss(
     begin: int,
     end: int,
 ) -> None:
-    """``probability``, ``largest`` and ``totals`` as in softmax_loss."""
+    """Compute a part of the loss. ``probability``, ``largest`` and ``totals`` are as in softmax_loss."""
     partial[:] = 0
     row = begin
     while row < end:

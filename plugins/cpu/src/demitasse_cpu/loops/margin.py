@@ -1,5 +1,5 @@
-"""Products of samples with vectors of length 1, less a margin of the angle at each sample's label: a row
-of x a sample. Labels are looked at before (``indexing.first_wrong``)."""
+"""Products of samples with unit vectors, reduced by a margin in the angle at each sample's label. Each
+row of x is a sample. Labels are checked beforehand (``indexing.first_wrong``)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from demitasse_cpu.loops.compiled import Array, compiled, inlined
 
 @inlined
 def _angular(cosine: Any, margin: Any) -> Any:
-    """(-1)^k cos(margin t) - 2 k of t's cosine, margin t from k pi to (k + 1) pi, and its slope."""
+    """Return (-1)^k cos(margin t) - 2 k, and its slope, from the cosine of t, where margin t is between
+    k pi and (k + 1) pi."""
     value, slope = cosine, 1.0
     if margin == 2:
         value, slope = 2 * cosine * cosine - 1, 4 * cosine

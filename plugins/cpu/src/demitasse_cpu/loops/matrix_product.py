@@ -1,4 +1,4 @@
-"""Matrix products as tiles: rows and terms at regular distances, blocks that the caches hold."""
+"""Matrix products as tiles: rows and terms at regular distances, in blocks that the caches hold."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from demitasse_cpu.loops.tiles import MAX_ROWS, ROWS, STRIP, copy, multiply_tile
 
 
 class MatrixProduct(NamedTuple):
-    """c[i, j] = sum over t of a[i, t] * b[t, j], each element at a stride of its own.
+    """c[i, j] = sum over t of a[i, t] * b[t, j], each matrix with strides of its own.
 
-    ``base`` and ``steps`` are where the rows and the columns of a begin. A block has at most
-    ``block_rows`` rows of c, and ``block_columns`` columns in whole groups of vectors; its sums
-    over ``block_terms`` terms at a time are held meanwhile.
+    ``base`` and ``steps`` say where the rows and the columns of a start. A block has at most
+    ``block_rows`` rows of c and ``block_columns`` columns, in whole groups of vectors. Its sums over
+    ``block_terms`` terms at a time are held meanwhile.
     """
 
     terms: int
@@ -44,10 +44,10 @@ def multiply(
     begin: int,
     end: int,
 ) -> None:
-    """Columns ``begin`` to ``end`` of the given rows of c, plus biases (empty arrays for none).
+    """Compute columns ``begin`` to ``end`` of the given rows of c, plus biases (empty arrays for none).
 
-    ``widest`` is the widest group of columns, in vectors as many as a tile has; ``panel`` has room
-    for block_terms x block_columns elements of b, ``sums`` for block_rows and a tile more.
+    ``widest`` is the widest group of columns, in as many vectors as a tile can have. ``panel`` has room
+    for block_terms x block_columns elements of b, and ``sums`` for block_rows and one more tile.
     """
     vectors = len(ROWS) - 1
     lanes = widest // vectors
@@ -62,8 +62,9 @@ def multiply(
                 steps = g.steps[first : first + count]
                 if top == row_begin or g.terms > g.block_terms:
                     _pack_block(g, b, panel, first, count, left, right, widest, lanes)
-                # Full groups of columns first, all under one row of tiles while its part of a is
-                # in the first cache; then the last group, narrower and with rows of its own.
+                # The full groups of columns come first, all under one row of tiles while its part of a
+                # is in the first cache; then the last group, which is narrower and has its own number of
+                # rows.
                 full = (right - left) // widest
                 rows = ROWS[vectors]
                 for m in range(top, bottom, rows):
@@ -115,7 +116,8 @@ def _pack_block(
     widest: int,
     lanes: int,
 ) -> None:
-    """Terms ``first`` and on of columns ``left`` to ``right`` of b, as tiles read them."""
+    """Copy terms from ``first`` on, of columns ``left`` to ``right`` of b, into the order in which tiles
+    read them."""
     for column in range(left, right, widest):
         live = min(widest, right - column)
         width = (live + lanes - 1) // lanes * lanes
@@ -136,7 +138,7 @@ def _pack_block(
 
 @compiled()
 def column_sums(x: Array, sums: Array, width: int) -> None:
-    """The sum of x's rows, in their order."""
+    """Sum the rows of x, in their order."""
     sums[:] = 0
     for start in range(0, x.size, width):
         row = x[start : start + width]

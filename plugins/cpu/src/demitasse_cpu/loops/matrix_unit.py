@@ -1,8 +1,8 @@
-"""Products of bfloat16 by a processor's matrix unit (AMX): parts of loops.
+"""Products of bfloat16 by the processor's matrix unit (AMX), as parts of loops.
 
-A tile is 16 rows of 64 bytes: of the left factor's rows 32 terms each, of the right factor's 16 pairs of
-terms by 16 results, of sums 16 x 16 in float32. All are parts of the compiler's own (intrinsics): numba
-does not see a change here, so one that changes results needs a change in the loops that use them.
+A tile is 16 rows of 64 bytes: 32 terms in each row of the left factor, 16 pairs of terms by 16 results
+of the right factor, and 16 x 16 sums in float32. All parts are numba intrinsics. numba does not notice
+changes here, so a change that affects results needs a change in the loops that use them.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from demitasse_cpu.loops.compiled import Array
 from demitasse_cpu.loops.reorder import exchanged
 
 ROWS = 16
-"""Of a tile."""
+"""The rows of a tile."""
 
 TERMS = 32
-"""That a product of tiles sums."""
+"""The number of terms that a product of tiles sums."""
 
 WIDE = 32
-"""Results of a panel, two tiles."""
+"""The results of a panel, which is two tiles wide."""
 
 
 def words(rows: int = ROWS) -> Array:
-    """How tiles are to be, of so many rows but for the right factor's; room for how they were; zeros;
-    and from 128 on a tile of ones."""
+    """Return the memory that the unit needs: the configuration of tiles, with ``rows`` rows except in
+    the right factor; room for the previous configuration; zeros; and, from index 128 on, a tile of
+    ones."""
     made = np.zeros(128 + ROWS * TERMS, np.uint16)
     made[0], made[8:16] = 1, 2 * TERMS
     made[24:27], made[27] = rows << 8 | rows, ROWS << 8 | ROWS
@@ -42,11 +43,11 @@ _I8, _I16, _I32, _I64 = map(ir.IntType, (8, 16, 32, 64))
 _BYTES, _NOTHING = _I8.as_pointer(), ir.VoidType()
 _HALVES, _WORDS = ir.VectorType(_I16, ROWS), ir.VectorType(_I32, ROWS)
 _PAIRS = ir.VectorType(_I16, 2 * ROWS)
-_LEFT, _RIGHT = (4, 5), (6, 7)  # tiles; those before are sums
+_LEFT, _RIGHT = (4, 5), (6, 7)  # numbers of tiles; those before hold sums
 
 
 def _place(context: Any, builder: Any, signature: Any, args: Any, position: int, at: Any) -> Any:
-    """The address of number ``at`` of an array argument."""
+    """Return the address of number ``at`` of an array argument."""
     array = context.make_array(signature.args[position])(context, builder, args[position])
     return builder.gep(array.data, [at])
 
@@ -58,8 +59,8 @@ def _call(builder: Any, name: str, *arguments: Any) -> Any:
 
 
 def _configured_typed(context: Any, wanted: Any, before: Any) -> Any:
-    """The unit's tiles become as the 64 bytes of ``wanted`` say; ``before`` gets how they were. What is
-    in them is lost."""
+    """Configure the unit's tiles with the 64 bytes of ``wanted``. ``before`` receives the previous
+    configuration. The contents of the tiles are lost."""
     signature = types.void(wanted, before)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -92,10 +93,10 @@ def _products_typed(
     steps: Any,
     more: Any,
 ) -> Any:
-    """sums (+)= a times b, of as many tiles of a, 16 rows below each other, as the tuple ``left`` has
-    numbers, and of b, 16 results beside each other, as ``right`` has: one or two. Rows of a have
-    ``a_row`` numbers, pairs of terms of b ``b_row``; 32 terms on lies ``a_step``, and ``b_step``. There
-    is one step at least; ``more`` adds to what is there."""
+    """Compute sums (+)= a times b. The tuple ``left`` has as many members as a has tiles, 16 rows below
+    each other, and ``right`` as b has, 16 results beside each other: one or two each. Rows of a are
+    ``a_row`` numbers apart, and pairs of terms of b ``b_row``. ``a_step`` and ``b_step`` lead 32 terms
+    further. There is at least one step. ``more`` adds to the sums in memory."""
     n = types.int64
     signature = types.void(left, right, a, n, n, n, b, n, n, n, sums, n, n, n, n)
 
@@ -157,9 +158,9 @@ def _products_typed(
 
 
 def _row(builder: Any, given: tuple[Any, Any, Any], offset: Any, lanes: Any, kind: Any) -> Any:
-    """As many numbers as ``lanes`` says, in order, from ``offset`` on, and zeros behind; zeros for an
-    offset below zero. ``given`` is where numbers lie, where zeros lie, and a number in both to begin
-    at."""
+    """Load as many numbers as ``lanes`` says from ``offset`` on, followed by zeros; all are zeros if the
+    offset is negative. ``given`` is where the numbers are, where zeros are, and the index in both at
+    which to start."""
     numbers, zeros, at = given
     there = builder.icmp_signed(">=", offset, _I64(0))
     pointer = builder.select(there, builder.gep(numbers, [builder.add(offset, at)]), zeros)
@@ -172,7 +173,7 @@ def _row(builder: Any, given: tuple[Any, Any, Any], offset: Any, lanes: Any, kin
 
 
 def _lanes(builder: Any, count: Any, kind: Any) -> Any:
-    """A mask of the first ``count`` numbers."""
+    """Return a mask of the first ``count`` numbers."""
     order = ir.Constant(ir.VectorType(_I16, kind.count), list(range(kind.count)))
     lane = builder.insert_element(
         ir.Constant(order.type, ir.Undefined), builder.trunc(count, _I16), _I32(0)
@@ -187,7 +188,7 @@ def _stored(builder: Any, value: Any, pointer: Any) -> None:
 
 
 def _by_turns(builder: Any, one: Any, other: Any, first: int = 0) -> Any:
-    """16 numbers of each of two vectors by turns, from the ``first`` on."""
+    """Interleave 16 numbers of each of two vectors, from number ``first`` on."""
     lanes = [first + k // 2 + k % 2 * one.type.count for k in range(2 * ROWS)]
     return builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(_I32, 2 * ROWS), lanes))
 
@@ -204,9 +205,9 @@ def _columns_typed(
     to: Any,
     row: Any,
 ) -> Any:
-    """Numbers ``at`` to ``at`` + 16 of each of 32 pixels, which lie where the table of ``offsets`` says
-    from ``first`` on, become 16 rows of 32; only ``count`` of a pixel's are read, and the other rows
-    are zeros, as a pixel below zero is."""
+    """Turn numbers ``at`` to ``at`` + 16 of 32 pixels into 16 rows of 32. The table of ``offsets``, from
+    ``first`` on, says where the pixels are. Only ``count`` numbers of a pixel are read, and the other
+    rows are zeros; a pixel with a negative offset is all zeros."""
     n = types.int64
     signature = types.void(x, n, n, zeros, offsets, n, y, n, n)
 
@@ -242,9 +243,9 @@ def _panel_typed(
     to: Any,
     pairs: Any,
 ) -> Any:
-    """Numbers ``at`` to ``at`` + 32 of pixels two by two, which lie where the table of ``offsets`` says
-    from ``first`` on, side by side: so many ``pairs`` of a panel. Only ``count`` of a pixel's are
-    read, and the others are zeros, as a pixel below zero is."""
+    """Interleave numbers ``at`` to ``at`` + 32 of pixels two by two, as ``pairs`` pairs of a panel. The
+    table of ``offsets``, from ``first`` on, says where the pixels are. Only ``count`` numbers of a pixel
+    are read, and the others are zeros; a pixel with a negative offset is all zeros."""
     n = types.int64
     signature = types.void(x, n, n, zeros, offsets, n, y, n, n)
 

@@ -1,9 +1,9 @@
-"""Convolutions in groups of few channels, as many outputs as inputs, channels innermost: a vector has
-the channels of several groups, of one, or of a part of one, and of a pixel each group's channels are
-spread over its part of the lanes, one after the other, where they meet the weights of all outputs at
-once.
+"""Convolutions in groups of few channels, with as many outputs as inputs and channels innermost. A
+vector holds the channels of several groups, of one, or of a part of one. One after the other, each
+channel of a pixel is spread over the lanes of its group, where it is multiplied by the weights of all
+outputs at once.
 
-What is spread and multiplied is written in vectors (intrinsics). ``form`` has as many numbers as a group
+Spreading and multiplying are written in vectors (intrinsics). ``form`` has as many members as a group
 has channels; loops are compiled for each count.
 """
 
@@ -22,18 +22,18 @@ from demitasse_cpu.loops.tiles import MANY_REGISTERS
 from demitasse_cpu.loops.vectors import I64, LANES, Vectors
 
 _SPREAD, _ALONE, _FEW = 12 if MANY_REGISTERS else 6, 8, 4
-"""Pixels of a tile whose sums and vectors are in registers; of one whose channels are loaded one by one:
-as many addresses as a processor of sixteen general registers can hold; and of a short one."""
+"""Pixels of a tile whose sums and vectors are in registers; of a tile whose channels are loaded one by
+one, as many as a processor with sixteen general registers can address; and of a short tile."""
 
 _SUMS = 24 if MANY_REGISTERS else 12
-"""Vectors of sums of the gradient that are in registers at once, at least of one tap."""
+"""Vectors of sums of the gradient that are in registers at once, for at least one tap."""
 
 _BAND = 12
-"""Lines whose ends are done together, while what they read is near."""
+"""Lines whose ends are computed together, while their inputs are near."""
 
 
 class Groups(NamedTuple):
-    """Images of x and results of y, and how windows move; each in (rows, columns)."""
+    """Images of x and results of y, and how windows move. Each pair is (rows, columns)."""
 
     form: tuple[int, ...]
     image: tuple[int, int]
@@ -46,8 +46,9 @@ class Groups(NamedTuple):
 
 
 def _spread(v: Vectors, source: Any, at: Any, width: int, stored: Any) -> Callable[[int], Any]:
-    """What makes of one channel of each group, by its number, a vector of that group's lanes. Where a
-    vector has no second group numbers are loaded one by one, which is no more than to load them."""
+    """Return a function that spreads one channel of each group, by its number, over that group's lanes.
+    If a vector has only one group, numbers are loaded one by one, which costs no more than loading them
+    as a vector."""
     builder = v.builder
     if width >= LANES:
 
@@ -68,7 +69,7 @@ def _spread(v: Vectors, source: Any, at: Any, width: int, stored: Any) -> Callab
 
 
 def _widened(builder: Any, value: Any, stored: Any) -> Any:
-    """A number as float32."""
+    """Return a number as float32."""
     if stored != types.uint16:
         return value
     word = ir.IntType(32)
@@ -78,7 +79,7 @@ def _widened(builder: Any, value: Any, stored: Any) -> Any:
 def _counting(
     builder: Any, count: Any, sums: list[Any], step: Callable[[Any, list[Any]], list[Any]]
 ) -> Any:
-    """Build a loop over ``count`` (at least 1) that carries sums, which begin as they are given."""
+    """Build a loop over ``count`` (at least 1) that carries sums with the given initial values."""
     entry = builder.block
     body, done = builder.append_basic_block("terms"), builder.append_basic_block("summed")
     builder.branch(body)
@@ -98,9 +99,9 @@ def _counting(
 
 
 def _tile(pixels: int) -> Any:
-    """A part of loops: ``pixels`` results of one vector (0: as many as the registers hold), ``step``
-    apart in x and ``out_step`` in y; of ``count`` taps ``table`` says how far from a pixel and from the
-    vector's weights each lies."""
+    """Return an intrinsic for one vector of ``pixels`` results (0: as many as the registers hold),
+    ``step`` apart in x and ``out_step`` in y. For each of ``count`` taps, ``table`` has its distances
+    from a pixel and from the vector's first weight."""
 
     def typed(
         context: Any,
@@ -163,9 +164,9 @@ def _tile(pixels: int) -> Any:
 
 
 def _sums_of(taps: int) -> Any:
-    """A part of loops: of ``count`` pixels of dy, ``step`` apart, and those of x that as many ``taps``
-    of the table meet (0: as many as the registers hold sums of), the sums of products, added to
-    ``sums``."""
+    """Return an intrinsic that adds products to ``sums``: those of ``count`` pixels of dy, ``step``
+    apart, with the pixels of x that ``taps`` taps of the table meet (0: as many as the registers hold
+    sums of)."""
 
     def typed(
         context: Any,
@@ -224,15 +225,15 @@ _sums_many, _sums_one = _sums_of(0), _sums_of(1)
 
 @compiled()
 def clear(numbers: Array) -> None:
-    """Zeros."""
+    """Fill with zeros."""
     numbers[:] = 0
 
 
 @compiled()
 def pack(w: Array, packed: Array, channels: int, width: int, taps: int, turned: bool) -> None:
-    """Plain weights (channels, width, taps) as vectors of outputs: for each tap and channel of a group
-    one. ``turned`` for the gradient of the data, whose outputs are the channels and whose taps run
-    backwards."""
+    """Copy plain weights (channels, width, taps) to vectors of outputs, one for each tap and channel of
+    a group. ``turned`` is for the gradient of the data, in which outputs are the channels and the taps
+    run backwards."""
     for vector in range(channels // LANES):
         for tap in range(taps):
             for channel in range(width):
@@ -248,14 +249,15 @@ def pack(w: Array, packed: Array, channels: int, width: int, taps: int, turned: 
 
 @inlined
 def _group_of(lane: int, width: int) -> int:
-    """The first channel of the groups that the vector from a channel on has, or is a part of."""
+    """Return the first channel of the groups that the vector starting at a channel holds, or is a part
+    of."""
     return lane - lane % max(width, LANES)
 
 
 @inlined
 def _inside(before: int, size: int, stride: int, count: int) -> tuple[int, int]:
-    """From which result on, and to which, what lies ``before`` a window's first pixel (negative: behind)
-    is a pixel of an image that has ``size``."""
+    """Return the range of results for which the pixel that is ``before`` a window's first one (behind it
+    if negative) lies in an image of ``size`` pixels."""
     begin = (before + stride - 1) // stride if before > 0 else 0
     end = (size - 1 + before) // stride + 1 if size - 1 + before >= 0 else 0
     return min(begin, count), max(min(end, count), min(begin, count))
@@ -263,7 +265,7 @@ def _inside(before: int, size: int, stride: int, count: int) -> tuple[int, int]:
 
 @inlined
 def _taps_of(g: Any, row: int, column: int, table: Array) -> int:
-    """Fill the table with the taps of a result that lie in the image; how many they are."""
+    """Fill the table with the taps of a result that lie in the image, and return their number."""
     count, width = 0, len(g.form)
     for i in range(g.kernel[0]):
         if not 0 <= row * g.stride[0] - g.pad[0] + i * g.dilation[0] < g.image[0]:
@@ -291,8 +293,8 @@ def _strip(
     pixels: int,
     downwards: bool,
 ) -> None:
-    """As many results side by side, or one below the other, of one line and column on: windows that have
-    the same taps in an image."""
+    """Compute ``pixels`` results side by side or, if ``downwards``, below each other, from a line and
+    column on. All of their windows have the same taps in an image."""
     channels, width = g.channels, len(g.form)
     wide = _ALONE if width >= LANES else _SPREAD
     image, row = line // g.result[0], line % g.result[0]
@@ -306,7 +308,8 @@ def _strip(
         weights = lane * g.kernel[0] * g.kernel[1] * width
         at = first + _group_of(lane, width)
         to, done = (line * g.result[1] + column) * channels + lane, 0
-        # A tile that ends where they do does some of them again, which is quicker than one by one.
+        # A tile that ends with the last result repeats some of them, which is faster than doing the rest
+        # one by one.
         while pixels >= wide and done < pixels:
             n = min(done, pixels - wide)
             about = count, packed, weights, bias, lane, floor, y, to + n * out, out
@@ -324,8 +327,8 @@ def _strip(
 
 @inlined
 def _alike(g: Any, axis: int) -> tuple[int, int]:
-    """Along an axis the results, from the first to behind the last, whose windows lie wholly in an
-    image; an empty range where there is none."""
+    """Return the range of results along an axis whose windows are entirely in an image; it may be
+    empty."""
     begin, _ = _inside(g.pad[axis], g.image[axis], g.stride[axis], g.result[axis])
     before = g.pad[axis] - (g.kernel[axis] - 1) * g.dilation[axis]
     _, end = _inside(before, g.image[axis], g.stride[axis], g.result[axis])
@@ -344,9 +347,9 @@ def correlate(
     begin: int,
     end: int,
 ) -> None:
-    """Lines ``begin`` to ``end`` of y, nothing below ``floor``; the table has room for all taps, of
-    which each result has one in the image. What lies between a line's ends is done at once, the ends
-    for several lines."""
+    """Compute lines ``begin`` to ``end`` of y, with nothing below ``floor``. The table has room for all
+    taps; each result must have one in the image. The middle of a line is computed at once, the ends for
+    several lines."""
     upper, lower = _alike(g, 0)
     left, right = _alike(g, 1)
     for band in range(begin, end, _BAND):
@@ -368,9 +371,10 @@ def correlate(
 def gradient(
     g: Any, dy: Array, x: Array, sums: Array, biases: Array, table: Array, begin: int, end: int
 ) -> None:
-    """What lines ``begin`` to ``end`` of dy give to the weights: (taps, width, channels), and, where
-    ``biases`` has room, to them. Sums of a line are added to the others' as a whole, so that they stay
-    near each other in size. The table has room for four numbers of each tap."""
+    """Add up the contributions of lines ``begin`` to ``end`` of dy to the weights (taps, width,
+    channels) and, if ``biases`` has room, to the biases. A line's sums are added to the others' as a
+    whole, so that numbers of similar size are added. The table has room for four numbers for each
+    tap."""
     channels, width, columns = g.channels, len(g.form), g.result[1]
     taps, step, many = g.kernel[0] * g.kernel[1], g.stride[1] * channels, max(1, _SUMS // width)
     ranges = table[2 * taps :]
@@ -439,7 +443,7 @@ def gradient(
 def add_up(
     sums: Array, biases: Array, dw: Array, db: Array, channels: int, width: int, taps: int
 ) -> None:
-    """The sums of all parts, as (channels, width, taps), and of the biases."""
+    """Add up the sums of all parts, as (channels, width, taps), and those of the biases."""
     for out in range(channels):
         for channel in range(width):
             for tap in range(taps):

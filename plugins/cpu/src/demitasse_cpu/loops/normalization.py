@@ -1,4 +1,4 @@
-"""Local response normalisation of planes, whose points vectors run along."""
+"""Local response normalisation of planes, with vectors that run along the points of a plane."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def across_channels(
     begin: int,
     end: int,
 ) -> None:
-    """Images ``begin`` to ``end``; ``share`` is alpha / n. ``scale`` has room for one plane when it
-    is not kept."""
+    """Normalise images ``begin`` to ``end``. ``share`` is alpha / n. ``scale`` has room for one plane if
+    it is not kept."""
     real = x.dtype.type
     factor, beta = real(share), real(exponent)
     for n in range(begin, end):
@@ -62,7 +62,7 @@ def across_channels_backward(
     begin: int,
     end: int,
 ) -> None:
-    """``share`` is 2 alpha beta / n; ``ratio`` has room for one image."""
+    """Compute the gradient. ``share`` is 2 alpha beta / n; ``ratio`` has room for one image."""
     real = x.dtype.type
     factor, beta = real(share), real(exponent)
     size = channels * plane
@@ -94,7 +94,7 @@ def _add(source: Array, source_at: int, target: Array, target_at: int, n: int) -
 
 @compiled()
 def _square_sums(values: Array, lines: Array, sums: Array, height: int, width: int, reach: int) -> None:
-    """At each point the sum over the square around it: first along the lines, then across them."""
+    """Sum over the square around each point: first along the lines, then across them."""
     plane = height * width
     for i in range(plane):
         lines[i] = values[i]
@@ -126,7 +126,8 @@ def within_channel(
     begin: int,
     end: int,
 ) -> None:
-    """Planes ``begin`` to ``end``; ``room`` holds two, ``scale`` one when it is not kept."""
+    """Normalise planes ``begin`` to ``end``. ``room`` holds two planes, and ``scale`` one if it is not
+    kept."""
     real = x.dtype.type
     factor, beta = real(share), real(exponent)
     plane = height * width
@@ -159,7 +160,7 @@ def within_channel_backward(
     begin: int,
     end: int,
 ) -> None:
-    """``room`` holds two planes."""
+    """Compute the gradient; ``room`` holds two planes."""
     real = x.dtype.type
     factor, beta = real(share), real(exponent)
     plane = height * width

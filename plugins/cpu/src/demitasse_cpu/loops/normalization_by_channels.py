@@ -1,9 +1,9 @@
-"""Local response normalisation across channels that lie innermost. Some points at a time, as many as
-stay in the nearest cache, are one long row of channels: windows are sums of neighbours there, wrong
-near the ends of a point and summed anew for those.
+"""Local response normalisation across channels that are innermost. As many points at a time as stay in
+the nearest cache form one long row of channels. In it, window sums are sums of neighbours; those near
+the ends of a point would be wrong, and are summed again.
 
-The gradient needs y and scale of the forward pass, and computes them from x again: that takes less time
-than to read them (of 185 MB for AlexNet's first norm 111 MB are left).
+The gradient needs y and scale of the forward pass, but computes them from x again. That takes less time
+than reading them (for AlexNet's first normalisation, 111 MB are read instead of 185 MB).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from demitasse_cpu.loops.powers import inverse_power_75
 
 @inlined
 def _end_sum(values: Array, point: int, c: int, n: int, reach: int) -> Any:
-    """The window's sum around a channel near an end; values[reach] is the first."""
+    """Return the window's sum around a channel near an end; values[reach] is the first channel."""
     first, last = max(0, c - reach), min(n, c + reach + 1)
     total = values[point + first + reach]
     for other in range(first + 1, last):
@@ -27,8 +27,8 @@ def _end_sum(values: Array, point: int, c: int, n: int, reach: int) -> Any:
 
 @inlined
 def _window_sums(values: Array, sums: Array, n: int, size: int, reach: int) -> None:
-    """Of ``size`` / ``n`` points; ``values`` begin ``reach`` before the first channel of the first point
-    and end as far behind the last."""
+    """Compute window sums of ``size`` / ``n`` points. ``values`` begin ``reach`` before the first
+    channel of the first point and end as far after the last."""
     if reach == 1:
         for i in range(size):
             sums[i] = got(values, i) + got(values, i + 1) + got(values, i + 2)
@@ -72,8 +72,9 @@ def across_channels(
     begin: int,
     end: int,
 ) -> None:
-    """Points ``begin`` to ``end`` of ``n`` channels, ``some`` at a time; ``share`` is alpha / size,
-    ``scale`` is not touched unless kept, ``room`` has place for two such rows and twice the reach."""
+    """Normalise points ``begin`` to ``end`` of ``n`` channels, ``some`` at a time. ``share`` is alpha /
+    size. ``scale`` is not touched unless it is kept. ``room`` has space for two such rows and twice the
+    reach."""
     factor, beta, first = number(share, x), number(exponent, x), number(offset, x)
     for point in range(begin, end, some):
         at, size = point * n, min(some, end - point) * n
@@ -116,7 +117,8 @@ def across_channels_backward(
     begin: int,
     end: int,
 ) -> None:
-    """``room`` has place for four rows of some points and four times the reach."""
+    """Compute the gradient. ``room`` has space for four rows of ``some`` points and four times the
+    reach."""
     factor, beta, first = number(share, x), number(exponent, x), number(offset, x)
     twice, one = number(2 * share * exponent, x), number(1, x)
     for point in range(begin, end, some):

@@ -1,23 +1,24 @@
-"""Inner products of a few samples with weights that are kept in 12 bits each and lose nothing.
+"""Inner products of a few samples with weights that are kept in 12 bits each, without loss.
 
-Of a few samples a product takes as long as its weights take to come from memory, and of the 16 bits of
-a bfloat16 number the 8 of its exponent say little: nearly all of some thousand weights have one of the
-15 exponents up to the largest's. So a weight becomes a byte of sign and fraction, and half a byte that
-stands for its exponent. The few others are a list beside them; where they are many, weights stay as they
-are.
+With a few samples, a product takes as long as its weights take to come from memory. Of the 16 bits of a
+bfloat16 number, the 8 bits of its exponent carry little information: nearly all of a few thousand
+weights have one of the 15 exponents up to the largest one. A weight is therefore stored as a byte for
+sign and fraction, and half a byte for its exponent. The few exceptions are listed beside them; if there
+are many, weights are stored unchanged.
 
 Weights are cut into panels of ``WIDE`` outputs, each with room for 16 bits a weight, and these into
-blocks of ``INPUTS``, which lie one behind the other: pairs of inputs, a pair's outputs as ``pairs`` has
-them. A block that begins with ``PACKED``, which no number is rounded to, has instead
+blocks of ``INPUTS``, one after the other: pairs of inputs, with a pair's outputs in the order of
+``pairs``. A block that begins with ``PACKED``, to which no number is rounded, instead has
 
-- a line: PACKED, how many others there are; from byte 16 on, for each half byte, the upper seven bits of
-  the exponent, and from byte 32 on its lowest bit, both as they stand in the bytes of a number;
-- for each two pairs of inputs three lines: signs and fractions of the one and of the other, half bytes;
-- the others, in whole lines: where each would be in the block, and the number.
+- a line with PACKED and the number of exceptions; from byte 16 on, for each value of a half byte, the
+  upper seven bits of the exponent, and from byte 32 on its lowest bit, both in the positions that they
+  have in the bytes of a number;
+- for each two pairs of inputs three lines: signs and fractions of the first and of the second, then half
+  bytes;
+- the exceptions, in whole lines: the position in the block, and the number.
 
-In a line of fractions, a quarter at a time, are eight bytes of the first vector of outputs and eight of
-the second. All is written in vectors of 64 bytes, for processors that have products of pairs of
-bfloat16.
+Each quarter of a line of fractions has eight bytes of the first vector of outputs and eight of the
+second. All code is in vectors of 64 bytes, for processors that have products of pairs of bfloat16.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from demitasse_cpu.loops.compiled import Array, compiled, inlined
 from demitasse_cpu.loops.pairs import WIDE, tile_of_places
 
 INPUTS = 256
-"""Of a block."""
+"""The inputs of a block."""
 
 COUNT = INPUTS * WIDE
-"""Weights of a block."""
+"""The weights of a block."""
 
 PACKED = 0xFFFF
 
@@ -46,7 +47,7 @@ OTHERS = LINE + COUNT // 2 * 3
 MOST = (2 * COUNT - OTHERS) // 4
 
 _AHEAD = 64
-"""Lines that are fetched ahead of their use."""
+"""The number of lines by which data is prefetched ahead of its use."""
 
 _LANES = 16
 _I8, _I16, _I32, _I64, _F32 = *(ir.IntType(bits) for bits in (8, 16, 32, 64)), ir.FloatType()
@@ -77,7 +78,7 @@ class _Code:
         return value
 
     def everywhere(self, value: Any, lanes: int) -> Any:
-        """A number, or a vector, so many times."""
+        """Repeat a number, or a vector, ``lanes`` times."""
         if not isinstance(value.type, ir.VectorType):
             nothing = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
             value = self.builder.insert_element(nothing, value, _I32(0))
@@ -88,12 +89,12 @@ class _Code:
         return self.builder.shuffle_vector(value, value, ir.Constant(kind, mask))
 
     def table(self, block: Any, at: int) -> Any:
-        """Sixteen bytes of a block's first line, in each quarter of a vector."""
+        """Return sixteen bytes of a block's first line, repeated in each quarter of a vector."""
         return self.everywhere(self.load(block, _I64(at), ir.VectorType(_I8, 16)), 4)
 
     def pair(self, lines: Any, which: int, upper: Any, lowest: Any) -> list[Any]:
-        """The weights of the first or second pair of inputs of three lines, in two vectors of pairs of
-        bfloat16."""
+        """Return the weights of the first or second pair of inputs in three lines, as two vectors of
+        pairs of bfloat16."""
         builder = self.builder
         fractions = self.load(lines, _I64(which * LINE), _BYTES)
         halves = self.load(lines, _I64(2 * LINE + which * LINE // 2), ir.VectorType(_I8, 32))
@@ -129,9 +130,9 @@ def _sums_of_packed_typed(
     fours: Any,
     more: Any,
 ) -> Any:
-    """A part of loops: sums[r, :32] (+)= x[r, :] * the block at ``kept_at``, over so many times four
-    inputs, for as many rows of x, ``x_row`` apart, as ``form``, a tuple, has numbers; ``more`` adds to
-    what is there. Meanwhile what follows is fetched."""
+    """Build an intrinsic for sums[r, :32] (+)= x[r, :] * the block at ``kept_at``, over four inputs
+    ``fours`` times. The tuple ``form`` has as many members as there are rows of x, which are ``x_row``
+    apart. ``more`` adds to the sums in memory. Meanwhile, the data that follows is prefetched."""
     n = types.int64
     signature = types.void(form, x, n, n, kept, n, sums, n, n)
 
@@ -210,12 +211,13 @@ def products(
     begin: int,
     end: int,
 ) -> None:
-    """y = x w' + b, nothing below ``floor``: of panels ``begin`` to ``end`` of outputs. ``words`` is
-    ``kept`` by 16 bits, ``rows`` where each sample begins, and ``form`` as long as there are samples."""
+    """Compute y = x w' + b, with nothing below ``floor``, for panels ``begin`` to ``end`` of outputs.
+    ``words`` is ``kept`` as 16-bit numbers, ``rows`` says where each sample begins, and ``form`` is as
+    long as there are samples."""
     lowest, samples = number(floor, y), len(form)
     blocks = (inputs + INPUTS - 1) // INPUTS
     for panel in range(begin, end):
-        block = panel * blocks * COUNT  # of 16 bits
+        block = panel * blocks * COUNT  # in 16-bit numbers
         for k in range(blocks):
             start = k * INPUTS
             count = min(INPUTS, inputs - start)
@@ -247,7 +249,7 @@ def products(
 def pack(
     w: Array, inputs: int, outputs: int, kept: Array, words: Array, room: Array, begin: int, end: int
 ) -> None:
-    """Plain weights as they are kept: panels ``begin`` to ``end``; ``room`` is for a block."""
+    """Pack panels ``begin`` to ``end`` of plain weights into ``kept``. ``room`` holds one block."""
     blocks = (inputs + INPUTS - 1) // INPUTS
     for panel in range(begin, end):
         block = panel * blocks * COUNT
@@ -270,14 +272,14 @@ def pack(
 
 @inlined
 def lines_of(others: int) -> int:
-    """Lines that so many other numbers take."""
+    """Return the number of lines that this many exceptions take."""
     return (others * 4 + LINE - 1) // LINE
 
 
 @compiled()
 def _round_block(w: Array, inputs: int, outputs: int, first: int, start: int, room: Array) -> int:
-    """A block's weights to ``room``, in the order of a block, and zeros where there are none; the
-    largest exponent."""
+    """Round a block's weights to ``room``, in the order of a block, with zeros where there are none.
+    Return the largest exponent."""
     largest = 0
     for i in range(COUNT):
         term, output = start + i // (2 * WIDE) * 2 + i % 2, first + i % (2 * WIDE) // 2
@@ -291,7 +293,7 @@ def _round_block(w: Array, inputs: int, outputs: int, first: int, start: int, ro
 
 @compiled()
 def _pack_block(room: Array, lowest: int, others: int, kept: Array, words: Array, block: int) -> None:
-    """A block's numbers, of whose exponents those up to ``lowest`` are the others'."""
+    """Pack a block's numbers. Those with exponents up to ``lowest`` are exceptions."""
     at = 2 * block
     kept[at : at + LINE] = 0
     words[block], words[block + 1] = PACKED, others
@@ -302,7 +304,7 @@ def _pack_block(room: Array, lowest: int, others: int, kept: Array, words: Array
     for t in range(COUNT // LINE):
         lines, codes = at + LINE + t // 2 * 3 * LINE, 0
         for q in range(LINE):
-            # In a quarter of a line: eight bytes of the first vector, eight of the second.
+            # Each quarter of a line has eight bytes of the first vector and eight of the second.
             i = LINE * t + q % 16 // 8 * 32 + q // 16 * 8 + q % 8
             bits = room[i] & 0xFFFF
             code = ((bits >> 7) & 0xFF) - lowest

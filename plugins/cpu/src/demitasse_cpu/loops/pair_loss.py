@@ -1,5 +1,5 @@
-"""Losses of two values that ought to be alike, or apart: sums as in loops.loss. A target counts when its
-whole part is not ``ignored`` (NaN ignores none)."""
+"""Losses of pairs of values that should be alike, or apart. Sums are as in loops.loss. A target counts
+unless its integer part equals ``ignored`` (NaN ignores none)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from demitasse_cpu.loops.exponentials import exponential, logarithm_of_one_plus
 
 @compiled()
 def _cross_entropies(x: Array, target: Array, losses: Array, ignored: float) -> int:
-    """Of each element into ``losses``; how many count."""
+    """Write the loss of each element to ``losses``, and return how many count."""
     zero, counted = x.dtype.type(0), 0
     for i in range(x.size):
         value, wanted = x[i], x.dtype.type(target[i])
@@ -38,9 +38,9 @@ def _sum(x: Array) -> float:
 def sigmoid_cross_entropy_loss(
     x: Array, target: Array, partial: Array, losses: Array, ignored: float, begin: int, end: int
 ) -> None:
-    """As many elements at a time as ``losses`` has room for, and then their sum: exponentials are not
-    exact where the compiler may reassociate, and sums not vector code where it may not (44 ms for 6.4
-    million elements in one loop, and 2 so)."""
+    """Compute a part of the loss: the losses of as many elements as fit into ``losses``, then their sum,
+    and so on. Exponentials are inexact if the compiler may reassociate, and sums are not vectorised if
+    it may not (one loop for both takes 44 ms for 6.4 million elements, and this takes 2 ms)."""
     total, counted = 0.0, 0
     for at in range(begin, end, losses.size):
         stop = min(at + losses.size, end)
@@ -96,7 +96,7 @@ def half_squared_distance(a: Array, b: Array, partial: Array, begin: int, end: i
 def half_squared_distance_backward(
     dloss: Array, a: Array, b: Array, da: Array, db: Array, divisor: float, begin: int, end: int
 ) -> None:
-    """``da`` or ``db`` may be empty, for none."""
+    """Compute the gradients; ``da`` or ``db`` may be empty, for none."""
     factor, left, right = a.dtype.type(dloss[0] / divisor), a[begin:end], b[begin:end]
     if da.size > 0:
         target = da[begin:end]
@@ -156,7 +156,7 @@ def contrastive_loss_backward(
     begin: int,
     end: int,
 ) -> None:
-    """``da`` or ``db`` may be empty, for none."""
+    """Compute the gradients; ``da`` or ``db`` may be empty, for none."""
     for row in range(begin, end):
         here = slice(row * length, (row + 1) * length)
         slope = dloss[0] / divisor

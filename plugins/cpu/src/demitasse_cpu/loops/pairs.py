@@ -1,9 +1,9 @@
-"""Products of pairs of bfloat16 by the processor's instruction for them (AVX512-BF16), which adds in
+"""Products of pairs of bfloat16 by the processor's instruction for them (AVX512-BF16), which sums in
 float32.
 
-A panel has, for each pair of terms, two vectors of 16 results with the two terms side by side. All are
-parts of the compiler's own (intrinsics): numba does not see a change here, so one that changes results
-needs a change in the loops that use them.
+For each pair of terms, a panel has two vectors of 16 results, with the two terms side by side. All parts
+are numba intrinsics. numba does not notice changes here, so a change that affects results needs a change
+in the loops that use them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from demitasse_cpu.loops.bfloat16 import BFloat
 from demitasse_cpu.loops.reorder import exchanged
 
 ROWS = 8
-"""Samples whose sums stay in registers, of two vectors each."""
+"""The number of samples whose sums stay in registers, in two vectors each."""
 
 WIDE = 32
-"""Results of a panel."""
+"""The results of a panel."""
 
 _LANES = 16
 
@@ -34,7 +34,7 @@ _WORDS = ir.VectorType(_I32, _LANES)
 
 
 def _data(context: Any, builder: Any, signature: Any, args: Any, position: int, at: int) -> Any:
-    """The address of an array argument's number that the argument at ``at`` counts."""
+    """Return the address of a number of an array argument; the argument at ``at`` is its index."""
     array = context.make_array(signature.args[position])(context, builder, args[position])
     return builder.gep(array.data, [args[at]])
 
@@ -50,7 +50,7 @@ def _loaded(builder: Any, pointer: Any, offset: Any, kind: Any, align: int) -> A
 
 
 def _rounded(builder: Any, first: Any, second: Any) -> Any:
-    """Two vectors of float32 as one of bfloat16, the first one's numbers first."""
+    """Round two vectors of float32 to one of bfloat16, with the first one's numbers first."""
     kind = ir.FunctionType(_PAIRS, [_SUMS, _SUMS])
     name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
     function = cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call]
@@ -65,7 +65,8 @@ def _shuffled(builder: Any, pair: tuple[Any, Any], lanes: list[int]) -> Any:
 def _pairs_of_rows_typed(
     context: Any, w: Any, at: Any, step: Any, panel: Any, to: Any, count: Any
 ) -> Any:
-    """Rows of two vectors, ``step`` apart, two by two: ``count`` pairs of rows to as many of a panel."""
+    """Round pairs of rows of two vectors, ``step`` apart, to a panel: ``count`` pairs of rows to as many
+    of the panel."""
     signature = types.void(w, types.int64, types.int64, panel, types.int64, types.int64)
     side_by_side = [lane // 2 + lane % 2 * _LANES for lane in range(2 * _LANES)]
 
@@ -91,8 +92,8 @@ def _pairs_of_rows_typed(
 
 
 def _pairs_in_rows_typed(context: Any, w: Any, at: Any, step: Any, panel: Any, to: Any) -> Any:
-    """Sixteen rows, ``step`` apart, of 32 terms: a square of 16 pairs that is turned, to one vector of
-    16 pairs of a panel."""
+    """Transpose sixteen rows of 32 terms, ``step`` apart, as a square of 16 pairs, to one vector of 16
+    pairs of a panel."""
     signature = types.void(w, types.int64, types.int64, panel, types.int64)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -115,9 +116,9 @@ def _pairs_in_rows_typed(context: Any, w: Any, at: Any, step: Any, panel: Any, t
 
 
 def _pixels_typed(width: int) -> Any:
-    """A part of loops: two rows of bfloat16, ``step`` apart, are put side by side, ``count`` times 32 of
-    their numbers, in panels of ``width`` pairs that are ``panel_step`` numbers apart. A ``step`` of 0
-    stands for a second row of zeros."""
+    """Return an intrinsic that interleaves ``count`` times 32 numbers of two rows of bfloat16, ``step``
+    apart, into panels of ``width`` pairs that are ``panel_step`` numbers apart. A ``step`` of 0 stands
+    for a second row of zeros."""
 
     def typed(
         context: Any, x: Any, at: Any, step: Any, panel: Any, to: Any, panel_step: Any, count: Any
@@ -154,8 +155,8 @@ def _pixels_typed(width: int) -> Any:
 def _panel_of_pixels_typed(
     context: Any, x: Any, at: Any, step: Any, panel: Any, to: Any, count: Any
 ) -> Any:
-    """Rows of 32 bfloat16 numbers, ``step`` apart, two by two: ``count`` pairs of rows to as many of a
-    panel."""
+    """Interleave pairs of rows of 32 bfloat16 numbers, ``step`` apart: ``count`` pairs of rows to as
+    many of a panel."""
     n = types.int64
     signature = types.void(x, n, n, panel, n, n)
     halves = ir.VectorType(ir.IntType(16), 2 * _LANES)
@@ -178,8 +179,8 @@ def _panel_of_pixels_typed(
 
 
 class _Tile:
-    """The code of a tile while it is built: sums of so many rows, in two vectors each, over pairs of
-    terms, of which a row's lie at ``row`` plus ``term(t)``."""
+    """The code of a tile while it is built: sums of some rows, in two vectors each, over pairs of terms.
+    Pair t of a row is at ``row`` plus ``term(t)``."""
 
     def __init__(self, builder: Any, out: Any, out_row: Any, rows: Sequence[Any]) -> None:
         self.builder, self._out, self._rows = builder, out, rows
@@ -198,8 +199,8 @@ class _Tile:
         more: Any,
         beside: Callable[[Any], None] = lambda t: None,
     ) -> None:
-        """The loop over ``pairs``, one at least; ``more`` adds to what is there; ``beside`` puts code
-        beside each pair's."""
+        """Build the loop over ``pairs``, at least one. ``more`` adds to the sums in memory. ``beside``
+        adds code for each pair."""
         builder, cells = self.builder, self._cells
         kind = ir.FunctionType(_SUMS, [_SUMS, _PAIRS, _PAIRS])
         name = "llvm.x86.avx512bf16.dpbf16ps.512"
@@ -244,10 +245,10 @@ class _Tile:
 
 
 def _tile(by_table: bool) -> Any:
-    """A part of loops: sums[r, :32] (+)= sum over pairs of x[r, pair] * panel[pair, :32]; ``more`` adds
-    to what is there. x has ``x_row`` numbers between rows, and ``terms`` between pairs, or ``terms`` is
-    a table of where a row's pairs lie. Meanwhile a line for each pair is fetched of w, from ``ahead``
-    on."""
+    """Return an intrinsic for sums[r, :32] (+)= sum over pairs of x[r, pair] * panel[pair, :32].
+    ``more`` adds to the sums in memory. Rows of x are ``x_row`` numbers apart. ``terms`` is the distance
+    between pairs or, with ``by_table``, a table of where a row's pairs are. Meanwhile, one line of w is
+    prefetched for each pair, from ``ahead`` on."""
 
     def typed(
         context: Any,
@@ -313,8 +314,8 @@ def _tile_of_places_typed(
     pairs: Any,
     more: Any,
 ) -> Any:
-    """A part of loops: the same of as many rows as ``form``, a tuple, has numbers, which lie where a
-    table says from ``first`` on, and whose pairs are next to each other."""
+    """Build an intrinsic for the same sums over adjacent pairs. The tuple ``form`` has as many members
+    as there are rows, and the table ``places`` says, from ``first`` on, where they are."""
     n = types.int64
     signature = types.void(form, x, n, places, n, panel, n, sums, n, n, n, n)
 

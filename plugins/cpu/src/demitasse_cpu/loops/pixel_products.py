@@ -1,10 +1,10 @@
-"""The gradient of the weights of a convolution of one tap, of images stored as bfloat16 with their
-channels innermost: dw[output, channel], the sum over pixels of dy[pixel, output] * x[pixel, channel], by
-products of pairs of pixels.
+"""The gradient of the weights of a convolution with one tap, for images stored as bfloat16 with channels
+innermost: dw[output, channel], the sum over pixels of dy[pixel, output] * x[pixel, channel], by products
+of pairs of pixels.
 
-Of some pixels at a time, two by two, numbers are put side by side: of x in panels of channels, one of
-which stays in the first cache, of dy in rows of tiles. Both are read once, in line, while their memory
-was asked for during the products before; sums are added up in dw.
+Some pixels at a time are interleaved two by two: those of x in panels of channels, one of which stays in
+the first cache, and those of dy in rows of tiles. Both are read once, in order, and prefetched during
+the products before. The sums are added up in dw.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from demitasse_cpu.loops.compiled import Array, compiled, inlined
 from demitasse_cpu.loops.pairs import ROWS, WIDE, panels_of_pixels, rows_of_pixels, tile
 
 PAIRS = 96
-"""Of pixels that are worked on at a time, at most: 12 KB of a panel."""
+"""The maximum number of pixels that are worked on at a time: 12 KB of a panel."""
 
-_FETCHED = 16  # numbers that a tile has fetched for each pair
+_FETCHED = 16  # the numbers that a tile prefetches for each pair
 
 
 class Part(NamedTuple):
-    """Of so many ``pixels`` and dw of ``outputs`` x ``channels``, the outputs and channels that a thread
-    has: whole panels of each."""
+    """The numbers of ``pixels``, ``outputs`` and ``channels``, and the range of outputs and channels of
+    dw that a thread computes, in whole panels."""
 
     pixels: int
     outputs: int
@@ -37,7 +37,7 @@ class Part(NamedTuple):
 def _put_side_by_side(
     p: Any, dy: Array, x: Array, rows: Array, panels: Array, first: int, last: int
 ) -> None:
-    """Pairs ``first`` to ``last`` of pixels; an odd last pixel meets zeros."""
+    """Interleave pairs ``first`` to ``last`` of pixels; an odd last pixel is paired with zeros."""
     count = last - first
     own_rows = (p.last_output - p.first_output) // WIDE
     own_panels = (p.last_channel - p.first_channel) // WIDE
@@ -53,7 +53,7 @@ def _put_side_by_side(
 
 @compiled()
 def products(p: Any, dy: Array, x: Array, dw: Array, rows: Array, panels: Array) -> None:
-    """A part's dw. Pixels are worked on in equal blocks."""
+    """Compute a part of dw. Pixels are worked on in equal blocks."""
     pairs = (p.pixels + 1) // 2
     blocks = (pairs + PAIRS - 1) // PAIRS
     for block in range(blocks):

@@ -1,6 +1,6 @@
-"""Batch normalisation and scales of channels in planes, one channel after the other: what the sums have
-read is mostly still in a near cache when it is read again to be normalised. Sums are taken in the
-tensor's own precision over a few hundred elements, in float64 over those."""
+"""Batch normalisation and scales of channels in planes, one channel after the other, so that the numbers
+read for the sums are mostly still in a near cache when they are read again to be normalised. Sums are
+taken in the tensor's own precision over a few hundred elements, and in float64 over those."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _plane(array: Array, image: int, channel: int, channels: int, plane: int) ->
 
 @inlined
 def _plane_products(dy: Array, x: Array, c: int, channels: int, plane: int, images: int) -> Any:
-    """Of a channel, the sums of dy and of dy * x."""
+    """Return a channel's sums of dy and of dy * x."""
     real = dy.dtype.type
     total, products = 0.0, 0.0
     for image in range(images):
@@ -62,7 +62,7 @@ def plane_batch_norm(
     begin: int,
     end: int,
 ) -> None:
-    """A batch_norm of channels ``begin`` to ``end``; ``least`` and ``most`` as for lines."""
+    """Normalise channels ``begin`` to ``end``; ``least`` and ``most`` are as for lines."""
     real, channels, n = x.dtype.type, mean.size, images * plane
     floor, ceiling = real(least), real(most)
     for c in range(begin, end):
@@ -118,7 +118,8 @@ def plane_batch_norm_backward(
     begin: int,
     end: int,
 ) -> None:
-    """Channels ``begin`` to ``end``; ``least``, ``most`` and ``n`` as for lines."""
+    """Compute the gradients of channels ``begin`` to ``end``; ``least``, ``most`` and ``n`` are as for
+    lines."""
     real, channels = x.dtype.type, inverse.size
     zero, floor, ceiling = real(0), real(least), real(most)
     for c in range(begin, end):
@@ -166,7 +167,7 @@ def plane_normalised(
     begin: int,
     end: int,
 ) -> None:
-    """Planes ``begin`` to ``end``."""
+    """Normalise planes ``begin`` to ``end``."""
     floor, ceiling = x.dtype.type(least), x.dtype.type(most)
     for which in range(begin, end):
         c = which % channels
@@ -183,7 +184,7 @@ def plane_normalised(
 def plane_scaled(
     x: Array, y: Array, w: Array, b: Array, least: float, channels: int, plane: int, begin: int, end: int
 ) -> None:
-    """Planes ``begin`` to ``end``; ``least`` as for lines."""
+    """Scale planes ``begin`` to ``end``; ``least`` is as for lines."""
     floor = x.dtype.type(least)
     for which in range(begin, end):
         slope, level = w[which % channels], b[which % channels]
@@ -208,7 +209,7 @@ def plane_scaled_backward(
     begin: int,
     end: int,
 ) -> None:
-    """Channels ``begin`` to ``end``."""
+    """Compute the gradients of channels ``begin`` to ``end``."""
     channels = w.size
     for c in range(begin, end):
         sums, products = _plane_products(dy, x, c, channels, plane, images)

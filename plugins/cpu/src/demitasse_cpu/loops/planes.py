@@ -1,14 +1,15 @@
-"""The gradient of the weights of a convolution of few channels, of images stored as bfloat16 with their
+"""The gradient of the weights of a convolution of few channels, for images stored as bfloat16 with
 channels innermost, by products of pairs of pixels.
 
-A channel of an image becomes a plane, in which pixels that two neighbouring results take are neighbours
-too: with strides a plane for each remainder. So a tap's pixels lie in the same order as the results' dy,
-if the rows of those are made as long as a plane's with zeros: dy of two pixels side by side in panels of
-outputs, times the pairs of pixels of some taps, which stay in registers from row to row. The bias's
-gradient is that of a plane of ones. ``g`` is what ``kernels.planes.Planes`` says of a convolution.
+A channel of an image becomes a plane in which pixels that two neighbouring results read are neighbours
+too; with strides, there is a plane for each remainder. A tap's pixels then have the same order as the
+results' dy, once the rows of dy are padded with zeros to the length of a plane's rows. Two adjacent
+pixels of dy, in panels of outputs, are multiplied by the pairs of pixels of some taps, whose sums stay
+in registers from row to row. The bias's gradient is that of a plane of ones. ``g`` is the
+``kernels.planes.Planes`` of a convolution.
 
-The zeros meet pixels of the same image that no window has there: one that is no number reaches weights
-that it would not by the definition.
+The zeros are multiplied by pixels of the same image that no window has there. If such a pixel is NaN, it
+reaches weights that it would not reach by the definition.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _ONE = np.uint16(0x3F80)  # as bfloat16
 
 @inlined
 def _make_planes(g: Any, x: Array, image: int, phases: Array, planes: Array) -> None:
-    """An image's planes; what is around it stays. Of each remainder of columns ``phases`` has the first
-    column of x, its place in a plane's row, and how many there are."""
+    """Write an image's planes; numbers around them are not changed. For each remainder of columns,
+    ``phases`` has the first column of x, its place in a plane's row, and the number of columns."""
     step, line = g.across * g.channels, g.width * g.channels
     for row in range(g.height):
         start = (image * g.height + row) * line
@@ -49,8 +50,9 @@ def _make_planes(g: Any, x: Array, image: int, phases: Array, planes: Array) -> 
 
 @inlined
 def _put_side_by_side(g: Any, dy: Array, row: int, last_row: Array, pairs: Array, to: int) -> None:
-    """dy of a row of results, counted through all images, two pixels by two, an odd last one with zeros:
-    to pair ``to`` of each panel. Numbers are read in whole panels, so the last rows' from a copy."""
+    """Interleave dy of a row of results, counted through all images, two pixels by two, to pair ``to``
+    of each panel; an odd last pixel is paired with zeros. Numbers are read in whole panels, so the last
+    row is read from a copy."""
     size, panels, whole = g.columns * g.outputs, (g.outputs + WIDE - 1) // WIDE, g.columns // 2
     given = dy[row * size :]
     if given.size < size + panels * WIDE:
@@ -80,8 +82,8 @@ def gradient(
     begin: int,
     end: int,
 ) -> None:
-    """dw of rows ``begin`` to ``end`` of results, counted through all images, by tap and output: of each
-    tap in the table of ``places``, as many at a time as ``form`` has numbers."""
+    """Add up dw over rows ``begin`` to ``end`` of results, counted through all images, by tap and
+    output. The taps are those in the table of ``places``, as many at a time as ``form`` has members."""
     panels = (g.outputs + WIDE - 1) // WIDE
     wide, half = panels * WIDE, g.pitch // 2
     planes[:] = 0
@@ -122,7 +124,8 @@ def gradient(
 def add_up(
     g: Any, sums: Array, parts: int, wide: int, dw: Array, db: Array, begin: int, end: int
 ) -> None:
-    """Of outputs ``begin`` to ``end`` dw, plain, and db, behind it in the sums of the parts."""
+    """Add up dw of outputs ``begin`` to ``end``, in the plain layout, and db, which follows it in the
+    parts' sums."""
     size, taps = sums.size // parts, dw.size // g.outputs
     for output in range(begin, end):
         result = dw[output * taps : (output + 1) * taps]

@@ -1,8 +1,8 @@
 """Pooling. A plane is one channel of one image.
 
-Averages unroll windows that lie wholly in x and have one of the usual sizes. Maxima cannot go window
-by window: which element is the largest is a branch that no processor foresees (40 ns a window here,
-against 1 ns in vectors).
+Averages unroll windows that are entirely in x and have one of the usual sizes. Maxima cannot be taken
+window by window: which element is the largest is a branch that no processor predicts (40 ns a window
+here, against 1 ns in vectors).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Windows(NamedTuple):
 
 @inlined
 def _higher(value: Any, best: Any) -> bool:
-    """Whether to take a value instead of the best so far. A NaN, which nothing exceeds, is passed
-    on: a net that diverged must not look healthy."""
+    """Return whether a value replaces the best one so far. NaN, which nothing exceeds, does: a net that
+    has diverged must not look healthy."""
     return (value > best) | ((value != value) & (best == best))  # type: ignore[no-any-return]
 
 
@@ -38,12 +38,12 @@ def _higher(value: Any, best: Any) -> bool:
 def _along(
     values: Array, places: Array, stride: int, width: int, best: Array, index: Array, n: int
 ) -> None:
-    """The largest, and its place, of each ``width`` values, ``stride`` from one to the next."""
+    """Compute the largest of each ``width`` values, ``stride`` from one to the next, and its place."""
     for i in range(n):
         largest, first = values[i * stride], places[i * stride]
         for j in range(1, width):
             value, place = values[i * stride + j], places[i * stride + j]
-            # Of equals the first in x, which is in an upper line or else further left.
+            # Of equal values, take the first in x, which is in a higher line or further to the left.
             higher = _higher(value, largest) | ((value == largest) & (place < first))
             largest = value if higher else largest
             first = place if higher else first
@@ -65,12 +65,12 @@ def maxima(
     begin: int,
     end: int,
 ) -> None:
-    """First down, over the lines of a window, then across. Whole lines, and then the whole plane,
-    are long enough for vectors; rows of windows are not.
+    """Compute the maxima of planes ``begin`` to ``end``: first down the lines of a window, then across.
+    Whole lines, and then the whole plane, are long enough for vectors; rows of windows are not.
 
-    ``values`` and ``places`` are what is largest down each column, in rows of as many windows as
-    cover them without a rest, so that the next row's first window follows where it should: some
-    more than there are, whose results are left out. Columns beyond x repeat its edge.
+    ``values`` and ``places`` hold the largest value down each column. Their rows have room for as many
+    windows as cover the columns exactly, so that the next row's first window starts where it should. The
+    surplus windows' results are dropped. Columns beyond x repeat its edge.
     """
     line, stride = g.width, g.stride_across
     windows = (stride * (g.columns - 1) + g.kernel_width + stride - 1) // stride
@@ -101,7 +101,7 @@ def maxima(
         for i in range(g.rows * extent, g.rows * extent + g.kernel_width):
             values[i], places[i] = values[0], places[0]
         n = g.rows * windows
-        # Numbers that the compiler knows become vector code.
+        # With numbers that the compiler knows, it generates vector code.
         if stride == 2 and g.kernel_width == 2:
             _along(values, places, 2, 2, best, found, n)
         elif stride == 2 and g.kernel_width == 3:
@@ -124,7 +124,7 @@ def maxima(
 def maxima_backward(
     size: int, plane_size: int, dy: Array, index: Array, dx: Array, begin: int, end: int
 ) -> None:
-    """Planes of dx have ``plane_size`` elements, those of dy ``size``."""
+    """Compute the gradient. Planes of dx have ``plane_size`` elements, those of dy ``size``."""
     for plane in range(begin, end):
         target = plane * plane_size
         dx[target : target + plane_size] = 0
@@ -134,7 +134,7 @@ def maxima_backward(
 
 @inlined
 def _total(x: Array, first: int, height: int, width: int, line: int) -> Any:
-    """Line by line, so that a whole plane's sum keeps its digits."""
+    """Return a sum taken line by line, so that the sum of a whole plane keeps its digits."""
     total = x.dtype.type(0)
     for i in range(height):
         part = x.dtype.type(0)
@@ -153,7 +153,8 @@ def _add_to_all(x: Array, first: int, height: int, width: int, line: int, value:
 
 @compiled()
 def averages(g: Any, x: Array, y: Array, begin: int, end: int) -> None:
-    """A window's size counts the padding that it covers, one pad beyond x at most."""
+    """Compute averages. A window's size includes the padding that it covers, at most one pad beyond
+    x."""
     high, wide, line = g.kernel_height, g.kernel_width, g.width
     for number in range(begin, end):
         plane = number * g.height * g.width

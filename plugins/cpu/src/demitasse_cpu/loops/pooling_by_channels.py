@@ -1,10 +1,10 @@
-"""Pooling of images whose channels lie innermost: vectors run along the channels of one point, and the
-last of them ends where the channels end: what two vectors share is done twice. Of 20 channels 16 in a
-vector and 4 one by one took two to three times as long.
+"""Pooling of images whose channels are innermost. Vectors run along the channels of one point. The last
+vector ends where the channels end, and what it shares with the one before is computed twice. With 20
+channels, 16 in a vector and 4 one by one took two to three times as long.
 
-Windows that lie wholly in x and have one of the usual sizes are taken in one pass, others point by point
-with the results so far in the nearest cache. Gradients are gathered, each point of dx from the windows
-that it is in: nothing is written twice, and any part of dx can be done by anyone.
+Windows that are entirely in x and have one of the usual sizes are taken in one pass; others point by
+point, with the results so far in the nearest cache. Gradients are gathered: each point of dx from the
+windows that contain it. Nothing is written twice, and any thread can compute any part of dx.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from demitasse_cpu.loops.bfloat16 import got, number, prefetch, put, widen, wide
 from demitasse_cpu.loops.compiled import Array, compiled, inlined
 
 _BLOCK = 16
-"""Channels that are taken at once, a number that the compiler knows."""
+"""The number of channels that are taken at once, which the compiler knows."""
 
 _FAR = 2**23
-"""Bytes of images from which on what comes next is fetched ahead: they are beyond the caches."""
+"""Bytes of images from which on data is prefetched, because it is beyond the caches."""
 
 
 @inlined
 def _higher(value: Any, best: Any) -> bool:
-    """Whether to take a value instead of the best so far: one that is not below it, or a NaN, which is
-    passed on."""
+    """Return whether a value replaces the best one so far: if it is larger, or NaN, which is passed
+    on."""
     return (not (value <= best)) & (best == best)  # type: ignore[no-any-return]
 
 
 def _square(size: int) -> Any:
-    """A part of loops: the largest of ``size`` x ``size`` points and its place, of _BLOCK channels in
-    vectors. ``down`` and ``across`` lead to the next points, ``line`` to the place below."""
+    """Return an intrinsic for the largest of ``size`` x ``size`` points and its place, of _BLOCK
+    channels in vectors. ``down`` and ``across`` lead to the next points, ``line`` to the place below."""
 
     def typed(
         context: Any,
@@ -84,7 +84,8 @@ def _square(size: int) -> Any:
                     best = next_of(best, other)
                 return best
 
-            # A chain of comparisons for each line, not one: each waits for the one before it.
+            # One chain of comparisons for each line instead of a single chain, in which each waits for
+            # the one before.
             best, where = best_of([best_of([point(i, j) for j in range(size)]) for i in range(size)])
             builder.store(_as_stored(builder, best, x.dtype), vector(values, args[8])).align = (
                 x.dtype.bitwidth // 8
@@ -105,7 +106,7 @@ def _splat(builder: Any, value: Any) -> Any:
 
 
 def _as_stored(builder: Any, value: Any, stored: Any) -> Any:
-    """Numbers that were stored so, back again: every bit of them."""
+    """Return numbers in the type in which they were stored, bit for bit."""
     if stored != types.uint16:
         return value
     words = ir.VectorType(ir.IntType(32), _BLOCK)
@@ -118,8 +119,8 @@ _four, _nine = _square(2), _square(3)
 
 @inlined
 def _fetch_ahead(g: Any, x: Array, line: int, lines: int, left: int, n: int) -> None:
-    """What the window below has to read that this one has not: processors foresee lines that are read
-    one after the other, but not a window's (of 37 MB a third of the time was waiting)."""
+    """Prefetch what the window below reads and this one does not. Processors prefetch lines that are
+    read one after the other, but not a window's (for 37 MB, a third of the time was spent waiting)."""
     for i in range(lines):
         first = ((line + i) * g.width + left) * n
         for element in range(0, g.stride_across * n, 64 // x.itemsize):
@@ -128,7 +129,7 @@ def _fetch_ahead(g: Any, x: Array, line: int, lines: int, left: int, n: int) -> 
 
 @inlined
 def _inside(extent: int, kernel: int, stride: int, pad: int, windows: int) -> tuple[int, int]:
-    """From which window on, and before which, they lie wholly in x."""
+    """Return the range of windows that are entirely in x."""
     last = (extent - kernel + pad) // stride + 1 if extent >= kernel - pad else 0
     first = min((pad + stride - 1) // stride, windows)
     return first, max(first, min(last, windows))
@@ -147,7 +148,7 @@ def _maximum(
     column: int,
     to: int,
 ) -> None:
-    """Of any window, point by point."""
+    """Compute the maxima of any window, point by point."""
     small = index.dtype.type
     start = column * g.stride_across - g.pad_across
     left, right = max(start, 0), min(start + g.kernel_width, g.width)
@@ -168,8 +169,8 @@ def _maximum(
 
 @compiled()
 def maxima(g: Any, channels: int, x: Array, y: Array, index: Array, begin: int, end: int) -> None:
-    """``begin`` and ``end`` count the lines of y of all images. bfloat16 stays what it is: the largest
-    of some numbers is one of them."""
+    """Compute lines ``begin`` to ``end`` of y, counted through all images. bfloat16 is not converted,
+    because the largest of some numbers is one of them."""
     n, small = channels, index.dtype.type
     down, line_places = g.width * n, small(g.width)
     is_square = g.kernel_height == g.kernel_width and 2 <= g.kernel_width <= 3 and n >= _BLOCK
@@ -204,7 +205,7 @@ def maxima(g: Any, channels: int, x: Array, y: Array, index: Array, begin: int, 
 
 @inlined
 def _met(place: int, pad: int, kernel: int, stride: int, windows: int) -> tuple[int, int]:
-    """From which window on, and before which, a point is in them."""
+    """Return the range of windows that contain a point."""
     return max(0, (place + pad - kernel) // stride + 1), min(windows, (place + pad) // stride + 1)
 
 
@@ -212,8 +213,8 @@ def _met(place: int, pad: int, kernel: int, stride: int, windows: int) -> tuple[
 def _next_met(
     place: int, pad: int, kernel: int, stride: int, windows: int, first: int, last: int
 ) -> tuple[int, int]:
-    """The same for the point behind the one for which it was ``first`` and ``last``, or for the one at 0
-    from 0 and 0: without a division, which for each point took half of the time."""
+    """Return the same range for the next point, given ``first`` and ``last`` of this one, or for point
+    0, given 0 and 0. It needs no division, which took half of the time for each point."""
     while first * stride - pad + kernel <= place:
         first += 1
     while last < windows and last * stride - pad <= place:
@@ -230,8 +231,8 @@ def _picked(dy: Array, index: Array, i: int, place: Any, zero: Any) -> Any:
 def maxima_backward(
     g: Any, channels: int, dy: Array, index: Array, dx: Array, total: Array, begin: int, end: int
 ) -> None:
-    """``begin`` and ``end`` count the lines of dx of all images; ``total`` has room for the channels
-    of a point."""
+    """Compute lines ``begin`` to ``end`` of dx, counted through all images. ``total`` has room for the
+    channels of a point."""
     n, zero = channels, number(0, dy)
     total = total[:n]
     for line in range(begin, end):
@@ -296,7 +297,7 @@ def _spread_four(
     line: Any,
     count: int,
 ) -> None:
-    """``count`` channels of a point of dy to the four points of its window."""
+    """Spread ``count`` channels of a point of dy over the four points of its window."""
     one, none, low = index.dtype.type(1), dy.dtype.type(0), to + down
     for i in range(count):
         value, where = got(dy, at + i), got(index, at + i)
@@ -310,9 +311,9 @@ def _spread_four(
 def maxima_backward_apart(
     g: Any, channels: int, dy: Array, index: Array, dx: Array, begin: int, end: int
 ) -> None:
-    """Of windows of 2 x 2 that cover x side by side; ``begin`` and ``end`` count the lines of dy of all
-    images. No windows have to be looked for, which for each point of 20 channels took longer than the
-    rest. Numbers are moved as they are stored: bfloat16 comes as int16."""
+    """Compute the gradient of windows of 2 x 2 that cover x side by side. ``begin`` and ``end`` count
+    the lines of dy of all images. Windows need not be searched for, which for each point of 20 channels
+    took longer than the rest. Numbers are moved as they are stored: bfloat16 comes as int16."""
     n, down = channels, g.width * channels
     two, below = index.dtype.type(2), index.dtype.type(g.width)
     for line in range(begin, end):
@@ -332,8 +333,8 @@ def maxima_backward_apart(
 def _mean_of_nine(
     x: Array, at: int, down: int, n: int, size: Any, y: Array, to: int, count: int
 ) -> None:
-    """Of 3 x 3 points of ``n`` channels, of which ``count`` are looked at and ``size`` is taken as the
-    number; ``down`` leads to the point below."""
+    """Compute the mean of 3 x 3 points of ``n`` channels, of which ``count`` are computed. ``size`` is
+    the number to divide by; ``down`` leads to the point below."""
     below, bottom = at + down, at + 2 * down
     for i in range(count):
         first = got(x, at + i) + got(x, at + n + i) + got(x, at + 2 * n + i)
@@ -344,8 +345,8 @@ def _mean_of_nine(
 
 @compiled()
 def averages(g: Any, channels: int, x: Array, y: Array, total: Array, begin: int, end: int) -> None:
-    """``begin`` and ``end`` count the lines of y of all images. A window's size counts the padding that
-    it covers, one pad beyond x at most."""
+    """Compute lines ``begin`` to ``end`` of y, counted through all images. A window's size includes the
+    padding that it covers, at most one pad beyond x."""
     n, zero = channels, number(0, x)
     whole = n if n >= _BLOCK else 0
     total = total[:n]
@@ -389,7 +390,8 @@ def averages(g: Any, channels: int, x: Array, y: Array, total: Array, begin: int
 
 @inlined
 def _share(g: Any, row: int, column: int) -> float:
-    """What a point has of a window's average: of its size, which counts the padding that it covers."""
+    """Return a point's share of a window's average, from the window's size, which includes the padding
+    that it covers."""
     top, left = row * g.stride_down - g.pad_down, column * g.stride_across - g.pad_across
     height = min(top + g.kernel_height, g.height + g.pad_down) - top
     width = min(left + g.kernel_width, g.width + g.pad_across) - left
@@ -401,7 +403,7 @@ def _share(g: Any, row: int, column: int) -> float:
 def averages_backward(
     g: Any, channels: int, dy: Array, dx: Array, total: Array, begin: int, end: int
 ) -> None:
-    """``begin`` and ``end`` count the lines of dx of all images."""
+    """Compute lines ``begin`` to ``end`` of dx, counted through all images."""
     n, zero = channels, number(0, dy)
     total = total[:n]
     for line in range(begin, end):

@@ -1,4 +1,4 @@
-"""Powers that processors have no vector instruction for, and libraries no vector function."""
+"""Powers for which processors have no vector instruction and libraries no vector function."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from numba.extending import intrinsic
 _I32 = ir.IntType(32)
 
 _GUESS = 0x6F14EC2E
-"""From this 3/4 of a float32's bits are taken for a first guess of its power of -3/4. Bits of a float
-are its logarithm, roughly; the constant was searched for the smallest largest error, 4.4%."""
+"""Subtracting 3/4 of a float32's bits from this gives a first guess of its power of -3/4, because the
+bits of a float are roughly its logarithm. The constant was searched for the smallest maximum error,
+4.4%."""
 
 
 def _inverse_power_75_typed(context: Any, value: Any) -> Any:
-    """value ** -0.75 of a positive number."""
+    """Return value ** -0.75 of a positive number."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind, x = signature.args[0], args[0]
@@ -32,7 +33,7 @@ def _inverse_power_75_typed(context: Any, value: Any) -> Any:
         bits = builder.bitcast(x, _I32)
         three_quarters = builder.sub(bits, builder.lshr(bits, _I32(2)))
         y = builder.bitcast(builder.sub(_I32(_GUESS), three_quarters), number)
-        # Newton's method for y ** -4 = x ** 3; in this order no product leaves the range of floats.
+        # Newton's method for y ** -4 = x ** 3; in this order, no product leaves the range of floats.
         for _ in range(3):
             root = times(times(x, y), y)
             lacks = builder.fsub(number(1.0), times(x, times(root, root)), flags=["contract"])
@@ -43,5 +44,5 @@ def _inverse_power_75_typed(context: Any, value: Any) -> Any:
 
 
 inverse_power_75: Any = intrinsic(_inverse_power_75_typed)
-"""Three steps of Newton's method take a third of the time of two square roots and a division; float64
-takes those. The error of float32 is at most 1.4 units in the last place."""
+"""value ** -0.75. Three steps of Newton's method take a third of the time of two square roots and a
+division, which float64 uses. The error in float32 is at most 1.4 units in the last place."""

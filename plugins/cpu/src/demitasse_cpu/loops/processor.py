@@ -1,4 +1,4 @@
-"""The processor that loops are compiled for."""
+"""The processor for which loops are compiled."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import llvmlite.binding
 from numba.core import config
 
 _ROUNDS_FROM = (16,)
-"""The version of LLVM from which on it rounds vectors to bfloat16; an older one, as llvmlite has before
-its 0.45, would end the process."""
+"""The version of LLVM from which on it can round vectors to bfloat16. An older one, as in llvmlite
+before 0.45, would end the process."""
 
 
 def _features() -> frozenset[str]:
@@ -23,5 +23,5 @@ def _features() -> frozenset[str]:
 
 
 FEATURES = _features()
-"""What LLVM calls the instructions that it has: this processor's, unless NUMBA_CPU_FEATURES names
+"""LLVM's names of the instruction sets to compile for: this processor's, unless NUMBA_CPU_FEATURES names
 others."""

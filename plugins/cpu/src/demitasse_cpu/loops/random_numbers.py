@@ -1,6 +1,7 @@
-"""Dropout and image transforms with the numbers of demitasse.keep_mask and crop_and_mirror.
+"""Dropout and image transforms with the random numbers of demitasse.keep_mask and crop_and_mirror.
 
-Philox4x32-10 (Salmon et al., 2011), each word in a 64-bit one, as vectors multiply them.
+Philox4x32-10 (Salmon et al., 2011), with each 32-bit word in a 64-bit one, because vectors multiply
+those.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def _draw(
     m: np.uint64,
     threshold: np.uint64,
 ) -> None:
-    """From block ``first`` on the four bytes of each block, 1 to keep an element, as one word whose
-    lowest byte comes first: whole words are what vectors store."""
+    """Draw the four bytes of each block from block ``first`` on, 1 to keep an element. They are stored
+    as one word, lowest byte first, because vectors store whole words."""
     for i in range(drawn.size):
         a, b, c, d = _philox(np.uint64(first + i), sample, number, high, k, m)
         low = np.uint32(a >= threshold) | np.uint32(b >= threshold) << np.uint32(8)
@@ -54,8 +55,8 @@ def _draw(
 def _dropped(
     x: Array, y: Array, mask: Array, keeps_mask: bool, drawn: Array, stride: int, count: int, scale: Any
 ) -> None:
-    """``count`` elements that follow each other, of which every ``stride``-th byte tells whether to keep
-    one; y may be x."""
+    """Drop or keep ``count`` consecutive elements. Every ``stride``-th byte of ``drawn`` says whether to
+    keep one; y may be x."""
     zero = number(0, x)
     if keeps_mask:
         told = mask[:count]
@@ -88,9 +89,9 @@ def dropout(
     begin: int,
     end: int,
 ) -> None:
-    """Samples ``begin`` to ``end`` of ``elements`` each; ``mask`` is not touched unless kept.
-    ``words`` and ``drawn`` are the same memory, room for all of a sample's bytes where there are
-    ``channels`` innermost, else (1) for some."""
+    """Apply dropout to samples ``begin`` to ``end`` of ``elements`` each. ``mask`` is not touched unless
+    it is kept. ``words`` and ``drawn`` are the same memory, with room for all bytes of a sample if
+    ``channels`` are innermost, otherwise (1) for some."""
     scale = number(factor, x)
     low, high = iteration[0] & _LOW, iteration[0] >> _HALF
     blocks, together = (elements + 3) // 4, words.size
@@ -126,8 +127,8 @@ def image_transform(
     begin: int,
     end: int,
 ) -> None:
-    """x (N, C, H, W) of any element type, y (N, C, h, w), mean (C, H, W) by strides of 0 where it
-    is one number for many."""
+    """Transform images x (N, C, H, W) of any element type to y (N, C, h, w). mean is (C, H, W), with
+    strides of 0 where one number stands for many."""
     rows, columns = x.shape[2] - y.shape[2], x.shape[3] - y.shape[3]
     width, scale = y.shape[3], y.dtype.type(factor)
     number, high = iteration[0] & _LOW, (iteration[0] >> _HALF) + _DOMAIN_1

@@ -1,4 +1,4 @@
-"""Axes in another order, and weighted sums along an axis of tensors seen as outer x axis x inner."""
+"""Permutations of axes, and weighted sums along an axis of tensors seen as outer x axis x inner."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from demitasse_cpu.loops.compiled import Array, compiled
 def gathered_rows(
     x: Array, y: Array, starts: Array, step: int, width: int, begin: int, end: int
 ) -> None:
-    """Row after row of y, from every ``step``-th number of x on from where each starts."""
+    """Copy each row of y from every ``step``-th number of x, starting where ``starts`` says."""
     for row in range(begin, end):
         result = y[row * width : (row + 1) * width]
         given = x[starts[row] : starts[row] + (width - 1) * step + 1]
@@ -25,7 +25,8 @@ def gathered_rows(
 def resampled(
     x: Array, places: Array, weights: Array, y: Array, extent: int, inner: int, begin: int, end: int
 ) -> None:
-    """Rows ``begin`` to ``end`` of y, each ``inner`` numbers long; ``extent`` is that of x's axis."""
+    """Compute rows ``begin`` to ``end`` of y, each ``inner`` numbers long. ``extent`` is that of x's
+    axis."""
     results, taps = places.shape
     for row in range(begin, end):
         outer, i = row // results, row % results
@@ -46,7 +47,7 @@ def resampled(
 def resampled_last(
     x: Array, places: Array, weights: Array, y: Array, extent: int, inner: int, begin: int, end: int
 ) -> None:
-    """The same along the last axis, for whole lines of x."""
+    """Compute the same along the last axis, for whole lines of x."""
     results, taps = places.shape
     for outer in range(begin, end):
         given = x[outer * extent : (outer + 1) * extent]
@@ -62,7 +63,8 @@ def resampled_last(
 def resampled_backward(
     dy: Array, places: Array, weights: Array, dx: Array, extent: int, inner: int, begin: int, end: int
 ) -> None:
-    """Outer parts ``begin`` to ``end``, each a sum in the order of the results whoever does it."""
+    """Compute the outer parts ``begin`` to ``end`` of dx, each summed in the order of the results
+    whichever thread does it."""
     results, taps = places.shape
     for outer in range(begin, end):
         dx[outer * extent * inner : (outer + 1) * extent * inner] = 0

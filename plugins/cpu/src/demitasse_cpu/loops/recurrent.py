@@ -1,4 +1,5 @@
-"""One step of a recurrence: rows are streams, each of so many units, its gates one after the other."""
+"""One step of a recurrence. Rows are streams; each has its gates one after the other, with a number for
+each unit."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from demitasse_cpu.loops.exponentials import exponential, exponential_less_one
 
 @inlined
 def _sigmoid(value: Any, one: Any) -> Any:
-    """The power of a number below 0 stays in range."""
+    """Compute a sigmoid from the exponential of a number below 0, which stays in range."""
     small = exponential(-abs(value))
     return (one if value > 0 else small) / (one + small)
 
@@ -31,7 +32,7 @@ def copied(x: Array, y: Array, begin: int, end: int) -> None:
 
 @compiled()
 def carry(h: Array, cont: Array, carried: Array, units: int, begin: int, end: int) -> None:
-    """What goes on into a step: nothing where a sequence begins."""
+    """Copy the hidden state that is carried into a step; it is zero where a sequence begins."""
     for row in range(begin, end):
         goes_on = h.dtype.type(cont[row])
         source, target = h[row * units : (row + 1) * units], carried[row * units : (row + 1) * units]
@@ -53,8 +54,8 @@ def lstm_step(
     begin: int,
     end: int,
 ) -> None:
-    """From ``z`` and ``fixed`` (empty for none), added to what is in ``gates`` already when it ``adds``,
-    and the cell ``before``, which may be the same memory as ``cell``."""
+    """Compute a step. Its gates are ``z`` plus ``fixed`` (empty for none) plus, if ``adds``, what is
+    already in ``gates``. ``before`` is the previous cell, and may be the same memory as ``cell``."""
     one, zero = z.dtype.type(1), z.dtype.type(0)
     for row in range(begin, end):
         at, wide = row * units, row * 4 * units
@@ -100,10 +101,11 @@ def lstm_step_backward(
     begin: int,
     end: int,
 ) -> None:
-    """The gradient that arrives at the hidden state is ``dy`` plus, where the step ``after`` (its cont;
-    empty for none) goes on from this one, ``dhidden``; ``dy`` and ``dcell`` may be empty for none.
-    ``dbefore`` may be the same memory as ``dcell``; it and ``dz`` may be empty if nobody reads them.
-    ``dz`` is cut to ``-bound`` up to ``bound``, where that is not 0."""
+    """Compute the gradients of a step. The gradient that arrives at the hidden state is ``dy`` plus,
+    where the step ``after`` (its cont; empty for none) continues this one, ``dhidden``. ``dy`` and
+    ``dcell`` may be empty for none. ``dbefore`` may be the same memory as ``dcell``. ``dbefore`` and
+    ``dz`` may be empty if nobody reads them. ``dz`` is clipped to the range from ``-bound`` to
+    ``bound``, unless that is 0."""
     one, zero = gates.dtype.type(1), gates.dtype.type(0)
     for row in range(begin, end):
         at, wide = row * units, row * 4 * units
@@ -138,7 +140,8 @@ def lstm_step_backward(
 
 @compiled()
 def rnn_step(z: Array, fixed: Array, hidden: Array, units: int, begin: int, end: int) -> None:
-    """From ``z`` and ``fixed`` (empty for none), added to what is in ``hidden`` already."""
+    """Compute a step from ``z`` and ``fixed`` (empty for none), added to what is already in
+    ``hidden``."""
     one = z.dtype.type(1)
     for at in range(begin * units, end * units, units):
         totals, given = hidden[at : at + units], z[at : at + units]
@@ -161,7 +164,7 @@ def rnn_step_backward(
     begin: int,
     end: int,
 ) -> None:
-    """``dhidden`` and ``after`` as in lstm_step_backward."""
+    """Compute the gradient of a step. ``dhidden`` and ``after`` are as in lstm_step_backward."""
     one, zero = y.dtype.type(1), y.dtype.type(0)
     for row in range(begin, end):
         at = row * units
@@ -177,7 +180,7 @@ def rnn_step_backward(
 
 @compiled()
 def sum_of_steps(x: Array, total: Array, begin: int, end: int) -> None:
-    """The sum of rows as long as ``total``, in their order, for its elements ``begin`` to ``end``."""
+    """Sum rows as long as ``total``, in their order, for elements ``begin`` to ``end``."""
     target = total[begin:end]
     for i in range(target.size):
         target[i] = 0

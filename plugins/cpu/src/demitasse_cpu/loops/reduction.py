@@ -1,4 +1,5 @@
-"""Sums over rows, rows less their mean and over their deviation, and the largest along an axis."""
+"""Sums over rows, rows standardised by their mean and deviation, and the largest elements along an
+axis."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from demitasse_cpu.loops.bfloat16 import got, narrow, number, put
 from demitasse_cpu.loops.compiled import Array, compiled
 
 _CHUNK = 4096
-"""How many elements are summed in their own type, before they are added up in float64."""
+"""The number of elements that are summed in their own type before they are added up in float64."""
 
 
 @compiled(reassociate=True)
@@ -47,7 +48,8 @@ def _sum_of_absolutes(x: Array) -> Any:
 
 @compiled()
 def _total(x: Array, term: int) -> float:
-    """The sum of values (0), of their sizes (1) or of their squares (2), in float64 for any length."""
+    """Return the sum of values (0), of their magnitudes (1) or of their squares (2), in float64 for any
+    length."""
     total = 0.0
     for at in range(0, x.size, _CHUNK):
         part = x[at : at + _CHUNK]
@@ -69,7 +71,8 @@ def _mean(x: Array) -> Any:
 def pieces_summed(
     x: Array, sums: Array, term: int, inner: int, pieces: int, length: int, begin: int, end: int
 ) -> None:
-    """Each row of ``inner`` elements in so many pieces of at most ``length``; ``term`` as _total's."""
+    """Sum pieces of rows: each row of ``inner`` elements has ``pieces`` pieces of at most ``length``.
+    ``term`` is as in ``_total``."""
     for piece in range(begin, end):
         first = piece % pieces * length
         at = piece // pieces * inner
@@ -99,7 +102,8 @@ def pieces_spread(
     begin: int,
     end: int,
 ) -> None:
-    """Each row's gradient to its elements; ``x`` is not read where values themselves were summed."""
+    """Spread each row's gradient over its elements. ``x`` is not read if the values themselves were
+    summed."""
     for piece in range(begin, end):
         row, first = piece // pieces, piece % pieces * length
         start, stop = row * inner + first, row * inner + min(first + length, inner)
@@ -131,7 +135,7 @@ def centre(x: Array, y: Array, inner: int, begin: int, end: int) -> None:
 def standardize(
     x: Array, y: Array, deviation: Array, epsilon: float, inner: int, begin: int, end: int
 ) -> None:
-    """``deviation`` is empty for none."""
+    """Standardise rows; ``deviation`` is empty if nobody reads it."""
     for row in range(begin, end):
         given, result = x[row * inner : (row + 1) * inner], y[row * inner : (row + 1) * inner]
         mean = _mean(given)
@@ -164,7 +168,7 @@ def standardize_backward(
         for at in range(0, inner, _CHUNK):
             products += _sum_of_products(slope[at : at + _CHUNK], value[at : at + _CHUNK])
         size = float(deviation[row])
-        # A row that is constant has no direction in which its deviation would change.
+        # A constant row has no direction in which its deviation would change.
         tilt = number(products / inner / size if size > 0 else 0.0, dy)
         inverse = number(1 / (size + epsilon), dy)
         for i in range(inner):
@@ -173,14 +177,15 @@ def standardize_backward(
 
 @compiled()
 def _before(x: Array, at: int, inner: int, a: int, b: int) -> bool:
-    """Whether a row's element a is smaller than element b, or equal and earlier."""
+    """Return whether a row's element a is smaller than element b, or equal and earlier."""
     left, right = x[at + a * inner], x[at + b * inner]
     return left < right or (left == right and a < b)
 
 
 @compiled()
 def _sift(x: Array, at: int, inner: int, heap: Array, root: int, size: int) -> None:
-    """Let the heap's ``root``, of ``size`` elements with the smallest on top, sink to its place."""
+    """Let the ``root`` of the heap sink to its place. The heap has ``size`` elements, with the smallest
+    on top."""
     while 2 * root + 1 < size:
         child = 2 * root + 1
         if child + 1 < size and _before(x, at, inner, heap[child + 1], heap[child]):
@@ -203,8 +208,8 @@ def largest(
     begin: int,
     end: int,
 ) -> None:
-    """Of rows as (outer, classes, inner), the ``heap.size`` largest in falling order: their places,
-    their values, or one after the other."""
+    """Find the ``heap.size`` largest elements of rows in (outer, classes, inner), in descending order:
+    their places, their values, or both one after the other."""
     count, kinds = heap.size, int(places) + int(values)
     for row in range(begin, end):
         at = row // inner * classes * inner + row % inner
@@ -217,7 +222,7 @@ def largest(
                 heap[0] = i
                 _sift(x, at, inner, heap, 0, count)
         to = row // inner * kinds * count * inner + row % inner
-        for left in range(count - 1, -1, -1):  # the smallest that is left goes to the end
+        for left in range(count - 1, -1, -1):  # the smallest one left goes to the end
             if places:
                 y[to + left * inner] = heap[0]
             if values:

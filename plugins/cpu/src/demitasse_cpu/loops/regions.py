@@ -12,7 +12,7 @@ from demitasse_cpu.native import WrongError
 
 @compiled()
 def first_wrong(regions: Array, samples: int, wrong: Array) -> None:
-    """Raise WrongError, and its number in ``wrong``, for what is no region."""
+    """Raise WrongError if there is an invalid region, with its number in ``wrong``."""
     for r in range(regions.size // 5):
         row = regions[5 * r : 5 * r + 5]
         known = row[0] >= 0 and row[0] < samples and math.floor(row[0]) == row[0]
@@ -25,7 +25,7 @@ def first_wrong(regions: Array, samples: int, wrong: Array) -> None:
 
 @compiled()
 def _place(corner: float, scale: float) -> int:
-    """A corner as a place, a half rounded away from 0."""
+    """Return the place of a corner, with halves rounded away from 0."""
     scaled = float(np.float32(corner) * np.float32(scale))
     nearest = math.floor(abs(scaled) + 0.5)
     return int(nearest) if scaled >= 0 else -int(nearest)
@@ -33,7 +33,7 @@ def _place(corner: float, scale: float) -> int:
 
 @compiled()
 def _bound(begin: int, end: int, cell: int, step: np.float32, extent: int) -> int:
-    """Where a cell begins (``end`` 0) or ends (1) along one side of a plane."""
+    """Return where a cell begins (``end`` 0) or ends (1) along one side of a plane."""
     at = np.float32(cell + end) * step
     place = begin + int(math.ceil(at) if end else math.floor(at))
     return min(max(place, 0), extent)
@@ -54,8 +54,8 @@ def pooled(
     begin: int,
     end: int,
 ) -> None:
-    """Regions times channels ``begin`` to ``end``. Nothing for what is no region: ``first_wrong`` is who
-    tells. ``place`` is empty where nobody asks for it."""
+    """Pool regions times channels ``begin`` to ``end``. Skip invalid regions, which ``first_wrong``
+    reports. ``place`` is empty if nobody reads it."""
     plane, cells = height * width, rows * columns
     samples = x.size // (channels * plane)
     for unit in range(begin, end):
@@ -94,7 +94,8 @@ def spread_back(
     begin: int,
     end: int,
 ) -> None:
-    """Planes ``begin`` to ``end`` of dx, each a sum in the order of the regions whoever does it."""
+    """Compute planes ``begin`` to ``end`` of dx, each summed in the order of the regions whichever
+    thread does it."""
     for at in range(begin, end):
         result = dx[at * plane : (at + 1) * plane]
         result[:] = 0

@@ -1,5 +1,5 @@
-"""Changes of layout and of stored type. Where an element lies is a sum over its dimensions, of a term
-for each, in any order and with any blocks: so tables of those terms serve all layouts."""
+"""Changes of layout and of stored type. The place of an element is a sum of one term for each dimension,
+in any order and with any blocks, so tables of those terms serve all layouts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from demitasse_cpu.loops.bfloat16 import narrow, narrowed_vector, widen, widened
 from demitasse_cpu.loops.compiled import Array, compiled
 
 TILE = 16
-"""Rows and columns that are turned together: a cache line of float32 both ways."""
+"""The number of rows and columns that are transposed together: a cache line of float32 in both
+directions."""
 
 SPAN = 1024
-"""Columns of a matrix of few rows that are a piece of work."""
+"""The number of columns, of a matrix with few rows, in a piece of work."""
 
 
 def exchanged(builder: Any, rows: list[Any]) -> None:
-    """Turn a square of TILE vectors, by exchanging halves, quarters and so on."""
+    """Transpose a square of TILE vectors, by exchanging halves, quarters and so on."""
     mask, far = ir.VectorType(ir.IntType(32), TILE), TILE // 2
     while far:
         kept = [lane + TILE - far if lane & far else lane for lane in range(TILE)]
@@ -33,7 +34,7 @@ def exchanged(builder: Any, rows: list[Any]) -> None:
 
 
 def _turned_typed(context: Any, x: Any, at: Any, stride: Any, y: Any, y_at: Any, y_stride: Any) -> Any:
-    """A square of TILE x TILE numbers in registers, turned."""
+    """Transpose a square of TILE x TILE numbers in registers."""
     signature = types.void(x, types.int64, types.int64, y, types.int64, types.int64)
     moved_only = x.dtype == y.dtype
 
@@ -64,8 +65,9 @@ def _turned_typed(context: Any, x: Any, at: Any, stride: Any, y: Any, y_at: Any,
 def _pairs_turned_typed(
     context: Any, x: Any, at: Any, stride: Any, y: Any, y_at: Any, y_far: Any, y_stride: Any
 ) -> Any:
-    """TILE rows, ``stride`` apart, of TILE pairs: what the pairs' places have in line becomes rows as
-    bfloat16, two of which are pairs; half of those numbers lie ``y_far`` from the first half."""
+    """Transpose TILE rows, ``stride`` apart, of TILE pairs. The numbers at one position in all pairs
+    become rows of bfloat16, two of which are interleaved as pairs. Half of the rows are stored ``y_far``
+    numbers after the first half."""
     n = types.int64
     signature = types.void(x, n, n, y, n, n, n)
     words, halves = ir.VectorType(ir.IntType(32), TILE), ir.VectorType(ir.IntType(16), 2 * TILE)
@@ -100,7 +102,8 @@ def _pairs_turned_typed(
 
 
 def _side_by_side_typed(rows: int) -> Any:
-    """TILE numbers of each of ``rows`` rows, those of a column side by side."""
+    """Return an intrinsic that interleaves TILE numbers of each of ``rows`` rows, so that columns are
+    contiguous."""
 
     def typed(context: Any, x: Any, at: Any, stride: Any, y: Any, to: Any) -> Any:
         signature = types.void(x, types.int64, types.int64, y, types.int64)
@@ -148,8 +151,9 @@ _TWO, _THREE, _FOUR = map(_side_by_side_typed, (2, 3, 4))
 
 @compiled()
 def transposed(x: Array, y: Array, rows: int, columns: int, begin: int, end: int) -> None:
-    """Matrices of ``rows`` x ``columns`` turned, in bands of TILE along the longer side; ``begin`` and
-    ``end`` count the bands of all matrices. Squares that would stick out lie over their neighbours."""
+    """Transpose matrices of ``rows`` x ``columns``, in bands of TILE along the longer side. ``begin``
+    and ``end`` count the bands of all matrices. Squares that would stick out overlap their neighbours
+    instead."""
     short = min(rows, columns)
     bands = (short + TILE - 1) // TILE
     for number in range(begin, end):
@@ -172,7 +176,8 @@ def transposed(x: Array, y: Array, rows: int, columns: int, begin: int, end: int
 
 @compiled()
 def interleaved(x: Array, y: Array, rows: int, columns: int, begin: int, end: int) -> None:
-    """Matrices of two to four rows turned, ``begin`` to ``end`` of their pieces of SPAN columns."""
+    """Transpose matrices of two to four rows; ``begin`` and ``end`` count their pieces of SPAN
+    columns."""
     pieces = (columns + SPAN - 1) // SPAN
     for number in range(begin, end):
         start, first = number // pieces * rows * columns, number % pieces * SPAN
@@ -200,8 +205,8 @@ def gathered(
     begin: int,
     end: int,
 ) -> None:
-    """Any layout to any other. The tables have each dimension's term of an element's place: the last
-    two dimensions', and the others' together, of which ``begin`` to ``end`` are done."""
+    """Move elements between any two layouts. The tables have the terms of an element's place: those of
+    the last two dimensions, and the sum of the others, of which ``begin`` to ``end`` are moved."""
     for n in range(begin, end):
         for r in range(x_row.size):
             source, target = x_lead[n] + x_row[r], y_lead[n] + y_row[r]
@@ -211,8 +216,8 @@ def gathered(
 
 @compiled()
 def side_by_side(x: Array, y: Array, width: int, begin: int, end: int) -> None:
-    """Of every two rows of ``width`` numbers one, in which those of a column are neighbours; ``begin``
-    and ``end`` count the pairs of rows."""
+    """Interleave every two rows of ``width`` numbers, so that columns are contiguous. ``begin`` and
+    ``end`` count the pairs of rows."""
     for pair in range(begin, end):
         first, second = x[2 * pair * width :][:width], x[(2 * pair + 1) * width :][:width]
         target = y[2 * pair * width :][: 2 * width]
@@ -225,9 +230,10 @@ def side_by_side(x: Array, y: Array, width: int, begin: int, end: int) -> None:
 def pairs_turned(
     x: Array, y: Array, rows: int, columns: int, taps: int, width: int, height: int, begin: int, end: int
 ) -> None:
-    """Weights of ``rows`` outputs and ``columns`` inputs, to bfloat16, of which x has pairs of inputs in
-    blocks of ``width`` outputs and y pairs of outputs in blocks of ``height`` inputs: bands ``begin`` to
-    ``end`` of TILE outputs, tap by tap. Rows are whole tiles, columns those of pairs."""
+    """Move weights of ``rows`` outputs and ``columns`` inputs to bfloat16. x has pairs of inputs in
+    blocks of ``width`` outputs, and y has pairs of outputs in blocks of ``height`` inputs. ``begin`` and
+    ``end`` count bands of TILE outputs, which are done tap by tap. Rows are whole tiles, and columns
+    whole tiles of pairs."""
     for band in range(begin, end):
         row, tap = band // taps * TILE, band % taps
         source = (row // width * taps + tap) * (columns // 2) * 2 * width + row % width * 2
@@ -240,7 +246,8 @@ def pairs_turned(
 
 @compiled()
 def rows_in_pairs(x: Array, y: Array, rows: int, columns: int, width: int, begin: int, end: int) -> None:
-    """As blocks_in_pairs, from rows of the inputs, of one tap; each number is a pair of weights."""
+    """As blocks_in_pairs, but from plain rows of inputs, for one tap; each number is a pair of
+    weights."""
     for band in range(begin, end):
         row = band * TILE
         for column in range(0, columns, TILE):
@@ -252,9 +259,9 @@ def rows_in_pairs(x: Array, y: Array, rows: int, columns: int, width: int, begin
 def blocks_in_pairs(
     x: Array, y: Array, rows: int, columns: int, taps: int, width: int, begin: int, end: int
 ) -> None:
-    """Weights of ``rows`` outputs and ``columns`` inputs, of which x has squares of TILE inputs by TILE
-    outputs and y pairs of inputs in blocks of ``width`` outputs: bands ``begin`` to ``end`` of TILE
-    outputs, tap by tap. Rows and columns are whole tiles."""
+    """Move weights of ``rows`` outputs and ``columns`` inputs. x has squares of TILE inputs by TILE
+    outputs, and y has pairs of inputs in blocks of ``width`` outputs. ``begin`` and ``end`` count bands
+    of TILE outputs, which are done tap by tap. Rows and columns are whole tiles."""
     for band in range(begin, end):
         row, tap = band // taps * TILE, band % taps
         to = (row // width * taps + tap) * columns * width + row % width * 2
@@ -266,7 +273,7 @@ def blocks_in_pairs(
 
 @compiled()
 def columns(x: Array, first: int, y: Array) -> None:
-    """y, of as many rows as x, holds those of its columns that begin with the ``first``."""
+    """Copy columns of x, from column ``first`` on, to y, which has as many rows as x."""
     for row in range(y.shape[0]):
         source, target = x[row, first : first + y.shape[1]], y[row]
         for i in range(target.size):

@@ -1,4 +1,4 @@
-"""How often predictions are right: arrays as in ``loops.loss``."""
+"""How often predictions are correct. Arrays are as in ``loops.loss``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from demitasse_cpu.native import WrongError
 
 @compiled()
 def _better_of_one(x: Array, own: float, wanted: int) -> int:
-    """How many classes of a row come before the one that is wanted, which has ``own``. A NaN is at or
-    below nothing, so predictions that are not numbers never score. Of equals the later class comes
-    first."""
+    """Return how many classes of a row rank before the wanted one, whose value is ``own``. NaN is
+    neither below nor equal to anything, so predictions that are NaN never score. Of equal values, the
+    later class ranks first."""
     better = 0
     for c in range(x.size):
         better += 1 if (not (x[c] <= own)) | ((x[c] == own) & (c > wanted)) else 0
@@ -20,7 +20,7 @@ def _better_of_one(x: Array, own: float, wanted: int) -> int:
 
 @compiled()
 def _better(x: Array, classes: int, inner: int, own: Array, wanted: Array, better: Array) -> None:
-    """The same of as many rows as ``own`` has places, which begin side by side."""
+    """Count the same for as many adjacent rows as ``own`` has places."""
     n = own.size
     for i in range(n):
         better[i] = 0
@@ -48,9 +48,9 @@ def accuracy(
     classes: int,
     inner: int,
 ) -> None:
-    """``counters`` (2, classes) are int64, ``per_class`` is empty for none; ``own``, and in float64
-    ``wanted`` and ``better`` have room for rows that are taken together. Raises WrongError where a label
-    is no class, the first such row in ``wrong``."""
+    """Compute the accuracy. ``counters`` (2, classes) are int64; ``per_class`` is empty if nobody reads
+    it. ``own`` and, in float64, ``wanted`` and ``better`` have room for the rows that are taken
+    together. Raise WrongError if a label is not a class, with the first such row in ``wrong``."""
     counters[:] = 0
     all_hits, all_counted, row = 0, 0, 0
     while row < label.size:
@@ -91,8 +91,9 @@ def segment_scores(
     classes: int,
     inner: int,
 ) -> None:
-    """``table`` (classes, classes), int64, has how often a class is taken for another. Raises WrongError
-    where a label is no class, the first such row in ``wrong``."""
+    """Compute segmentation scores. ``table`` (classes, classes), int64, counts how often a class is
+    taken for another. Raise WrongError if a label is not a class, with the first such row in
+    ``wrong``."""
     table[:] = 0
     for row in range(label.size):
         value, left_out = float(label[row]), False
@@ -105,7 +106,7 @@ def segment_scores(
             raise WrongError
         at = row // inner * classes * inner + row % inner
         best = 0
-        for c in range(1, classes):  # of equals the later
+        for c in range(1, classes):  # of equal values, the later class
             if x[at + c * inner] >= x[at + best * inner]:
                 best = c
         table[int(value), best] += 1

@@ -1,13 +1,15 @@
-"""Sequences whose labels are shorter than they (Graves et al. 2006): x is (steps, samples, classes), a
-label has ``length`` numbers, of which blanks are none, up to a -1. A label's states are a blank before,
-between and behind its classes. A sample has all steps, or as many as ``taken`` has for it where that is
-not empty. Labels and steps are looked at before (``first_wrong``, ``indexing.first_wrong``).
+"""Sequences whose labels are shorter than the sequences (Graves et al. 2006). x is (steps, samples,
+classes). A label has ``length`` numbers, ends at the first -1, and its blanks are left out. Its states
+are its classes, with a blank before, between and after them. A sample has all steps, or the number in
+``taken`` unless that is empty. Labels and numbers of steps are checked beforehand (``first_wrong``,
+``indexing.first_wrong``).
 
-Chances are logarithms in float64; of what cannot be they are ``_NEVER``, far below any, and stay so when
-others are added: loops over states need no case of it, and run as vectors. A row of chances has two of
-no state before the first, or behind the last, of which no path comes. ``scratch`` has numbers for one
-sample: of each step its softmax's sum, the label's classes, what leaves blanks out, a step's states and
-its classes, and rows of states, two more than steps.
+Probabilities are logarithms in float64. That of the impossible is ``_NEVER``, far below all others, and
+it stays so when others are added. Loops over states therefore need no special case, and run as vectors.
+A row of probabilities has two extra states before the first, or after the last, from which no path
+comes. ``scratch`` holds numbers for one sample: the softmax's sum for each step, the label's classes,
+which states a path may skip to, the probabilities of a step's states and of its classes, and rows of
+states, two more than there are steps.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ _NEVER = -1e30
 
 @compiled()
 def first_wrong(label: Array, length: int, classes: int, wrong: Array) -> None:
-    """Raise WrongError, and the place in ``wrong``, for a label that is no class, nor ends one, unless
-    it stands behind an end."""
+    """Raise WrongError, with the place in ``wrong``, if a number of a label is neither a class nor the
+    -1 that ends it. Numbers after the end may be anything."""
     for begin in range(0, label.size, length):
         for i in range(begin, begin + length):
             if not (label[i] >= -1 and label[i] < classes and math.floor(label[i]) == label[i]):
@@ -36,7 +38,7 @@ def first_wrong(label: Array, length: int, classes: int, wrong: Array) -> None:
 
 @compiled()
 def _ends(label: Array) -> int:
-    """How many numbers stand before the first negative one."""
+    """Return how many numbers come before the first negative one."""
     for i in range(label.size):
         if label[i] < 0:
             return i
@@ -45,7 +47,7 @@ def _ends(label: Array) -> int:
 
 @compiled()
 def _parts(scratch: Array, x: Array, length: int) -> tuple[Array, Array, Array, Array, Array, Array]:
-    """What ``scratch`` has room for."""
+    """Return the parts of ``scratch``."""
     steps, classes, width = x.shape[0], x.shape[2], 2 * length + 3
     sums, rest = scratch[:steps], scratch[steps:]
     kept, rest = rest[:length], rest[length:]
@@ -55,8 +57,9 @@ def _parts(scratch: Array, x: Array, length: int) -> tuple[Array, Array, Array, 
 
 @compiled()
 def _kept(label: Array, blank: int, kept: Array, skips: Array) -> int:
-    """The label's classes, and how many there are; and for each state 0 where a path may come to it
-    from the class before, the blank between left out, else never."""
+    """Write the label's classes to ``kept``, and return their number. For each state, ``skips`` becomes
+    0 if a path may reach it directly from the previous class, without the blank in between, otherwise
+    ``_NEVER``."""
     count = 0
     for i in range(_ends(label)):
         if label[i] != blank:
@@ -79,7 +82,7 @@ def _sum(x: Array) -> float:
 
 @compiled()
 def _logarithm_of_sum(x: Array, powers: Array) -> float:
-    """log of the sum of exp(x)."""
+    """Return log of the sum of exp(x)."""
     most = float(x[0])
     for c in range(1, x.size):
         most = max(most, float(x[c]))
@@ -90,7 +93,7 @@ def _logarithm_of_sum(x: Array, powers: Array) -> float:
 
 @compiled()
 def _chances(x: Array, kept: Array, count: int, blank: int, total: float, logs: Array) -> None:
-    """Those of a step's states by themselves."""
+    """Compute the log-probabilities of a step's states by themselves."""
     silent = float(x[blank]) - total
     for i in range(count):
         logs[2 * i] = silent
@@ -118,8 +121,8 @@ def _forward(
     powers: Array,
     rows: Array,
 ) -> float:
-    """The chances of all paths to each state of a sample x (steps, classes), in a row a step; and of all
-    to the end."""
+    """Compute the log-probability of all paths to each state of a sample x (steps, classes), in a row
+    for each step. Return that of all paths to the end."""
     states = 2 * count + 1
     for t in range(x.shape[0]):
         sums[t] = _logarithm_of_sum(x[t], powers)
@@ -192,7 +195,7 @@ def ctc_loss_backward(
         if steps == 0:
             continue
         states, factor = 2 * count + 1, float(dlosses[n])
-        # Of the step behind, with its own, and here.
+        # Two rows: the step after this one, including its own probabilities, and this step.
         later, now = rows[x.shape[0]], rows[x.shape[0] + 1, :states]
         later[states : states + 2] = _NEVER
         for t in range(steps - 1, -1, -1):

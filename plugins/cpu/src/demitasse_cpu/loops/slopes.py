@@ -1,5 +1,5 @@
 """Learned slopes below 0, and the sums that are their gradients: over planes, each with one slope, and
-over rows of channels, each with its own."""
+over rows of channels, each channel with its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from demitasse_cpu.loops.compiled import Array, compiled
 
 @compiled()
 def sloped_planes(dy: Array, x: Array, w: Array, dx: Array, inner: int, begin: int, end: int) -> None:
-    """dx = dy where x > 0, else w * dy. Plane by plane, the slopes over and over again."""
+    """Compute dx = dy where x > 0, else w * dy, plane by plane; the slopes repeat from image to
+    image."""
     zero = number(0, x)
     for plane in range(begin, end):
         slope = number(w[plane % w.size], x)
@@ -33,7 +34,7 @@ def sloped_channels(dy: Array, x: Array, w: Array, dx: Array, begin: int, end: i
 
 @compiled(reassociate=True)
 def summed_planes(dy: Array, x: Array, partial: Array, inner: int, begin: int, end: int) -> None:
-    """Into ``partial``, float64 for each slope: the sum of dy * x where x <= 0."""
+    """Compute the sum of dy * x where x <= 0 for each slope, in ``partial`` (float64)."""
     zero = number(0, x)
     partial[:] = 0
     for plane in range(begin, end):
@@ -60,7 +61,7 @@ def summed_channels(dy: Array, x: Array, partial: Array, begin: int, end: int) -
 
 @compiled()
 def added_up(partials: Array, dw: Array, begin: int, end: int) -> None:
-    """Rows of ``partials`` in their order, so that the sum is the same in every run."""
+    """Add up the rows of ``partials`` in their order, so that the sum is the same in every run."""
     for c in range(begin, end):
         total = 0.0
         for part in range(partials.shape[0]):

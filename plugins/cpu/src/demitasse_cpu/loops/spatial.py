@@ -1,5 +1,5 @@
-"""Windows over images: as columns of a matrix, pooled by chance, and put back where they were taken. A
-plane is one channel of one image."""
+"""Windows over images: as columns of a matrix, pooled at random, and unpooled to where the maxima were.
+A plane is one channel of one image."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _LOW, _HALF = np.uint64(2**32 - 1), np.uint64(32)
 
 
 class Columns(NamedTuple):
-    """Planes of up to three spatial dimensions (1 in front for those that are not there), in tuples of
-    three: their extents, how many windows there are, and the windows."""
+    """Planes of up to three spatial dimensions, with leading 1 for those that are absent. Each tuple of
+    three has the extents, the numbers of windows, or a property of the windows."""
 
     extents: tuple[int, int, int]
     outputs: tuple[int, int, int]
@@ -28,7 +28,7 @@ class Columns(NamedTuple):
 
 @compiled()
 def _inside(first: int, stride: int, count: int, extent: int) -> tuple[int, int]:
-    """Which of ``count`` positions first + i * stride lie in 0 to ``extent``: a range of i."""
+    """Return the range of i below ``count`` for which first + i * stride is in 0 to ``extent``."""
     begin = 0 if first >= 0 else (stride - 1 - first) // stride
     end = 0 if first >= extent else (extent - 1 - first) // stride + 1
     begin, end = min(begin, count), min(end, count)
@@ -37,7 +37,7 @@ def _inside(first: int, stride: int, count: int, extent: int) -> tuple[int, int]
 
 @compiled()
 def columns(g: Any, x: Array, y: Array, begin: int, end: int) -> None:
-    """A tap's row of y is a row of x, or every stride-th of it, or 0."""
+    """Copy images to columns. A tap's row of y is a row of x, or every stride-th element of it, or 0."""
     height, width = g.extents[1], g.extents[2]
     size = g.extents[0] * height * width
     area = g.kernel[1] * g.kernel[2]
@@ -114,7 +114,8 @@ def stochastic(
     begin: int,
     end: int,
 ) -> None:
-    """Sums run in float64, as the reference's do, so that both choose the same."""
+    """Pool at random. Sums are taken in float64, like those of the reference, so that both choose the
+    same elements."""
     low, high = iteration[0] & _LOW, iteration[0] >> _HALF
     size = g.rows * g.columns
     for number in range(begin, end):
@@ -191,8 +192,8 @@ def self_weighted_backward(
 
 @compiled()
 def unpooled(x: Array, place: Array, y: Array, planes: int, begin: int, end: int) -> None:
-    """Planes ``begin`` to ``end``. Nothing for what is no place: ``indexing.first_wrong`` is who
-    tells."""
+    """Unpool planes ``begin`` to ``end``. Skip invalid places, which ``indexing.first_wrong``
+    reports."""
     cells, plane = x.size // planes, y.size // planes
     for at in range(begin, end):
         y[at * plane : (at + 1) * plane] = 0
@@ -203,7 +204,7 @@ def unpooled(x: Array, place: Array, y: Array, planes: int, begin: int, end: int
 
 @compiled()
 def taken(dy: Array, place: Array, dx: Array, planes: int, begin: int, end: int) -> None:
-    """Planes ``begin`` to ``end`` of what lies at the places."""
+    """Copy what is at the places, for planes ``begin`` to ``end``."""
     cells, plane = dx.size // planes, dy.size // planes
     for at in range(begin, end):
         for cell in range(at * cells, (at + 1) * cells):

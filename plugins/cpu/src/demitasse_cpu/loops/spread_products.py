@@ -1,8 +1,8 @@
-"""The gradient of a convolution's input, of images stored as bfloat16, as one matrix product: of each
-pixel of dy with all weights, whose results are added where its window lies.
+"""The gradient of a convolution's input, for images stored as bfloat16, as one matrix product of each
+pixel of dy with all weights. The results are added where the pixel's window is.
 
-It has exactly the products of the definition, where gathering them for each pixel of dx, from beyond the
-edges too, has more: of 12 x 12 from 8 x 8 with 5 x 5 taps 2.25 times as many.
+This computes exactly the products of the definition. Gathering them for each pixel of dx, also from
+beyond the edges, needs more: 2.25 times as many for 12 x 12 pixels from 8 x 8 with 5 x 5 taps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from demitasse_cpu.loops.pairs import ROWS, WIDE, tile
 
 
 class Spread(NamedTuple):
-    """``channels`` of x and ``outputs``, an even number; images of ``height`` x ``width``, and of dy
+    """``channels`` of x and ``outputs``, which is even; images of ``height`` x ``width``, and of dy
     ``rows`` x ``columns``; taps down and across, and strides. There is no padding."""
 
     channels: int
@@ -32,7 +32,8 @@ class Spread(NamedTuple):
 
 @compiled()
 def panels(g: Any, w: Array, packed: Array, begin: int, end: int) -> None:
-    """Weights as panels ``begin`` to ``end`` of results: taps down, across and channels in one."""
+    """Copy weights to panels ``begin`` to ``end`` of results, which are taps down, taps across and
+    channels in one."""
     area = g.taps_down * g.taps_across
     count = area * g.channels
     pairs = g.outputs // 2
@@ -54,8 +55,8 @@ def panels(g: Any, w: Array, packed: Array, begin: int, end: int) -> None:
 def spread(
     g: Any, dy: Array, packed: Array, dx: Array, products: Array, sums: Array, begin: int, end: int
 ) -> None:
-    """dx of images ``begin`` to ``end``; ``products`` has room for all of an image's, ``sums`` for dx of
-    one."""
+    """Compute dx of images ``begin`` to ``end``. ``products`` has room for all products of an image,
+    ``sums`` for its dx."""
     run = g.taps_across * g.channels
     count = (g.taps_down * run + WIDE - 1) // WIDE
     wide, pixels, pairs = count * WIDE, g.rows * g.columns, g.outputs // 2

@@ -1,5 +1,5 @@
-"""Every so manieth pixel of images whose channels lie innermost, put together and back in their places.
-Numbers are moved as they are stored."""
+"""Gathers every n-th pixel of images whose channels are innermost, and scatters them back. Numbers are
+moved as they are stored."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from demitasse_cpu.loops.compiled import Array, compiled
 
 
 class Grid(NamedTuple):
-    """Of images of ``height`` x ``width`` pixels, ``rows`` x ``columns``: each ``down`` and ``across``
-    from the next."""
+    """``rows`` x ``columns`` of the pixels of images of ``height`` x ``width``, ``down`` and ``across``
+    apart."""
 
     channels: int
     height: int
@@ -23,7 +23,7 @@ class Grid(NamedTuple):
 
 @compiled()
 def gathered(g: Any, x: Array, y: Array, begin: int, end: int) -> None:
-    """Rows ``begin`` to ``end`` of y, counted through all images, from the pixels of x."""
+    """Gather rows ``begin`` to ``end`` of y, counted through all images, from the pixels of x."""
     n = g.channels
     for row in range(begin, end):
         image, down = row // g.rows, row % g.rows
@@ -38,7 +38,8 @@ def gathered(g: Any, x: Array, y: Array, begin: int, end: int) -> None:
 
 @compiled()
 def spread(g: Any, y: Array, x: Array, begin: int, end: int) -> None:
-    """Rows ``begin`` to ``end`` of x, counted through all images: pixels of y and zeros elsewhere."""
+    """Scatter pixels of y to rows ``begin`` to ``end`` of x, counted through all images, with zeros
+    elsewhere."""
     n = g.channels
     for row in range(begin, end):
         image, down = row // g.height, row % g.height

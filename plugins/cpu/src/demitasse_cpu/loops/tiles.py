@@ -1,7 +1,7 @@
-"""The tile that convolution and matrix products are made of: rows of gathered values times vectors of
-channels, ``out[row, channel] += x[base[row] + step[t]] * panel[t, channel]``, a sum over t whose results
-stay in registers. On a processor with AVX-512 it reached 220 of 230 GFLOP/s of one core in float32.
-"""
+"""The tile from which convolutions and matrix products are made: rows of gathered values times vectors
+of channels, ``out[row, channel] += x[base[row] + step[t]] * panel[t, channel]``, summed over t with the
+results in registers. On a processor with AVX-512, it reached 220 of 230 GFLOP/s of one core in
+float32."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ def _vector_bytes_and_registers(features: frozenset[str]) -> tuple[int, int]:
 _VECTOR_BYTES, _REGISTERS = _vector_bytes_and_registers(FEATURES)
 
 MANY_REGISTERS = _REGISTERS == 32
-"""Whether there are 32 vectors of registers, and not 16."""
+"""Whether there are 32 vector registers rather than 16."""
 
 MULTIPLIES_PAIRS = {"avx512f", "avx512vnni"} <= FEATURES
-"""Whether products of pairs of 16-bit integers are summed by one instruction."""
+"""Whether one instruction sums products of pairs of 16-bit integers."""
 
-# Rows of a tile by its number of vectors: sums for two fused multiply-adds a cycle over their
-# latency, which with a row of the panel and one value fit the registers. Eight rows have as many
-# addresses as a processor of sixteen general registers can hold beside the loop's own.
+# Rows of a tile by its number of vectors: enough sums for two fused multiply-adds a cycle over their
+# latency which, with a row of the panel and one value, fit the registers. Eight rows have as many
+# addresses as a processor with sixteen general registers can hold besides the loop's own.
 ROWS = (0, 8, 8, 8, 6) if MANY_REGISTERS else (0, 8, 6)
 MAX_ROWS = max(ROWS)
 
 STRIP = 48
-"""Rows that are finished before they are written: whole tiles, whose sums stay in the first cache."""
+"""Rows that are finished before they are written: whole tiles whose sums stay in the first cache."""
 
 
 def lanes(itemsize: int) -> int:
-    """How many real numbers of ``itemsize`` bytes a vector has here."""
+    """Return how many real numbers of ``itemsize`` bytes a vector has here."""
     return _VECTOR_BYTES // itemsize
 
 
 def columns(channels: int, itemsize: int) -> list[tuple[int, int]]:
-    """Channels cut into groups of vectors that a tile can have: (first vector, vectors)."""
+    """Divide channels into groups of vectors that a tile can have: (first vector, vectors)."""
     vectors = -(-channels // lanes(itemsize))
     groups = -(-vectors // (len(ROWS) - 1))
     edges = [vectors * i // groups for i in range(groups + 1)]
@@ -57,7 +57,7 @@ def columns(channels: int, itemsize: int) -> list[tuple[int, int]]:
 
 
 def _tile(rows: int, vectors: int) -> Any:
-    """The innermost loop, for so many rows and vectors, written as LLVM vector code."""
+    """Return the innermost loop for this many rows and vectors, written as LLVM vector code."""
 
     def typed(
         context: Any,
@@ -167,7 +167,7 @@ def multiply_tile(
     sums_at: int,
     vectors: int,
 ) -> None:
-    """Add the terms ``steps`` to the sums of rows ``first`` and on, ``vectors`` vectors wide."""
+    """Add the terms ``steps`` to the sums of rows from ``first`` on, ``vectors`` vectors wide."""
     if vectors == 1:
         _TILE_1(x, base, first, steps, panel, at, sums, sums_at)
     elif vectors == 2:
@@ -179,8 +179,8 @@ def multiply_tile(
 
 
 def _turn_typed(context: Any, x: Any, at: Any, stride: Any, y: Any, y_at: Any, y_stride: Any) -> Any:
-    """Transpose 8 x 8 elements from rows ``stride`` apart to rows ``y_stride`` apart, in three
-    rounds that exchange the off-diagonal quarters of ever smaller squares."""
+    """Transpose 8 x 8 elements from rows ``stride`` apart to rows ``y_stride`` apart, in three rounds
+    that exchange the off-diagonal quarters of ever smaller squares."""
     real = x.dtype
     size = real.bitwidth // 8
     signature = types.void(x, types.int64, types.int64, y, types.int64, types.int64)
@@ -222,14 +222,15 @@ _turn: Any = intrinsic(_turn_typed)
 def transpose(
     x: Array, at: int, stride: int, y: Array, y_at: int, y_stride: int, rows: int, width: int
 ) -> None:
-    """y[j, i] = x[i, j] for i below ``rows`` and j below ``width``. Squares that would stick out lie
-    over their neighbours instead."""
+    """Compute y[j, i] = x[i, j] for i below ``rows`` and j below ``width``. Squares that would stick out
+    overlap their neighbours instead."""
     if rows < 8 or width < 8:
         for i in range(rows):
             for j in range(width):
                 y[y_at + j * y_stride + i] = x[at + i * stride + j]
         return
-    # The innermost loop runs along the rows that lie far apart: those may share a set of the cache.
+    # The innermost loop runs along the rows that are far apart, because those may share a set of the
+    # cache.
     down = stride > y_stride
     for k in range(0, rows if down else width, 8):
         for m in range(0, width if down else rows, 8):
@@ -248,7 +249,7 @@ def total_of(x: Array) -> Any:
 
 @inlined
 def copy(x: Array, at: int, y: Array, y_at: int, n: int) -> None:
-    # An assignment to a slice would look for overlaps first, which costs more than short copies.
+    # Assigning to a slice would first check for overlaps, which costs more than short copies.
     source, target = x[at : at + n], y[y_at : y_at + n]
     for i in range(n):
         target[i] = source[i]

@@ -1,16 +1,15 @@
-"""The gradient of a convolution's weights by a processor's matrix unit, of images stored as bfloat16
-with their channels innermost.
+"""The gradient of a convolution's weights by the processor's matrix unit, for images stored as bfloat16
+with channels innermost.
 
-The images' pixels and the results stand in one line, with zeros between rows and between images, so that
-a tap's pixel is always as far from the result that it meets: places in that line are what a product
-sums over. Of a stretch of it dy's outputs become rows, and x's places stand two by two, side by side; a
-tap reads these from another place on, or, where that is an odd one, from the place before it, with rows
-that begin a place later. With strides there is a line of x for each remainder of rows and columns. The
-bias's gradient is a product with ones. ``g`` is what ``kernels.unit_gradient.Line`` says of a
-convolution.
+The images' pixels and the results are in one line, with zeros between rows and between images, so that a
+tap's pixel is always at the same distance from its result. A product sums over places in that line. In a
+stretch of the line, dy's outputs become rows, and x's places are interleaved two by two. A tap reads
+these pairs from another place on. If that is an odd one, it reads from the place before, with rows that
+begin a place later. With strides, there is a line of x for each remainder of rows and columns. The
+bias's gradient is a product with ones. ``g`` is the ``kernels.unit_gradient.Line`` of a convolution.
 
-Zeros of either side meet pixels of the other: one that is no number reaches weights that it would not by
-the definition. Numbers too small to be normal are zero to the unit.
+Zeros on either side are multiplied by pixels of the other. If such a pixel is NaN, it reaches weights
+that it would not reach by the definition. The unit treats denormal numbers as zero.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from demitasse_cpu.loops.reorder import turned
 
 @compiled()
 def framed(f: Any, x: Array, y: Array, begin: int, end: int) -> None:
-    """Rows ``begin`` to ``end`` with zeros before and behind them."""
+    """Copy rows ``begin`` to ``end`` with zeros before and after them."""
     for row in range(begin, end):
         target, line = y[row * f.padded :][: f.padded], x[row * f.line :][: f.line]
         target[: f.left] = 0
@@ -46,8 +45,8 @@ def framed(f: Any, x: Array, y: Array, begin: int, end: int) -> None:
 
 @inlined
 def _look_up(rows: Array, columns: Array, image: int, images: int, first: int, offsets: Array) -> None:
-    """Where the pixels of places from the ``first`` on lie, in images of so many numbers; below zero
-    where there is none. An image's rows and columns begin where two tables say."""
+    """Look up the offsets of the pixels of places from ``first`` on, in images of ``image`` numbers; -1
+    if there is no pixel. Two tables say where an image's rows and columns begin."""
     size = rows.size * columns.size
     number = first // size
     row = (first - number * size) // columns.size
@@ -74,8 +73,8 @@ def _look_up(rows: Array, columns: Array, image: int, images: int, first: int, o
 def _put_apart(
     g: Any, dy: Array, first: int, last: int, zeros: Array, offsets: Array, rows: Array, length: int
 ) -> None:
-    """Outputs from ``first`` to ``last`` become rows of places, whole tiles of each: in the second of
-    two copies a place later."""
+    """Turn outputs ``first`` to ``last`` into rows of places, in whole tiles. In the second of two
+    copies, rows begin a place later."""
     for copy in range(g.copies):
         for output in range(first, last, ROWS):
             count, at = min(ROWS, last - output), (copy * g.block + output - first) * g.row
@@ -87,7 +86,7 @@ def _put_apart(
 def _put_side_by_side(
     g: Any, x: Array, line: int, zeros: Array, offsets: Array, pairs: Array, around: int
 ) -> None:
-    """A line's pixels two by two, in panels of channels."""
+    """Interleave a line's pixels two by two, in panels of channels."""
     panels = (g.channels + WIDE - 1) // WIDE
     for panel in range(panels):
         to, given = (line * panels + panel) * g.held * WIDE, min(WIDE, g.channels - panel * WIDE)
@@ -109,7 +108,7 @@ def _multiply(
     steps: int,
     more: int,
 ) -> None:
-    """Sums of up to 32 rows by up to 32 channels, in whole tiles."""
+    """Multiply up to 32 rows by up to 32 channels, in whole tiles, into ``sums``."""
     about = TERMS, pairs, pair, 2 * WIDE, TERMS * WIDE, sums, to, sums_row, steps, more
     if given > ROWS:
         if wide > ROWS:
@@ -126,8 +125,9 @@ def _multiply(
 def _put_in_place(
     sums: Array, at: int, row: int, dw: Array, of_output: Array, of_channel: Array, to: int, apart: int
 ) -> None:
-    """Sums of some outputs and channels to where these lie, from ``to`` on. With pairs of channels that
-    are so many pairs ``apart``, and outputs beside each other, in whole squares."""
+    """Write sums of some outputs and channels to their places, from ``to`` on. If ``apart`` is not 0,
+    pairs of channels are that many pairs apart and outputs adjacent, so that whole squares are
+    written."""
     if apart > 0:
         pairs, results = sums.view(np.float64), dw.view(np.float64)
         for first in range(0, of_output.size, ROWS):
@@ -168,9 +168,9 @@ def gradient(
     begin: int,
     end: int,
 ) -> None:
-    """dw and db of outputs ``first_output`` to ``last_output``, ``block`` at a time, summed over places
-    ``begin`` to ``end``; or only these sums, where they are kept, which are by output, tap and channel.
-    ``lines`` and ``shifts`` say which line of x a tap reads, and how far from the result."""
+    """Sum dw and db of outputs ``first_output`` to ``last_output``, ``block`` at a time, over places
+    ``begin`` to ``end``. With ``keeps``, keep only these sums, by output, tap and channel. ``lines`` and
+    ``shifts`` say which line of x a tap reads, and how far from the result."""
     configured(words[:32], words[32:64])
     zeros, ones = words[64:96], words[128:]
     taps, panels = lines.size, (g.channels + WIDE - 1) // WIDE
@@ -249,8 +249,8 @@ def add_up(
     begin: int,
     end: int,
 ) -> None:
-    """dw and db of tiles of outputs ``begin`` to ``end``, from the sums of the parts, a tuple of them:
-    all are added to the first."""
+    """Compute dw and db of tiles of outputs ``begin`` to ``end`` from the parts' sums, a tuple. All are
+    added to the first."""
     taps, wide = of_tap.size, (g.channels + WIDE - 1) // WIDE * WIDE
     size = taps * wide + ROWS
     for tile in range(begin, end):

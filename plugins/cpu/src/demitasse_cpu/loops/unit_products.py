@@ -1,8 +1,8 @@
-"""Inner products by a processor's matrix unit, of samples stored as bfloat16 and weights in float32,
-which are rounded on their way from memory to the nearest cache; see loops.wide_weights, whose weights
-these are.
+"""Inner products by the processor's matrix unit, with samples stored as bfloat16 and weights in float32,
+which are rounded on their way from memory to the nearest cache. The weights are those of
+loops.wide_weights.
 
-Samples are whole tiles of 16, or of 8 by tiles with as many rows: ``words`` say how many.
+Samples fill whole tiles of 16 or, with tiles of that many rows, of 8; ``words`` configure the tiles.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from demitasse_cpu.loops.pairs import pairs_in_rows, pairs_of_rows
 from demitasse_cpu.loops.wide_weights import BLOCK
 
 NEAR = 512
-"""Terms of a panel, at most: 32 KB."""
+"""The maximum number of terms in a panel: 32 KB."""
 
 
 AHEAD, AHEAD_BACK = 512, 64
-"""Inputs: weights of so many later ones are fetched while some are rounded. Of 4096 x 9216 weights two
-cores took 8.2 to 8.7 ms with 64 both ways, which is what memory gives, 7.1 to 7.6 and 9.8 to 11.8 with
-1024, and 11.4 and 13.3 without."""
+"""The number of inputs by which weights are prefetched while others are rounded. With 64 in both passes,
+two cores took 8.2 to 8.7 ms for 4096 x 9216 weights, which is the speed of memory. With 1024, they took
+7.1 to 7.6 and 9.8 to 11.8 ms, and without prefetching 11.4 and 13.3 ms."""
 
 LINE = 16
-"""Numbers of a line of the caches."""
+"""The numbers in a cache line."""
 
 
 @inlined
 def _fetch(w: Array, at: int, width: int) -> None:
-    """Ask memory for a square of weights."""
+    """Prefetch a square of weights."""
     for row in range(TERMS):
         for line in range(0, WIDE, LINE):
             prefetch(w, at + row * width + line)
@@ -48,7 +48,7 @@ def _multiply(
     steps: int,
     more: int,
 ) -> None:
-    """All samples times a panel."""
+    """Multiply all samples by a panel."""
     for sample in range(0, samples, rows):
         here, there = at + sample * row, to + sample * sums_row
         products(
@@ -88,7 +88,8 @@ def results(
     begin: int,
     end: int,
 ) -> None:
-    """y = x w' + b, nothing below ``floor``: of blocks ``begin`` to ``end`` of ``width`` outputs."""
+    """Compute y = x w' + b, with nothing below ``floor``, for blocks ``begin`` to ``end`` of ``width``
+    outputs."""
     configured(words[:32], words[32:64])
     lowest = number(floor, y)
     for block in range(begin, end):
@@ -129,8 +130,9 @@ def gradients(
     begin: int,
     end: int,
 ) -> None:
-    """dx = dy w: of panels ``begin`` to ``end`` of inputs, all of which sums has room for: weights are
-    read along the inputs, as they lie, for some outputs at a time, and with zeros behind the last."""
+    """Compute dx = dy w for panels ``begin`` to ``end`` of inputs, for all of which ``sums`` has room.
+    Weights are read along the inputs, in their memory order, for some outputs at a time, with zeros
+    after the last output."""
     configured(words[:32], words[32:64])
     wide, terms = (end - begin) * WIDE, (outputs + TERMS - 1) // TERMS * TERMS
     for sample in range(samples):

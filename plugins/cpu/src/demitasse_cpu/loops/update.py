@@ -1,9 +1,10 @@
-"""Solver updates of flat memory: one pass, a segment of one learning rate and decay after the other.
+"""Solver updates of flat memory in one pass, one segment of constant learning rate and decay after the
+other.
 
-``limits`` are the segments' (start, stop), ``multipliers`` their (rate, decay), ``scale`` one number
-that the gradient is multiplied by; every loop takes a range of elements. The formulas are those of the
-vocabulary's words of the same names: g is scale * gradient + decay * parameter, with ``l1`` decay * the
-parameter's sign; rate and decay are times the segment's multipliers.
+``limits`` are the segments' (start, stop), ``multipliers`` their (rate, decay), and ``scale`` one number
+by which the gradient is multiplied. Every loop takes a range of elements. The formulas are those of the
+vocabulary's operations of the same names: g is scale * gradient + decay * parameter or, with ``l1``,
+decay * the parameter's sign. Rate and decay are multiplied by the segment's multipliers.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from demitasse_cpu.loops.compiled import Array, compiled, inlined
 
 @inlined
 def _pull(value: float, zero: float, one: float, l1: bool) -> float:
-    """What a decay pulls by: the value, or its sign. Numbers of one type: any other would have the loop
-    compute in double precision."""
+    """Return what the decay is multiplied by: the value, or its sign. All numbers have one type, because
+    any other would make the loop compute in double precision."""
     if l1 and value > zero:
         return one
     if l1 and value < zero:
@@ -30,7 +31,8 @@ def _pull(value: float, zero: float, one: float, l1: bool) -> float:
 def _move(
     value: Array, slope: Array, past: Array, pull: float, factor: float, kept: float, step: float
 ) -> None:
-    """past = kept * past + step * g, where g = pull * value + factor * slope; value -= past."""
+    """Compute past = kept * past + step * g, where g = pull * value + factor * slope; then value -=
+    past."""
     for i in range(value.size):
         g = pull * value[i] + factor * slope[i]
         past[i] = kept * past[i] + step * g
@@ -52,7 +54,7 @@ def momentum_update(
     begin: int,
     end: int,
 ) -> None:
-    """history = momentum * history + rate * g; parameter -= history."""
+    """Compute history = momentum * history + rate * g; parameter -= history."""
     real = parameter.dtype.type
     zero, one = real(0), real(1)
     factor, kept = real(scale[0]), real(momentum)
@@ -116,7 +118,8 @@ def adagrad_update(
     begin: int,
     end: int,
 ) -> None:
-    """history += g^2; parameter -= rate * g / (sqrt(history) + delta) (Duchi, Hazan and Singer 2011)."""
+    """Compute history += g^2; parameter -= rate * g / (sqrt(history) + delta) (Duchi, Hazan and Singer
+    2011)."""
     real = parameter.dtype.type
     zero, one = real(0), real(1)
     factor, least = real(scale[0]), real(delta)
@@ -148,8 +151,8 @@ def rmsprop_update(
     begin: int,
     end: int,
 ) -> None:
-    """history = rms_decay * history + (1 - rms_decay) * g^2; the step is AdaGrad's (Tieleman and Hinton
-    2012)."""
+    """Compute history = rms_decay * history + (1 - rms_decay) * g^2; the step is AdaGrad's (Tieleman and
+    Hinton 2012)."""
     real = parameter.dtype.type
     zero, one = real(0), real(1)
     factor, least = real(scale[0]), real(delta)
@@ -183,8 +186,8 @@ def adadelta_update(
     begin: int,
     end: int,
 ) -> None:
-    """history and ``second`` are the running means of g^2 and of the squares of changes; a change is
-    g * sqrt((second + delta) / (history + delta)) (Zeiler 2012, algorithm 1)."""
+    """Update ``history`` and ``second``, the running means of g^2 and of the squares of changes. A
+    change is g * sqrt((second + delta) / (history + delta)) (Zeiler 2012, algorithm 1)."""
     real = parameter.dtype.type
     zero, one = real(0), real(1)
     factor, least = real(scale[0]), real(delta)
@@ -223,8 +226,8 @@ def adam_update(
     begin: int,
     end: int,
 ) -> None:
-    """history and ``second`` are the running means of g and g^2, whose bias the rate corrects (Kingma
-    and Ba 2015, at the end of section 2); ``iteration`` counts from 0."""
+    """Update ``history`` and ``second``, the running means of g and g^2, whose bias the rate corrects
+    (Kingma and Ba 2015, at the end of section 2). ``iteration`` counts from 0."""
     real = parameter.dtype.type
     zero, one = real(0), real(1)
     factor, least = real(scale[0]), real(delta)
@@ -262,8 +265,8 @@ def lars_update(
     begin: int,
     end: int,
 ) -> None:
-    """As momentum_update, in each segment that decays with the rate times trust * |parameter| /
-    (|scale * gradient| + decay * |parameter|); ``squares`` has |parameter|^2 and |gradient|^2 of each
+    """As momentum_update, but in each segment that decays, the rate is multiplied by trust * |parameter|
+    / (|scale * gradient| + decay * |parameter|). ``squares`` has |parameter|^2 and |gradient|^2 of each
     segment (You, Gitman and Ginsburg 2017, algorithm 1)."""
     real = parameter.dtype.type
     factor, kept = real(scale[0]), real(momentum)
@@ -297,8 +300,9 @@ def larc_update(
     begin: int,
     end: int,
 ) -> None:
-    """As momentum_update, in each segment that has a rate with the rate times trust * |parameter| /
-    |scale * gradient| or, with ``clip``, the lesser of both; ``squares`` as in lars_update."""
+    """As momentum_update, but in each segment that has a rate, the rate is multiplied by trust *
+    |parameter| / |scale * gradient| or, with ``clip``, is the smaller of the two. ``squares`` are as in
+    lars_update."""
     real = parameter.dtype.type
     factor, kept = real(scale[0]), real(momentum)
     for segment in range(limits.shape[0]):
@@ -318,7 +322,7 @@ def larc_update(
 def squares_by_block(
     parameter: Array, gradient: Array, blocks: Array, partial: Array, begin: int, end: int
 ) -> None:
-    """The two sums of each block (start, stop) of elements, in double precision."""
+    """Compute the two sums of each block (start, stop) of elements, in double precision."""
     for block in range(begin, end):
         start, stop = blocks[block, 0], blocks[block, 1]
         value, slope = parameter[start:stop], gradient[start:stop]
@@ -333,7 +337,7 @@ def squares_by_block(
 
 @compiled()
 def squares_by_segment(partial: Array, edges: Array, total: Array) -> None:
-    """The sums of a segment's blocks, which are those from edge to edge."""
+    """Add up the sums of each segment's blocks, which are those from edge to edge."""
     for segment in range(edges.size - 1):
         length, steepness = 0.0, 0.0
         for block in range(edges[segment], edges[segment + 1]):

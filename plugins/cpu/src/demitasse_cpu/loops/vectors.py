@@ -1,6 +1,6 @@
 """Arithmetic on vectors of float32 while LLVM code is built, for loops that are written in vectors.
 
-Where an array is of uint16 it stores bfloat16.
+An array of uint16 stores bfloat16.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ WRITES_PAST = "sse" in FEATURES
 
 _I1, _I32, _F32 = ir.IntType(1), ir.IntType(32), ir.FloatType()
 I64 = ir.IntType(64)
-"""Of offsets and counts."""
+"""The type of offsets and counts."""
 
 
 class Vectors:
-    """Arithmetic on vectors of float32 while LLVM code is built."""
+    """Builds LLVM code for arithmetic on vectors of float32."""
 
     kind = ir.VectorType(_F32, LANES)
     mask = ir.VectorType(_I1, LANES)
@@ -44,33 +44,35 @@ class Vectors:
         return ir.Constant(I64, value)
 
     def data(self, context: Any, signature: Any, args: Any, position: int) -> Any:
-        """Where an array argument's numbers begin."""
+        """Return where an array argument's numbers begin."""
         return context.make_array(signature.args[position])(context, self.builder, args[position]).data
 
     def as_written(self, branch: Any) -> None:
-        """Have the loop that ends with this branch not unrolled: a tile whose sums fill the registers
-        spilled them to memory then, and took two and a half times as long."""
+        """Prevent the loop that ends with this branch from being unrolled. A tile whose sums fill the
+        registers would then spill them to memory, and took two and a half times as long."""
         module = self.builder.module
         hint = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
-        # Such a node names itself first, which no operands that are given to a module can.
+        # Such a node refers to itself first, which operands passed to a module cannot do.
         loop = ir.MDValue(module, [], str(len(module.metadata)))
         loop.operands = (loop, hint)
         branch.set_metadata("llvm.loop", loop)
 
     def offset(self, place: Sequence[Any], i: int, j: int) -> Any:
-        """i down and j across from a place: an offset and the distances down and across."""
+        """Return the offset of row i and column j from a place, which is an offset and the distances
+        down and across."""
         at, down, across = place
         row = self.builder.add(at, self.builder.mul(down, self.index(i)))
         return self.builder.add(row, self.builder.mul(across, self.index(j)))
 
     def places(self, context: Any, signature: Any, args: Any, position: int, count: int) -> list[Any]:
-        """Consecutive numbers of a table: the argument at ``position``, from the next one on."""
+        """Return consecutive numbers of a table, the argument at ``position``; the next argument is the
+        first index."""
         table = self.data(context, signature, args, position)
         at = [self.builder.add(args[position + 1], self.index(i)) for i in range(count)]
         return [self.builder.load(self.builder.gep(table, [place])) for place in at]
 
     def there(self, pointer: Any, row: Any, column: Any, otherwise: Any) -> Any:
-        """Where a row and a column meet, or ``otherwise`` if one of them is negative."""
+        """Return where a row and a column meet, or ``otherwise`` if one of them is negative."""
         place = self.builder.gep(pointer, [self.builder.add(row, column)])
         exists = self.builder.icmp_signed(">=", self.builder.or_(row, column), self.index(0))
         return self.builder.select(exists, place, self.builder.bitcast(otherwise, place.type))
@@ -88,11 +90,11 @@ class Vectors:
         return x if factor == 1 else self.builder.fmul(self.constant(factor), x)
 
     def plus(self, z: Any, factor: float, x: Any) -> Any:
-        """z + factor * x, rounded once where the processor can."""
+        """Return z + factor * x, rounded once if the processor can."""
         return self.add(z, x) if factor == 1 else self.multiply_add(self.constant(factor), x, z)
 
     def sum(self, terms: Sequence[tuple[float, Any]]) -> Any:
-        """Of factors times vectors, those without a factor first."""
+        """Return the sum of factors times vectors, those with factor 1 first."""
         (factor, x), *others = sorted(terms, key=lambda term: term[0] != 1)
         total = self.scale(factor, x)
         for factor, x in others:
@@ -109,15 +111,15 @@ class Vectors:
         return self.builder.shuffle_vector(first, nothing, lanes_of_first)
 
     def first(self, count: Any) -> Any:
-        """The mask of as many lanes."""
+        """Return the mask of the first ``count`` lanes."""
         numbers = ir.Constant(ir.VectorType(_I32, LANES), list(range(LANES)))
         return self.builder.icmp_signed("<", numbers, self.splat(self.builder.trunc(count, _I32)))
 
     def load(
         self, pointer: Any, offset: Any, stored: Any = types.float32, mask: Any | None = None
     ) -> Any:
-        """A vector as it is ``stored``; zeros in the lanes that a mask leaves out, which may lie
-        behind an array's end."""
+        """Load a vector as it is ``stored``. Lanes that a mask leaves out are zeros, and may be beyond
+        an array's end."""
         kind, align, name = self._kind(stored)
         place = self.builder.bitcast(self.builder.gep(pointer, [offset]), kind.as_pointer())
         if mask is None:
@@ -139,8 +141,9 @@ class Vectors:
         mask: Any | None = None,
         past: bool = False,
     ) -> None:
-        """``past`` the caches, which memory that is a whole vector's can be written: where nobody reads
-        it before they have lost it. Other threads see it after ``settle`` only."""
+        """Store a vector. ``past`` writes it past the caches, if the memory is that of a whole vector;
+        this is for data that nobody reads before the caches have lost it. Other threads see it only
+        after ``settle``."""
         kind, align, name = self._kind(stored)
         place = self.builder.bitcast(self.builder.gep(pointer, [offset]), kind.as_pointer())
         kept = narrowed_vector(self.builder, value, stored)
@@ -164,18 +167,18 @@ class Vectors:
         written.set_metadata("nontemporal", self.builder.module.add_metadata([_I32(1)]))
 
     def settle(self) -> None:
-        """Have what was written past the caches be there for other threads."""
+        """Make what was written past the caches visible to other threads."""
         self.builder.call(self._function("llvm.x86.sse.sfence", ir.VoidType(), []), [])
 
     def _kind(self, stored: Any) -> tuple[Any, int, str]:
-        """The vector type of numbers in memory, their alignment and the type's name in LLVM's."""
+        """Return the vector type of numbers in memory, their alignment, and LLVM's name of the type."""
         if stored == types.uint16:
             return ir.VectorType(ir.IntType(16), LANES), 2, f"v{LANES}i16"
         return self.kind, 4, f"v{LANES}f32"
 
     def fetch(self, pointer: Any, offset: Any, to_write: bool = False, near: bool = True) -> None:
-        """Have memory brought to the caches that will be read soon; where that is not ``near`` in time,
-        to the far ones alone, so that the first keeps what it has."""
+        """Prefetch memory that will be read soon. If that is not ``near`` in time, prefetch only to the
+        far caches, so that the first one keeps what it has."""
         byte = ir.IntType(8).as_pointer()
         prefetch = self._function("llvm.prefetch.p0", ir.VoidType(), [byte, _I32, _I32, _I32])
         place = self.builder.bitcast(self.builder.gep(pointer, [offset]), byte)

@@ -1,14 +1,14 @@
-"""Cost volumes, and what is made of flows: loops of the plugin optical_flow's words.
+"""Cost volumes, and functions of flows: the loops for operations of the optical_flow plugin.
 
 A cost volume and both of its gradients are one sum over t: ``sums[j, x] += a[a_at + a_step[t] + x] *
-b[b_at + b_step[t] + j * across + x]``, where x runs along a row. A vector of places stays in line in
-both images whatever the displacement is, so that a vector of ``a`` is read once for several j, and the
-sums of those stay in registers.
+b[b_at + b_step[t] + j * across + x]``, where x runs along a row. A vector of places is contiguous in
+both images whatever the displacement is. A vector of ``a`` is therefore read once for several j, whose
+sums stay in registers.
 
 - forward: t runs over channels (and a kernel's columns), j over displacements across;
 - backward: t runs over displacements across (and columns), j over channels, a is dy.
 
-Rows are copied first to where zeros lie before and behind them.
+Rows are first copied to where zeros come before and after them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from demitasse_cpu.loops.tiles import lanes
 
 
 class Rows(NamedTuple):
-    """Images of ``planes`` of ``height`` rows, copied so that a row of all planes lies together: of each
-    plane ``pitch`` numbers, of which the image's own begin behind ``left`` zeros. (As they were, the
-    rows of neighbouring channels lie pages apart, and those of a tile in more pages than a core
+    """Images of ``planes`` of ``height`` rows, copied so that the same row of all planes is together.
+    Each plane has ``pitch`` numbers there; the image's own begin after ``left`` zeros. (In the original,
+    the rows of neighbouring channels are pages apart, and those of a tile are in more pages than a core
     keeps.)"""
 
     planes: int
@@ -39,8 +39,8 @@ class Rows(NamedTuple):
 
 class Volume(NamedTuple):
     """Images of ``channels`` planes of ``height`` x ``width``, and their volumes: ``rows`` x ``columns``
-    places for each of ``down`` x ``across`` displacements. Taps are ``kernel`` x ``kernel`` from place
-    less ``top`` (rows) on; columns are in the tables. Results are times ``scale``."""
+    places for each of ``down`` x ``across`` displacements. Taps are ``kernel`` x ``kernel``, from row
+    place - ``top`` on; columns are in the tables. Results are multiplied by ``scale``."""
 
     channels: int
     height: int
@@ -136,12 +136,13 @@ def _typed(
 
 
 _add_products: Any = intrinsic(_typed)
-"""To as many rows of sums as ``form`` has numbers, ``pitch`` apart, a vector of products each."""
+"""Adds a vector of products to each of as many rows of sums, ``pitch`` apart, as ``form`` has
+members."""
 
 
 @compiled()
 def widened(r: Any, x: Array, wide: Array, width: int, begin: int, end: int) -> None:
-    """Lines ``begin`` to ``end`` of the copy: rows of x with zeros around."""
+    """Write lines ``begin`` to ``end`` of the copy: rows of x surrounded by zeros."""
     for line in range(begin, end):
         plane, row, image = line % r.planes, line // r.planes % r.height, line // r.planes // r.height
         at = ((image * r.planes + plane) * r.height + row) * width
@@ -173,9 +174,9 @@ def volume(
     begin: int,
     end: int,
 ) -> None:
-    """The volume's rows ``begin`` to ``end``, counted through displacements down, images and rows;
-    ``at`` is where this part's own sums begin. ``a_steps`` and ``b_steps`` have (channel, column) of a
-    row of taps."""
+    """Compute the volume's rows ``begin`` to ``end``, counted through displacements down, images and
+    rows. This part's sums begin at ``at``. ``a_steps`` and ``b_steps`` have (channel, column) of a row
+    of taps."""
     rows, line = len(form), r.planes * r.pitch
     pitch = (g.columns + 63) // 64 * 64
     step = across[1] - across[0] if across.size > 1 else 0
@@ -223,9 +224,9 @@ def volume_gradient(
     begin: int,
     end: int,
 ) -> None:
-    """Rows ``begin`` to ``end``, counted through images and rows, of the gradient of one image from the
-    rows of dy and of the other image: of the first with a ``sign`` of 1, of the second of -1. The tables
-    have (displacement across, column) of a row of taps."""
+    """Compute rows ``begin`` to ``end``, counted through images and rows, of the gradient of one image
+    from the rows of dy and of the other image. ``sign`` is 1 for the first image, -1 for the second. The
+    tables have (displacement across, column) of a row of taps."""
     rows, line = len(form), r.planes * r.pitch
     dy_line = dy_rows.planes * dy_rows.pitch
     pitch = (g.width + 63) // 64 * 64
@@ -274,12 +275,12 @@ _step: Any = intrinsic(_step_typed)
 """How many numbers of an array's type a vector has."""
 
 PITCH = 64
-"""Numbers that a row of sums is a multiple of, whatever the processor's vectors."""
+"""The length of a row of sums is a multiple of this, whatever the processor's vectors."""
 
 
 @compiled()
 def channel_norm(x: Array, y: Array, channels: int, plane: int, begin: int, end: int) -> None:
-    """Places ``begin`` to ``end``, counted through all images."""
+    """Compute places ``begin`` to ``end``, counted through all images."""
     at = begin
     while at < end:
         image, first = at // plane, at % plane
@@ -300,7 +301,7 @@ def channel_norm(x: Array, y: Array, channels: int, plane: int, begin: int, end:
 def channel_norm_backward(
     dy: Array, x: Array, y: Array, dx: Array, channels: int, plane: int, begin: int, end: int
 ) -> None:
-    """Planes ``begin`` to ``end`` of dx."""
+    """Compute planes ``begin`` to ``end`` of dx."""
     for number in range(begin, end):
         at = number // channels * plane
         arriving, norm = dy[at : at + plane], y[at : at + plane]

@@ -1,4 +1,5 @@
-"""Images as they look when each pixel is taken from where a flow points, and the gradients of that."""
+"""Images warped by a flow, in which each pixel is taken from where the flow points, and the
+gradients."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from demitasse_cpu.loops.compiled import Array, compiled, inlined
 
 
 class Warped(NamedTuple):
-    """Images of ``channels`` planes of ``height`` x ``width``; ``to_corners`` as the word has it."""
+    """Images of ``channels`` planes of ``height`` x ``width``; ``to_corners`` is as in the operation."""
 
     channels: int
     height: int
@@ -25,7 +26,7 @@ def _inside(at: Any, extent: int, to_corners: bool) -> Any:
 
 @inlined
 def _high(low: int, share: Any, extent: int, to_corners: bool) -> Any:
-    """The pixel on the other side of a place that ``share`` is behind ``low``."""
+    """Return the pixel on the other side of a place that is ``share`` after ``low``."""
     if to_corners and share == 0:
         return low
     return min(low + 1, extent - 1)
@@ -33,7 +34,7 @@ def _high(low: int, share: Any, extent: int, to_corners: bool) -> Any:
 
 @compiled()
 def warped(g: Any, x: Array, flow: Array, y: Array, fill: float, begin: int, end: int) -> None:
-    """Rows ``begin`` to ``end`` of y, counted through all planes."""
+    """Compute rows ``begin`` to ``end`` of y, counted through all planes."""
     plane = g.height * g.width
     for line in range(begin, end):
         number, row = line // g.height, line % g.height
@@ -58,8 +59,8 @@ def warped(g: Any, x: Array, flow: Array, y: Array, fill: float, begin: int, end
 
 @compiled()
 def to_image(g: Any, dy: Array, flow: Array, dx: Array, begin: int, end: int) -> None:
-    """Planes ``begin`` to ``end`` of dx: what arrives is added where it is from, in the order of
-    places."""
+    """Compute planes ``begin`` to ``end`` of dx. Gradients are added where their values were taken from,
+    in the order of places."""
     plane = g.height * g.width
     for number in range(begin, end):
         result = dx[number * plane : (number + 1) * plane]
@@ -84,8 +85,9 @@ def to_image(g: Any, dy: Array, flow: Array, dx: Array, begin: int, end: int) ->
 
 @inlined
 def _slope(image: Array, low: int, high: int, share: Any, step: int, last: int, to_corners: bool) -> Any:
-    """How much more the pixel behind a place is than the one before, both ``step`` numbers apart for
-    each place from ``low`` to ``high``; at a whole place to_corners half of both sides' together."""
+    """Return the difference between the pixels after and before a place; they are ``step`` numbers apart
+    for each place from ``low`` to ``high``. At a whole place with ``to_corners``, return half of the
+    difference of its two neighbours."""
     if to_corners and share == 0:
         before, behind = max(low - 1, 0), min(low + 1, last)
         return (image[behind * step] - image[before * step]) / 2
@@ -94,7 +96,7 @@ def _slope(image: Array, low: int, high: int, share: Any, step: int, last: int, 
 
 @compiled()
 def to_flow(g: Any, dy: Array, x: Array, flow: Array, dflow: Array, begin: int, end: int) -> None:
-    """Rows ``begin`` to ``end``, counted through all images, of both channels of dflow."""
+    """Compute rows ``begin`` to ``end`` of both channels of dflow, counted through all images."""
     plane, width = g.height * g.width, g.width
     for line in range(begin, end):
         sample, row = line // g.height, line % g.height

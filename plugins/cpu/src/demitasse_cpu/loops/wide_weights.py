@@ -1,10 +1,10 @@
 """Inner products of samples stored as bfloat16 and weights in float32, which are rounded on their way
 from memory to the nearest cache.
 
-Of a few samples a product takes about as long as its weights take to be read. A copy of them in 16 bits
-would have to be read and written first; here a panel of them is rounded while the next one arrives.
-Weights are blocks of 16 inputs by ``width`` outputs, the outputs innermost (oneDNN's ``ab16b32a`` and
-``ab16b64a``), padded with zeros.
+With a few samples, a product takes about as long as reading its weights. A copy of them in 16 bits would
+first have to be read and written; here, a panel of them is rounded while the next one arrives. Weights
+are blocks of 16 inputs by ``width`` outputs, outputs innermost (oneDNN's ``ab16b32a`` and ``ab16b64a``),
+padded with zeros.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from demitasse_cpu.loops.compiled import Array, compiled
 from demitasse_cpu.loops.pairs import ROWS, WIDE, pairs_in_rows, pairs_of_rows, tile
 
 TERMS = 256
-"""Of a panel at most: 16 KB, and as many of the samples."""
+"""The maximum number of terms in a panel: 16 KB, and as much of the samples."""
 
 BLOCK = 16
-"""Inputs of a block of weights."""
+"""The inputs of a block of weights."""
 
 
 @compiled()
@@ -36,7 +36,7 @@ def products(
     begin: int,
     end: int,
 ) -> None:
-    """y = x w' + b, nothing below ``floor``: of panels ``begin`` to ``end`` of outputs."""
+    """Compute y = x w' + b, with nothing below ``floor``, for panels ``begin`` to ``end`` of outputs."""
     lowest = number(floor, y)
     for panel_number in range(begin, end):
         first = panel_number * WIDE
@@ -83,8 +83,9 @@ def gradients(
     begin: int,
     end: int,
 ) -> None:
-    """dx = dy w: of panels ``begin`` to ``end`` of inputs, all of which sums has room for: weights are
-    read along the inputs, as they lie, for some of the ``outputs`` (an even number) at a time."""
+    """Compute dx = dy w for panels ``begin`` to ``end`` of inputs, for all of which ``sums`` has room.
+    Weights are read along the inputs, in their memory order, for some of the ``outputs`` (an even
+    number) at a time."""
     wide = (end - begin) * WIDE
     for start in range(0, outputs, TERMS // 2):
         count = min(TERMS // 2, outputs - start)

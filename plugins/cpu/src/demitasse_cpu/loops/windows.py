@@ -1,10 +1,10 @@
-"""Convolutions of few channels, of images stored as bfloat16 with their channels innermost, by products
-of pairs.
+"""Convolutions of few channels, for images stored as bfloat16 with channels innermost, by products of
+pairs.
 
-What a window has of a row of an image lies in line: its taps across times the channels. Those numbers
-are multiplied two by two with the weights of a panel of outputs, so that vectors are of outputs, never
-of the few channels. Images are copied, with zeros around them where there is padding. ``g`` is what
-``kernels.windows.Windows`` says of a convolution.
+A window's values in one row of an image are contiguous: its taps across times the channels. They are
+multiplied two by two by the weights of a panel of outputs, so that vectors run over outputs, never over
+the few channels. If there is padding, images are copied with zeros around them. ``g`` is the
+``kernels.windows.Windows`` of a convolution.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from demitasse_cpu.loops.vectors import LANES, Vectors
 def _finished_typed(
     context: Any, sums: Any, at: Any, bias: Any, i: Any, least: Any, y: Any, to: Any
 ) -> Any:
-    """A vector of sums and biases, nothing below ``least``, as y stores it."""
+    """Build an intrinsic that stores a vector of sums plus biases, with nothing below ``least``, as y
+    stores it."""
     n = types.int64
     signature = types.void(sums, n, bias, n, types.float32, y, n)
 
@@ -43,7 +44,7 @@ _finished: Any = intrinsic(_finished_typed)
 
 @inlined
 def _padded(g: Any, x: Array, image: int, room: Array) -> None:
-    """An image into ``room``, whose other numbers stay."""
+    """Copy an image into ``room``, whose other numbers are not changed."""
     n = g.width * g.channels
     for row in range(g.height):
         source = (image * g.height + row) * n
@@ -55,8 +56,8 @@ def _padded(g: Any, x: Array, image: int, room: Array) -> None:
 
 @compiled()
 def panels(g: Any, w: Array, b: Array, packed: Array, biases: Array, begin: int, end: int) -> None:
-    """Plain weights of panels ``begin`` to ``end`` of outputs as pairs, of each row of taps a whole
-    number of them; and the panels' biases, zeros where there are none."""
+    """Copy plain weights of panels ``begin`` to ``end`` of outputs as pairs, a whole number of them for
+    each row of taps. Copy the panels' biases, with zeros where there are none."""
     run, area = g.taps_across * g.channels, g.taps_down * g.taps_across
     pairs = (run + 1) // 2
     for panel in range(begin, end):
@@ -66,7 +67,7 @@ def panels(g: Any, w: Array, b: Array, packed: Array, biases: Array, begin: int,
             biases[at] = b[at] if lane < live and b.size > 0 else b.dtype.type(0)
         for down in range(g.taps_down):
             for k in range(2 * pairs):
-                # Of an odd number the last pair has the last but one again, with a weight of zero.
+                # With an odd number, the last pair repeats the last but one, with a weight of zero.
                 number = k if k < 2 * (run // 2) else run - 2 + k % 2
                 is_own = number == k or k % 2 == 1
                 tap, channel = down * g.taps_across + number // g.channels, number % g.channels
@@ -91,8 +92,9 @@ def results(
     begin: int,
     end: int,
 ) -> None:
-    """The results of images ``begin`` to ``end``, nothing below ``floor``. The ``table`` says where the
-    pairs of a window lie, from its first number on; ``sums`` has room for a tile of all panels."""
+    """Compute the results of images ``begin`` to ``end``, with nothing below ``floor``. ``table`` says
+    where the pairs of a window are, relative to its first value. ``sums`` has room for a tile of all
+    panels."""
     count = (g.outputs + WIDE - 1) // WIDE
     wide, lowest = count * WIDE, number(floor, x)
     room[:] = 0

@@ -1,16 +1,16 @@
 """Convolution with 3 x 3 or 5 x 5 taps by Winograd's minimal filtering.
 
-A tile of 4 x 4 results needs 6 x 6 values of a channel, and 36 products where the definition has 144:
+A tile of 4 x 4 results needs 6 x 6 values of a channel, and 36 products where the definition needs 144:
 ``y = A' [(G w G') * (B' x B)] A`` (Lavin and Gray, Fast Algorithms for Convolutional Neural Networks,
-2015, section 4). With 5 x 5 taps it needs 8 x 8 values, and 64 products in place of 400. Per position
-of the 36 or 64 the products are a matrix product, of tiles x channels and channels x outputs. So a
-block of tiles is transformed (``v``), multiplied with the weights' panels (``m``), and transformed
-back, all by one thread and near its caches. The gradient of the weights is the same turned round:
+2015, section 4). With 5 x 5 taps it needs 8 x 8 values, and 64 products instead of 400. For each of the
+36 or 64 positions, the products form a matrix product, of tiles x channels by channels x outputs. A
+block of tiles is transformed (``v``), multiplied by the weights' panels (``m``), and transformed back,
+all by one thread and near its caches. The gradient of the weights is the same in reverse:
 ``dw = G' [(A dy A') * (B' x B)] G``, summed over the tiles.
 
-Images lie with their channels innermost, in float32 or stored as bfloat16, and vectors run along
-these. What is between images is float32. The transforms of a tile are in ``winograd_transforms``, the
-gradient of the weights in ``winograd_gradient``.
+Images have their channels innermost, in float32 or stored as bfloat16, and vectors run along the
+channels. Everything between images is float32. The transforms of a tile are in ``winograd_transforms``,
+the gradient of the weights in ``winograd_gradient``.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ def transform_weights(
     position: int,
     patch: Array,
 ) -> None:
-    """G w G' of the first ``channels`` and a vector of outputs from ``first`` on: channels lie ``step``
-    apart, positions ``position``."""
+    """Compute G w G' of the first ``channels`` and a vector of outputs from ``first`` on. Channels are
+    ``step`` apart, positions ``position``."""
     live = min(g.outputs - first, LANES)
     extent, points = taps_of(g), points_of(g)
     square = extent * extent
     patch[: square * BATCH * LANES] = 0
     for batch in range(0, channels, BATCH):
-        # Several channels at once: what was just stored as short vectors cannot be loaded as a long one
-        # without waiting for the first cache.
+        # Several channels at once: numbers that were just stored as short vectors cannot be loaded as a
+        # long one without waiting for the first cache.
         count = min(BATCH, channels - batch)
         start = batch * taps.channel_step + first * taps.output_step
         if taps.channel_step == square and not taps.turned:
@@ -75,10 +75,10 @@ def transform_weights(
 
 @inlined
 def _panel_of_weights(g: Any, w: Array, taps: Any, u: Array, at: int, panel: int, patch: Array) -> None:
-    """G w G' of a panel of outputs: position, channel, output."""
+    """Compute G w G' of a panel of outputs, in the order position, channel, output."""
     width = vectors_of(g.outputs, panel) * LANES
-    # Without the spare vector a position is often a power of two: its stores then share a set of
-    # the cache (512 x 512 weights: 3.7 ms, and 1.0 so).
+    # Without the spare vector, the size of a position is often a power of two, and its stores share a
+    # set of the cache (512 x 512 weights: 3.7 ms, and 1.0 ms with it).
     position = g.channels * width + LANES
     for j in range(0, width, LANES):
         transform_weights(g, w, taps, panel * PANEL + j, g.channels, u, at + j, width, position, patch)
@@ -108,8 +108,8 @@ def _products_by(multiply: Any) -> Any:
 
 
 _products, products_fetching = _products_by(multiply), _products_by(multiply_fetching)
-"""Per position the products of a block of tiles with a panel of weights; the second has the weights that
-follow brought from memory meanwhile."""
+"""Multiply a block of tiles by a panel of weights at each position. The second one meanwhile prefetches
+the weights that follow from memory."""
 
 
 @inlined
@@ -125,7 +125,7 @@ def finish(
     begin: int,
     end: int,
 ) -> None:
-    """The results of tiles ``begin`` to ``end`` in a panel of outputs."""
+    """Compute the results of tiles ``begin`` to ``end`` in a panel of outputs."""
     rows, columns = g.result_rows, g.result_columns
     form, results = g.form, results_of(g)
     following = results * g.result_across_step
@@ -178,7 +178,7 @@ def finish(
 
 @compiled()
 def spread_bias(b: Array, biases: Array, outputs: int, padded: int) -> None:
-    """The biases (an empty array for none) of each group, padded to whole vectors."""
+    """Copy the biases (an empty array for none) of each group, padded to whole vectors."""
     biases[:] = 0
     for k in range(b.size):
         biases[k // outputs * padded + k % outputs] = b[k]
@@ -186,7 +186,7 @@ def spread_bias(b: Array, biases: Array, outputs: int, padded: int) -> None:
 
 @compiled()
 def weights(g: Any, w: Array, taps: Any, u: Array, patch: Array, begin: int, end: int) -> None:
-    """The transformed weights of panels ``begin`` to ``end``."""
+    """Transform the weights of panels ``begin`` to ``end``."""
     for panel in range(begin, end):
         at = panel * points_of(g) ** 2 * (g.channels * PANEL + LANES)
         _panel_of_weights(g, w, taps, u, at, panel, patch)
@@ -194,7 +194,7 @@ def weights(g: Any, w: Array, taps: Any, u: Array, patch: Array, begin: int, end
 
 @compiled()
 def images(g: Any, x: Array, v: Array, lie: Any, patch: Array, begin: int, end: int) -> None:
-    """The transformed tiles ``begin`` to ``end`` of v."""
+    """Compute the transformed tiles ``begin`` to ``end`` of v."""
     transform_images(g, g.channels, x, v[begin * lie.row :], lie, patch, begin, end)
 
 
@@ -214,7 +214,7 @@ def by_tiles(
     begin: int,
     end: int,
 ) -> None:
-    """The results of tiles ``begin`` to ``end``, a block at a time through all panels."""
+    """Compute the results of tiles ``begin`` to ``end``, a block at a time through all panels."""
     panels = (g.outputs + PANEL - 1) // PANEL
     position = block * PANEL + LANES
     for start in range(begin, end, block):
@@ -244,8 +244,8 @@ def by_panels(
     begin: int,
     end: int,
 ) -> None:
-    """The results of all ``tiles``, whose transforms v has, in panels ``begin`` to ``end``: for few
-    tiles with many weights, which are transformed and used up panel by panel."""
+    """Compute the results of all ``tiles``, whose transforms are in v, in panels ``begin`` to ``end``.
+    This is for few tiles with many weights, which are transformed and used up panel by panel."""
     position = block * PANEL + LANES
     for panel in range(begin, end):
         _panel_of_weights(g, w, taps, u, 0, panel, patch)

@@ -1,8 +1,9 @@
-"""What the loops of Winograd's convolution share: where tiles lie, a block's transforms and products.
+"""What the loops of Winograd's convolution share: the positions of tiles, and a block's transforms and
+products.
 
-numba keeps a compiled loop while the file that it stands in is unchanged: whoever changes a part here
-touches ``winograd``, ``winograd_gradient``, ``winograd_integers``, ``winograd_integer_gradient``,
-``winograd_kept`` and ``winograd_transposed`` too.
+numba keeps a compiled loop as long as its own file is unchanged. If you change a part here, also touch
+``winograd``, ``winograd_gradient``, ``winograd_integers``, ``winograd_integer_gradient``,
+``winograd_kept`` and ``winograd_transposed``.
 """
 
 from __future__ import annotations
@@ -20,24 +21,26 @@ from demitasse_cpu.loops.winograd_tiles import FETCHING_TILES, TILES
 from demitasse_cpu.loops.winograd_transforms import IMAGE, IMAGE_EDGE, IMAGE_PART, RESULTS, TAPS
 
 PANEL = (len(ROWS) - 1) * LANES
-"""Channels that are multiplied together: as many vectors as a tile of sums can have."""
+"""The number of channels that are multiplied together: as many vectors as a tile of sums can have."""
 
 _DEPTH = 128
-"""Terms that a tile of sums takes at a time: so many rows of a panel lie in the first cache."""
+"""The number of terms that a tile of sums takes at a time: as many rows of a panel as the first cache
+holds."""
 
 BATCH = 8
-"""Channels whose weights are put in order together."""
+"""The number of channels whose weights are put in order together."""
 
 
 class Tiles(NamedTuple):
-    """Where tiles lie in images of ``channels`` and results of ``outputs``, channels innermost.
+    """The positions of tiles in images of ``channels`` and results of ``outputs``, with channels
+    innermost.
 
-    ``form`` has as many numbers as a tile has pixels in a line; loops are compiled for each count. Tile
-    t is tile row t // across, tile column t % across. The lines of x, as many, that tile row r reads
-    begin at ``rows[lines * r + i]``, and its pixels in a line at ``columns``; so do the lines and
-    pixels of its results in y at ``result_rows`` and ``result_columns``. A negative one stands for
-    zeros of x, and for what of y is not there. Neighbours lie ``down_step`` and ``across_step`` apart
-    unless an edge is between them.
+    ``form`` has as many members as a tile has pixels along an axis; loops are compiled for each count.
+    Tile t is in tile row t // across and tile column t % across. The lines of x that tile row r reads,
+    ``lines`` of them, begin at ``rows[lines * r + i]``, and its pixels in a line at ``columns``. The
+    lines and pixels of its results in y begin at ``result_rows`` and ``result_columns``. A negative
+    entry stands for zeros in x, and for places that do not exist in y. Neighbours are ``down_step`` and
+    ``across_step`` apart unless an edge is between them.
     """
 
     form: tuple[int, ...]
@@ -55,7 +58,7 @@ class Tiles(NamedTuple):
 
 
 class Lie(NamedTuple):
-    """How transformed tiles lie: panel q of channels, position p, tile t begin at
+    """The layout of transformed tiles: those of panel q of channels, position p and tile t begin at
     ``q * panel + p * position + t * row``."""
 
     panel: int
@@ -64,8 +67,8 @@ class Lie(NamedTuple):
 
 
 class Taps(NamedTuple):
-    """Distances in w between channels and between outputs of the weights of a pair, and whether
-    these are taken backwards, as for the gradient of the data."""
+    """The distances in w between channels and between outputs of the weights of a pair, and whether the
+    weights are taken backwards, as for the gradient of the data."""
 
     channel_step: int
     output_step: int
@@ -74,10 +77,10 @@ class Taps(NamedTuple):
 
 @inlined
 def ahead_of(tile: int, tiles: int, part: int, vectors: int) -> tuple[int, int]:
-    """How far before what it reads of b one of ``tiles`` of rows is to fetch two vectors. Of the part
-    that follows, ``part`` numbers long, the last tiles fetch about as many each, or twice the same one;
-    those before fetch nothing but their own. With all in the last two of three tiles 16 rows from memory
-    took a twelfth longer."""
+    """Return how far ahead of its own reads of b a tile of rows, of ``tiles``, prefetches two vectors.
+    The part of b that follows is ``part`` numbers further. The last tiles prefetch it, each about the
+    same number of vectors, or the same one twice; those before prefetch only what they read themselves.
+    With all of it in the last two of three tiles, 16 rows from memory took a twelfth longer."""
     fetching = min(tiles, vectors)
     k, twice = tile - tiles + fetching, vectors - fetching
     if k < 0:
@@ -129,9 +132,9 @@ def _multiplying(loops: Sequence[Any], fetching: bool) -> Any:
 
 
 multiply, multiply_fetching = _multiplying(TILES, False), _multiplying(FETCHING_TILES, True)
-"""The sums of ``rows`` rows over ``count`` terms, tile by tile, while a part of b that the first cache
-holds is used by all rows. Rows that the last tile has beyond ``rows`` are rubbish. The second has what
-follows in b brought from memory meanwhile."""
+"""Compute the sums of ``rows`` rows over ``count`` terms, tile by tile, so that all rows use a part of b
+while the first cache holds it. Rows of the last tile beyond ``rows`` are garbage. The second one
+meanwhile prefetches what follows in b from memory."""
 
 
 @inlined
@@ -140,8 +143,8 @@ def vectors_of(channels: int, panel: int) -> int:
 
 
 def _of_form(number: Callable[[int], int]) -> Callable[[Any], int]:
-    """What a ``Tiles`` alone says by its type: a part of the compiler's own, as it costs a hundredth of
-    what numba takes to put a function's statements into another one."""
+    """Return an intrinsic for a number that the type of a ``Tiles`` alone determines. This takes numba a
+    hundredth of the time that inlining a function does."""
 
     def typed(context: Any, g: Any) -> Any:
         value = number(len(g[0]))
@@ -156,18 +159,18 @@ def _of_form(number: Callable[[int], int]) -> Callable[[Any], int]:
 
 
 points_of = _of_form(lambda points: points)
-"""Pixels in a line of a tile."""
+"""Pixels along an axis of a tile."""
 
 taps_of = _of_form(lambda points: TAPS[points])
-"""Taps in a line."""
+"""Taps along an axis."""
 
 results_of = _of_form(lambda points: RESULTS[points])
-"""Results in a line of a tile."""
+"""Results along an axis of a tile."""
 
 
 @inlined
 def is_whole(table: Array, first: int, count: int, step: int) -> bool:
-    """Whether the lines from first on are there, and a step apart."""
+    """Return whether ``count`` lines from ``first`` on exist and are ``step`` apart."""
     whole: bool = table[first] >= 0
     for i in range(1, count):
         whole &= table[first + i] - table[first] == i * step
@@ -178,8 +181,8 @@ def is_whole(table: Array, first: int, count: int, step: int) -> bool:
 def transform_images(
     g: Any, channels: int, x: Array, v: Array, lie: Any, patch: Array, begin: int, end: int
 ) -> None:
-    """B' x B of the first ``channels`` in tiles ``begin`` to ``end``. ``patch`` has room for a vector of
-    zeros."""
+    """Compute B' x B of the first ``channels`` in tiles ``begin`` to ``end``. ``patch`` has room for a
+    vector of zeros."""
     form, down, across = g.form, g.down_step, g.across_step
     points = points_of(g)
     out_down = points * lie.position

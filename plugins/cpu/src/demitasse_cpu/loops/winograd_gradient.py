@@ -33,7 +33,8 @@ SQUARE_ROWS = max(-(-PANEL // rows) * rows for rows in ROWS[1:])
 
 @inlined
 def square_of(g: Any) -> int:
-    """Numbers in the transformed gradient of a panel of channels under a panel of outputs."""
+    """Return how many numbers the transformed gradient of a panel of channels by a panel of outputs
+    has."""
     return points_of(g) ** 2 * (SQUARE_ROWS * PANEL + LANES)
 
 
@@ -41,8 +42,8 @@ def square_of(g: Any) -> int:
 def transform_result(
     g: Any, outputs: int, dy: Array, d: Array, lie: Any, out: int, patch: Array, tile: int
 ) -> None:
-    """A dy A' of the first ``outputs`` in a tile, from ``out`` on. ``patch`` begins with a vector of
-    zeros."""
+    """Compute A dy A' of the first ``outputs`` in a tile, from ``out`` on. ``patch`` begins with a
+    vector of zeros."""
     form, down, across = g.form, g.result_down_step, g.result_across_step
     out_down = points_of(g) * lie.position
     whole = outputs // LANES * LANES
@@ -67,8 +68,8 @@ def transform_result(
 def transform_results(
     g: Any, outputs: int, dy: Array, d: Array, lie: Any, sums: Array, patch: Array, begin: int, end: int
 ) -> None:
-    """A dy A' of the first ``outputs`` in tiles ``begin`` to ``end``, and what they add to ``sums`` of
-    these, in whole vectors, unless it is empty."""
+    """Compute A dy A' of the first ``outputs`` in tiles ``begin`` to ``end``. Unless ``sums`` is empty,
+    add dy to it, in whole vectors."""
     patch[:LANES] = 0
     form, rows, columns, results = g.form, g.result_rows, g.result_columns, results_of(g)
     whole = outputs // LANES * LANES if sums.size else 0
@@ -95,7 +96,7 @@ def _accumulate(
     tiles: int,
     more: int,
 ) -> None:
-    """What tiles give to a square of a panel of channels and a panel of outputs."""
+    """Add up what tiles contribute to a square of a panel of channels by a panel of outputs."""
     panels = (g.channels + PANEL - 1) // PANEL
     of_channels, of_outputs = square % panels, square // panels
     rows = min(PANEL, g.channels - of_channels * PANEL)
@@ -110,7 +111,7 @@ def _accumulate(
 
 @inlined
 def _weight_gradient(g: Any, du: Array, at: int, dw: Array, square: int, j: int, patch: Array) -> None:
-    """G' du G of vector ``j`` of a square's outputs."""
+    """Compute G' du G of vector ``j`` of a square's outputs."""
     panels = (g.channels + PANEL - 1) // PANEL
     first_channel, first = square % panels * PANEL, square // panels * PANEL
     channels = min(PANEL, g.channels - first_channel)
@@ -135,7 +136,7 @@ def _weight_gradient(g: Any, du: Array, at: int, dw: Array, square: int, j: int,
 
 @inlined
 def weight_gradient(g: Any, du: Array, at: int, dw: Array, square: int, patch: Array) -> None:
-    """G' du G of a square."""
+    """Compute G' du G of a square."""
     panels = (g.channels + PANEL - 1) // PANEL
     for j in range(0, vectors_of(g.outputs, square // panels) * LANES, LANES):
         _weight_gradient(g, du, at, dw, square, j, patch)
@@ -157,7 +158,8 @@ def gradient_by_tiles(
     begin: int,
     end: int,
 ) -> None:
-    """What tiles ``begin`` to ``end`` give to all squares, and to the ``sums`` of the outputs."""
+    """Add up what tiles ``begin`` to ``end`` contribute to all squares, and to the ``sums`` of the
+    outputs."""
     panels = (g.channels + PANEL - 1) // PANEL
     squares = panels * ((g.outputs + PANEL - 1) // PANEL)
     sums[:] = 0
@@ -182,8 +184,8 @@ def add_up(
     begin: int,
     end: int,
 ) -> None:
-    """The gradients of units ``begin`` to ``end``, each a panel of channels under ``vectors`` of
-    outputs, from those of ``parts``, ``part`` numbers each."""
+    """Compute the gradients of units ``begin`` to ``end``, each a panel of channels by ``vectors`` of
+    outputs, from those of ``parts``, which have ``part`` numbers each."""
     panels = (g.channels + PANEL - 1) // PANEL
     for unit in range(begin, end):
         first, of_channels = unit // panels * vectors * LANES, unit % panels
@@ -218,7 +220,8 @@ def gradient_tiles(
     begin: int,
     end: int,
 ) -> None:
-    """The transforms of tiles ``begin`` to ``end`` of both, and the sums of the outputs in these."""
+    """Compute the transforms of x and dy in tiles ``begin`` to ``end``, and the sums of the outputs in
+    these."""
     sums[:] = 0
     transform_images(g, g.channels, x, v[begin * v_lie.row :], v_lie, patch, begin, end)
     transform_results(g, g.outputs, dy, d[begin * d_lie.row :], d_lie, sums, patch, begin, end)
@@ -238,8 +241,8 @@ def gradient_by_squares(
     begin: int,
     end: int,
 ) -> None:
-    """The gradients of squares ``begin`` to ``end`` from all ``tiles``: for few tiles with many
-    weights, of which each square is summed in the second cache."""
+    """Compute the gradients of squares ``begin`` to ``end`` from all ``tiles``. This is for few tiles
+    with many weights; each square is summed in the second cache."""
     for square in range(begin, end):
         _accumulate(g, v, v_lie, d, d_lie, du, 0, square, tiles, 0)
         weight_gradient(g, du, 0, dw, square, patch)
@@ -247,7 +250,7 @@ def gradient_by_squares(
 
 @compiled()
 def bias_gradient(sums: Array, parts: int, db: Array) -> None:
-    """The sum of what each of the parts summed."""
+    """Add up the sums of all parts."""
     part = sums.size // parts
     for k in range(db.size):
         total = sums[k]

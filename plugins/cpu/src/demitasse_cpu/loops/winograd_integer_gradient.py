@@ -1,7 +1,8 @@
 """The gradient of the weights by Winograd's minimal filtering with products of 16-bit integers, summed
 over pairs of tiles; see ``winograd_integers`` and ``winograd_gradient``.
 
-Tiles are taken in groups, of which each channel at a position has a scale, and each output.
+Tiles are taken in groups. Within a group, each channel has a scale at each position, and so has each
+output.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from demitasse_cpu.loops.winograd_integers import multiply_pairs, pair_up
 
 
 class Groups(NamedTuple):
-    """Transformed tiles of x, or of dy, as pairs of tiles, in groups of up to ``tiles``. What a group
-    has of a panel of channels begins at place ``panel * groups + group``, times ``size`` in ``pairs``,
-    ``scales_size`` in ``scales``: position, pair, channel, and position, channel."""
+    """Transformed tiles of x, or of dy, as pairs of tiles, in groups of up to ``tiles``. The data of a
+    group in a panel of channels begins at place ``panel * groups + group`` times ``size`` in ``pairs``
+    (position, pair, channel), and times ``scales_size`` in ``scales`` (position, channel)."""
 
     pairs: Array
     size: int
@@ -45,8 +46,8 @@ def _position_of(pairs: int, row: int) -> int:
 
 @inlined
 def _lie_of(of: Any) -> Any:
-    """How the transforms of a group lie before they are rounded, a vector of channels at a time: those
-    of a panel's would not stay in the second cache until then."""
+    """Return the layout of a group's transforms before they are rounded, for a vector of channels at a
+    time. Those of a whole panel would not stay in the second cache until then."""
     return Lie(PANEL, of.tiles * LANES + LANES, LANES)
 
 
@@ -62,7 +63,8 @@ def _pair_tiles(
     by_sum: bool,
     room: Array,
 ) -> None:
-    """The pairs and scales of a group in vector ``j`` of one panel, from its tiles in float32."""
+    """Compute the pairs and scales of a group in vector ``j`` of one panel, from its tiles in
+    float32."""
     pairs, position = (of.tiles + 1) // 2, _lie_of(of).position
     for p in range(positions):
         to = place * of.size + p * _position_of(pairs, row) + j
@@ -74,7 +76,8 @@ def _pair_tiles(
 def _accumulate(
     g: Any, v: Any, d: Any, group: int, du: Array, at: int, square: int, tiles: int, more: int
 ) -> None:
-    """What a group of tiles gives to a square of a panel of channels and a panel of outputs."""
+    """Add up what a group of tiles contributes to a square of a panel of channels by a panel of
+    outputs."""
     panels = (g.channels + PANEL - 1) // PANEL
     of_channels, of_outputs = square % panels, square // panels
     rows = min(PANEL, g.channels - of_channels * PANEL)
@@ -113,7 +116,8 @@ def _accumulate(
 def _images(
     g: Any, x: Array, v: Any, group: int, panel: int, line: Array, patch: Array, begin: int, end: int
 ) -> None:
-    """The transforms of tiles ``begin`` to ``end`` in a panel of channels, as a group of pairs."""
+    """Compute the transforms of tiles ``begin`` to ``end`` in a panel of channels, as a group of
+    pairs."""
     first, row = panel * PANEL, _row_of(g.channels, panel)
     place, positions = panel * v.groups + group, points_of(g) ** 2
     for j in range(0, row, LANES):
@@ -135,7 +139,7 @@ def _results(
     begin: int,
     end: int,
 ) -> None:
-    """The same of the results' gradients, and what they add to the outputs' ``sums``."""
+    """Compute the same for dy, and add it to the outputs' ``sums``."""
     first, row = panel * PANEL, _row_of(g.outputs, panel)
     place, positions = panel * d.groups + group, points_of(g) ** 2
     for j in range(0, row, LANES):
@@ -159,7 +163,8 @@ def gradient_by_tiles(
     begin: int,
     end: int,
 ) -> None:
-    """What tiles ``begin`` to ``end`` give to all squares, and to the ``sums`` of the outputs."""
+    """Add up what tiles ``begin`` to ``end`` contribute to all squares, and to the ``sums`` of the
+    outputs."""
     panels, of_outputs = (g.channels + PANEL - 1) // PANEL, (g.outputs + PANEL - 1) // PANEL
     sums[:] = 0
     for start in range(begin, end, v.tiles):
@@ -187,8 +192,8 @@ def gradient_tiles(
     begin: int,
     end: int,
 ) -> None:
-    """The transforms of x and dy in the units ``begin`` to ``end``, of which each is a group of tiles in
-    a panel of channels or of outputs; what the outputs have in a group goes to its row of the sums."""
+    """Compute the transforms of x and dy in the units ``begin`` to ``end``, each a group of tiles in a
+    panel of channels or of outputs. The outputs' sums in a group go to its row of ``all_sums``."""
     panels, of_outputs = (g.channels + PANEL - 1) // PANEL, (g.outputs + PANEL - 1) // PANEL
     for unit in range(begin, end):
         group, panel = unit // (panels + of_outputs), unit % (panels + of_outputs)
@@ -208,8 +213,8 @@ def gradient_tiles(
 def gradient_by_squares(
     g: Any, v: Any, d: Any, du: Array, dw: Array, patch: Array, tiles: int, begin: int, end: int
 ) -> None:
-    """The gradients of squares ``begin`` to ``end`` from all ``tiles``: for few tiles with many
-    weights, of which each square is summed in the second cache."""
+    """Compute the gradients of squares ``begin`` to ``end`` from all ``tiles``. This is for few tiles
+    with many weights; each square is summed in the second cache."""
     for square in range(begin, end):
         for group in range(v.groups):
             count = min(v.tiles, tiles - group * v.tiles)

@@ -1,20 +1,21 @@
 """Winograd's convolution with products of 16-bit integers, for images stored as bfloat16.
 
-Tiles and weights are transformed in float32, as in ``winograd``; what is multiplied is rounded to
-integers, which share a scale: the channels of a tile at a position theirs, and the weights between these
-and an output. Sums are exact, in 32 bits: the scales leave room for the largest that there can be.
+Tiles and weights are transformed in float32, as in ``winograd``. The factors are rounded to integers
+that share a scale: the channels of a tile at a position have one, and so do the weights between these
+channels and an output. Sums are exact, in 32 bits: the scales leave room for the largest possible sum.
 
-Rounded to bfloat16 instead, to 8 bits each, transformed numbers would make errors of 1% with three taps
-and 4% with five: the transform back takes differences of large sums. With 14 bits and a scale they are
-0.06 to 0.1% and 0.12 to 0.24% (root mean square, of the results' own), where to round the weights and
-the results of a direct convolution to bfloat16 makes 0.23%.
+If transformed numbers were rounded to bfloat16 instead, with 8 bits each, the errors would be 1% with
+three taps and 4% with five, because the transform back takes differences of large sums. With 14 bits and
+a scale they are 0.06 to 0.1% and 0.12 to 0.24% (root mean square, relative to the results). For
+comparison, rounding the weights and the results of a direct convolution to bfloat16 makes 0.23%.
 
-Channels are multiplied in pairs, 64 pairs or fewer at a time; a scale is for as many. So a small channel
-beside a large one keeps fewer digits, which tells in outputs that take nothing from the large one.
+Channels are multiplied in pairs, at most 64 pairs at a time, and a scale is for that many. A small
+channel beside a large one therefore keeps fewer digits, which shows in outputs that take nothing from
+the large one.
 
-numba keeps a compiled loop while the file that it stands in is unchanged: this one,
-``winograd_integer_gradient`` and ``winograd_transposed`` have parts of ``winograd``, ``winograd_blocks``
-and ``winograd_gradient``, and those two of this one.
+numba keeps a compiled loop as long as its own file is unchanged. This file,
+``winograd_integer_gradient`` and ``winograd_transposed`` use parts of ``winograd``, ``winograd_blocks``
+and ``winograd_gradient``, and the other two use parts of this one.
 """
 
 from __future__ import annotations
@@ -40,23 +41,27 @@ from demitasse_cpu.loops.winograd_pair_tiles import FETCHING_PAIR_TILES, PAIR_TI
 from demitasse_cpu.loops.winograd_rounding import extents, largest, round_line, round_pairs
 
 DEPTH = 64
-"""Pairs that are multiplied before their sums become float32: rows of a panel for the first cache."""
+"""The number of pairs that are multiplied before their sums become float32: rows of a panel for the
+first cache."""
 
 LARGEST = np.float32(2**14 - 1)
-"""Of the integers that tiles become."""
+"""The largest of the integers that tiles become."""
 
 _LARGEST_SUM = np.float32(2**17 - 200)
-"""Of the absolute values that meet them: with 128 roundings up the products' sum is below 2^31."""
+"""The largest sum of the magnitudes of the integers by which those are multiplied. With 128 roundings
+up, the products' sum is below 2^31."""
 
 _LARGEST_OTHER = np.float32(2**15 - 1)
 
 _TINY = np.float32(1e-30)
-"""Scales below are zero, for they would have no inverse: so are numbers all of which are below 1e-26."""
+"""Smaller scales are zero, because they would have no inverse; so numbers that are all below 1e-26
+become zero."""
 
 
 @inlined
 def pieces_of(channels: int) -> int:
-    """In how many pieces of whole vectors pairs of channels are multiplied."""
+    """Return into how many pieces of whole vectors the pairs of channels are divided for
+    multiplication."""
     return (channels + 2 * DEPTH - 1) // (2 * DEPTH)
 
 
@@ -74,9 +79,10 @@ def pair_up(
     scales_at: int,
     room: Array,
 ) -> None:
-    """Pairs of ``count`` vectors that lie ``step`` apart, and what makes numbers of them again: of each
-    lane so that the largest is LARGEST, or their sum the largest that may meet such and none above what
-    16 bits hold. ``room`` has three vectors."""
+    """Round ``count`` vectors that are ``step`` apart to pairs, and compute the scales that turn these
+    back into numbers. In each lane, the largest integer is LARGEST. With ``by_sum``, the integers' sum
+    is instead the largest that may be multiplied by such integers, and none is larger than 16 bits hold.
+    ``room`` has three vectors."""
     sums, most, factors = room[:LANES], room[LANES : 2 * LANES], room[2 * LANES : 3 * LANES]
     extents(x, at, step, count, sums, most)
     inverse = scales[scales_at : scales_at + LANES]
@@ -135,14 +141,15 @@ def _multiplying_pairs(loops: Sequence[Any], fetching: bool) -> Any:
 
 multiply_pairs = _multiplying_pairs(PAIR_TILES, False)
 _multiply_pairs_fetching = _multiplying_pairs(FETCHING_PAIR_TILES, True)
-"""The sums of ``rows`` rows over ``count`` pairs, at most DEPTH, tile by tile, with a scale for each row
-and column. Rows that the last tile has beyond ``rows`` are rubbish. The second has what follows in b
-brought from memory meanwhile."""
+"""Compute the sums of ``rows`` rows over ``count`` pairs, at most DEPTH, tile by tile, with a scale for
+each row and column. Rows of the last tile beyond ``rows`` are garbage. The second one meanwhile
+prefetches what follows in b from memory."""
 
 
 class Rounded(NamedTuple):
-    """Transformed tiles as pairs of channels: position p, tile t begin at ``p * position + t * row``.
-    Their scales, of piece q of the channels, are at ``(q * positions + p) * scales_row + t``."""
+    """Transformed tiles as pairs of channels; those of position p and tile t begin at
+    ``p * position + t * row``. The scales of piece q of the channels are at
+    ``(q * positions + p) * scales_row + t``."""
 
     pairs: Array
     position: int
@@ -153,13 +160,13 @@ class Rounded(NamedTuple):
 
 @inlined
 def line_of(g: Any) -> Any:
-    """How the transform of one tile lies before it is rounded."""
+    """Return the layout of the transform of one tile before it is rounded."""
     return Lie(PANEL, (g.channels + LANES - 1) // LANES * LANES + LANES, 0)
 
 
 @inlined
 def round_tile(g: Any, line: Array, v: Any, place: int, patch: Array) -> None:
-    """A transformed tile, all positions of which ``line`` has in float32, at ``place`` of v."""
+    """Round a transformed tile, of which ``line`` has all positions in float32, to ``place`` of v."""
     vectors = (g.channels + LANES - 1) // LANES
     positions, pieces = points_of(g) ** 2, pieces_of(g.channels)
     position = line_of(g).position
@@ -183,8 +190,8 @@ def round_tile(g: Any, line: Array, v: Any, place: int, patch: Array) -> None:
 def round_images(
     g: Any, x: Array, v: Any, first: int, line: Array, patch: Array, begin: int, end: int
 ) -> None:
-    """B' x B of tiles ``begin`` to ``end``, from place ``first`` of v on. ``line`` has room for all
-    positions of a tile in float32."""
+    """Compute B' x B of tiles ``begin`` to ``end``, from place ``first`` of v on. ``line`` has room for
+    all positions of a tile in float32."""
     for tile in range(begin, end):
         transform_images(g, g.channels, x, line, line_of(g), patch, tile, tile + 1)
         round_tile(g, line, v, first + tile - begin, patch)
@@ -194,7 +201,7 @@ def round_images(
 def _round_weights(
     g: Any, w: Array, taps: Any, panel: int, j: int, u: Array, scales: Array, line: Array, patch: Array
 ) -> None:
-    """G w G' of vector ``j`` of a panel of outputs, which begins at u[0]."""
+    """Compute G w G' of vector ``j`` of a panel of outputs, which begins at u[0]."""
     vectors, pairs = (g.channels + LANES - 1) // LANES, (g.channels + 1) // 2
     positions, pieces = points_of(g) ** 2, pieces_of(g.channels)
     width = vectors_of(g.outputs, panel) * LANES
@@ -259,13 +266,13 @@ def _products_by(multiply_pairs: Any) -> Any:
 
 
 products, products_fetching = map(_products_by, (multiply_pairs, _multiply_pairs_fetching))
-"""Per position the products of tiles from place ``first`` of v on with a panel of weights; the second
-has the weights that follow brought from memory meanwhile."""
+"""Multiply tiles from place ``first`` of v on by a panel of weights at each position. The second one
+meanwhile prefetches the weights that follow from memory."""
 
 
 @inlined
 def panel_of(g: Any, u: Array, scales: Array, panel: int) -> tuple[Array, Array]:
-    """Where a panel's pairs and scales begin."""
+    """Return where a panel's pairs and scales begin."""
     positions = points_of(g) ** 2
     at = panel * positions * ((g.channels + 1) // 2 * PANEL + LANES)
     return u[at:], scales[panel * pieces_of(g.channels) * positions * PANEL :]
@@ -275,7 +282,7 @@ def panel_of(g: Any, u: Array, scales: Array, panel: int) -> tuple[Array, Array]
 def weights(
     g: Any, w: Array, taps: Any, u: Array, scales: Array, line: Array, patch: Array, begin: int, end: int
 ) -> None:
-    """The transformed weights of the vectors ``begin`` to ``end`` of outputs, as pairs."""
+    """Transform the weights of the vectors ``begin`` to ``end`` of outputs to pairs."""
     for vector in range(begin, end):
         panel = vector * LANES // PANEL
         there, back = panel_of(g, u, scales, panel)
@@ -284,7 +291,7 @@ def weights(
 
 @compiled()
 def images(g: Any, x: Array, v: Any, line: Array, patch: Array, begin: int, end: int) -> None:
-    """The transformed tiles ``begin`` to ``end``, as pairs, at these places of v."""
+    """Transform tiles ``begin`` to ``end`` to pairs, at the same places of v."""
     round_images(g, x, v, begin, line, patch, begin, end)
 
 
@@ -305,7 +312,7 @@ def by_tiles(
     begin: int,
     end: int,
 ) -> None:
-    """The results of tiles ``begin`` to ``end``, a block at a time through all panels."""
+    """Compute the results of tiles ``begin`` to ``end``, a block at a time through all panels."""
     position = block * PANEL + LANES
     for start in range(begin, end, block):
         stop = min(start + block, end)
@@ -335,8 +342,8 @@ def by_panels(
     begin: int,
     end: int,
 ) -> None:
-    """The results of all ``tiles``, whose transforms v has, in panels ``begin`` to ``end``: for few
-    tiles with many weights, which are transformed and used up panel by panel."""
+    """Compute the results of all ``tiles``, whose transforms are in v, in panels ``begin`` to ``end``.
+    This is for few tiles with many weights, which are transformed and used up panel by panel."""
     position = block * PANEL + LANES
     for panel in range(begin, end):
         for j in range(0, vectors_of(g.outputs, panel) * LANES, LANES):

@@ -1,8 +1,8 @@
 """Tiles of matrix products of pairs of 16-bit integers for ``loops.winograd_integers``, in vectors.
 
 A processor with AVX-512 VNNI multiplies twice as many 16-bit integers in an instruction as float32
-numbers, and adds what the two of a pair make to a 32-bit integer. Parts of the compiler's own, as in
-``winograd_tiles``: a change here that changes results needs one in the loops that use them.
+numbers, and adds the two products of a pair to a 32-bit integer. As in ``winograd_tiles``, these are
+numba intrinsics: a change here that affects results needs a change in the loops that use them.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _MULTIPLY_ADD = f"llvm.x86.avx512.vpdpwssd.{32 * LANES}"
 
 
 def _tile(rows: int, vectors: int, fetching: bool) -> Any:
-    """c[r, v] (+)= down[r] * across[v] * sum over t of a[r, t] . b[t, v], where . multiplies two pairs
-    and adds: c has ``c_row`` between rows, a ``a_row`` between rows and ``a_step`` between terms, b
-    ``b_step``; ``more`` adds to what c holds. Of ``rows`` rows, or fewer where fewer are ``left``. One
-    that is ``fetching`` has what lies ``ahead`` of each term of b, and what ``also`` does, brought from
-    memory meanwhile."""
+    """Return an intrinsic for c[r, v] (+)= down[r] * across[v] * sum over t of a[r, t] . b[t, v], where
+    . multiplies two pairs and adds the products. Rows of c are ``c_row`` apart, rows of a ``a_row``, and
+    terms of a and b ``a_step`` and ``b_step``. ``more`` adds to what c holds. It computes ``rows`` rows,
+    or fewer if only ``left`` are left. With ``fetching``, what is ``ahead`` of each term of b, and what
+    is ``also`` ahead, is meanwhile prefetched from memory."""
 
     def products(module: Any, kind: Any, name: str, rows: int) -> Any:
         function = ir.Function(module, kind, name)
         function.linkage = "internal"
-        # As a function of its own no tile was slower, and two of four were quicker.
+        # As a function of its own, no tile was slower, and two of four were faster.
         function.attributes.add("noinline")
         builder = ir.IRBuilder(function.append_basic_block())
         v, index = Vectors(builder), I64
@@ -137,7 +137,7 @@ def _tile(rows: int, vectors: int, fetching: bool) -> Any:
 
 
 def _words(builder: Any, pointer: Any, offset: Any) -> Any:
-    """A vector of pairs."""
+    """Load a vector of pairs."""
     value = builder.load(builder.bitcast(builder.gep(pointer, [offset]), _WORDS.as_pointer()))
     value.align = 4
     return value
@@ -148,4 +148,4 @@ def _tiles(fetching: bool) -> list[Any]:
 
 
 PAIR_TILES, FETCHING_PAIR_TILES = _tiles(False), _tiles(True)
-"""By their number of vectors, from one on."""
+"""By their number of vectors, starting at one."""

@@ -1,7 +1,7 @@
-"""From float32 to 16-bit integers and pairs of them for ``loops.winograd_integers``, in vectors.
+"""Rounds float32 to 16-bit integers and pairs of them for ``loops.winograd_integers``, in vectors.
 
-Parts of the compiler's own, as in ``winograd_transforms``: a change here that changes results needs one
-in the loops that use them.
+As in ``winograd_transforms``, these are numba intrinsics: a change here that affects results needs a
+change in the loops that use them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WORDS = ir.VectorType(_I32, LANES)
 _HALVES = ir.VectorType(ir.IntType(16), LANES)
 
 _ONES = 1.5 * 2.0**23
-"""To this another float32 number, up to 2^21, is added as an integer, which is in the low bits then."""
+"""Adding a float32 number up to 2^21 to this rounds it to an integer, which is then in the low bits."""
 
 
 def _all_of(number: int) -> Any:
@@ -29,7 +29,7 @@ def _all_of(number: int) -> Any:
 
 
 def _larger(builder: Any, most: Any, value: Any) -> Any:
-    """The larger of absolute values by their bits, so that what is no number is the largest."""
+    """Return the larger of magnitudes as bits, so that NaN is the largest."""
     return _larger_bits(builder, builder.and_(builder.bitcast(value, _WORDS), _all_of(0x7FFFFFFF)), most)
 
 
@@ -38,7 +38,7 @@ def _larger_bits(builder: Any, a: Any, b: Any) -> Any:
 
 
 def _rounded(v: Vectors, value: Any, scale: Any) -> Any:
-    """The bits of value * scale + _ONES."""
+    """Return the bits of value * scale + _ONES."""
     return v.builder.bitcast(v.multiply_add(value, scale, v.constant(_ONES)), _WORDS)
 
 
@@ -48,8 +48,8 @@ def _loop(builder: Any, count: Any, body: Callable[[Any], None]) -> None:
 
 
 def _largest_lanes(builder: Any, vectors: Sequence[Any]) -> Any:
-    """The largest lane of each of LANES vectors, as the lanes of one: two vectors' halves meet, then
-    what is left of four in quarters, and so on."""
+    """Return the largest lane of each of LANES vectors, as the lanes of one vector. The halves of two
+    vectors are compared first, then the quarters of what is left of four, and so on."""
     while len(vectors) > 1:
         lanes, half = len(vectors), len(vectors) // 2
         runs = [(which * LANES + k * lanes) for k in range(LANES // lanes) for which in (0, 1)]
@@ -66,8 +66,8 @@ def _of_two(builder: Any, pair: Sequence[Any], near: Sequence[int], far: Sequenc
 
 
 def _largest(context: Any, form: Any, x: Any, at: Any, step: Any, vectors: Any, y: Any) -> Any:
-    """Of each position of a tile, ``step`` apart, the largest absolute value of ``vectors`` vectors in
-    line, or what is no number; y has room for whole vectors of positions."""
+    """At each position of a tile, ``step`` apart, find the largest magnitude of ``vectors`` contiguous
+    vectors, or NaN. y has room for whole vectors of positions."""
     positions = form.count**2
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -98,7 +98,8 @@ def _largest(context: Any, form: Any, x: Any, at: Any, step: Any, vectors: Any, 
 def _round_line(
     context: Any, x: Any, at: Any, vectors: Any, scale: Any, pairs: Any, pairs_at: Any
 ) -> Any:
-    """``vectors`` vectors in line times ``scale``, as integers, two of which are a pair."""
+    """Multiply ``vectors`` contiguous vectors by ``scale`` and round them to integers, two of which are
+    a pair."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         v = Vectors(builder)
@@ -119,8 +120,8 @@ def _round_line(
 
 
 def _extents(context: Any, x: Any, at: Any, step: Any, count: Any, sums: Any, largest: Any) -> Any:
-    """Of each lane of ``count`` vectors that lie ``step`` apart the sum of the absolute values and the
-    largest of them."""
+    """In each lane of ``count`` vectors that are ``step`` apart, compute the sum of the magnitudes and
+    the largest one."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         v = Vectors(builder)
@@ -154,8 +155,9 @@ def _round_pairs(
     pairs_at: Any,
     pairs_step: Any,
 ) -> Any:
-    """``count`` vectors that lie ``step`` apart, times ``scales``, as integers: the first and the second
-    make pairs, the third and the fourth, and so on; what an odd last one meets is zero."""
+    """Multiply ``count`` vectors that are ``step`` apart by ``scales`` and round them to integers. The
+    first and the second make pairs, the third and the fourth, and so on; an odd last one is paired with
+    zeros."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         v = Vectors(builder)

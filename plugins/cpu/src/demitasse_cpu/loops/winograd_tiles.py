@@ -1,7 +1,7 @@
 """Tiles of matrix products for ``loops.winograd``, written in vectors.
 
-Parts of the compiler's own (intrinsics), as in ``winograd_transforms``: a change here that changes
-results needs one in the loops that use them.
+As in ``winograd_transforms``, these are numba intrinsics: a change here that affects results needs a
+change in the loops that use them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from demitasse_cpu.loops.tiles import ROWS
 from demitasse_cpu.loops.vectors import I64, LANES, Vectors
 
 SHORT = (2, 4)
-"""Rows of the tiles that end a block where the widest would compute too many: 16 are 6, 6 and 4."""
+"""Heights of the tiles that end a block if the widest tile would compute too many rows: 16 rows are 6, 6
+and 4."""
 
 
 def for_rows(builder: Any, left: Any, rows: int, vectors: int, tile: Callable[[int], None]) -> None:
-    """Build ``tile`` of as many rows as are left, at most ``rows``, where there is one for so few."""
+    """Build the smallest ``tile`` that has as many rows as are left; the largest has ``rows``."""
     done = builder.append_basic_block("computed")
     for short in SHORT if vectors == len(ROWS) - 1 else ():
         this, others = builder.append_basic_block("short"), builder.append_basic_block("longer")
@@ -36,16 +37,16 @@ def for_rows(builder: Any, left: Any, rows: int, vectors: int, tile: Callable[[i
 
 
 def _tile(rows: int, vectors: int, fetching: bool) -> Any:
-    """c[r, v] (+)= sum over t of a[r, t] * b[t, v]: c has ``c_row`` between rows, a ``a_row`` between
-    rows and ``a_step`` between terms, b ``b_step``; ``more`` adds to what c holds. Of ``rows`` rows, or
-    fewer where fewer are ``left``. One that is ``fetching`` has what lies ``ahead`` of each term of b,
-    and what ``also`` does, brought from memory meanwhile."""
+    """Return an intrinsic for c[r, v] (+)= sum over t of a[r, t] * b[t, v]. Rows of c are ``c_row``
+    apart, rows of a ``a_row``, and terms of a and b ``a_step`` and ``b_step``. ``more`` adds to what c
+    holds. It computes ``rows`` rows, or fewer if only ``left`` are left. With ``fetching``, what is
+    ``ahead`` of each term of b, and what is ``also`` ahead, is meanwhile prefetched from memory."""
 
     def products(module: Any, kind: Any, name: str, rows: int) -> Any:
         function = ir.Function(module, kind, name)
         function.linkage = "internal"
-        # Amid a loop's other code 8 rows of 3 vectors reached 165 GFLOP/s on one core, and 250 as a
-        # function of its own.
+        # Within a loop's other code, 8 rows of 3 vectors reached 165 GFLOP/s on one core; as a function
+        # of its own, 250.
         function.attributes.add("noinline")
         builder = ir.IRBuilder(function.append_basic_block())
         v, index = Vectors(builder), I64
@@ -61,8 +62,8 @@ def _tile(rows: int, vectors: int, fetching: bool) -> Any:
         builder.cbranch(builder.icmp_signed("!=", more, index(0)), resumed, body)
         builder.position_at_end(resumed)
         before = [v.load(out, place[cell]) for cell in cells]
-        # The next tile's come from a far cache where weights are many: for gradients of 256 x 256
-        # channels two cores took 28 ms so, and 32 to 36 without.
+        # If there are many weights, the next tile's sums come from a far cache. For gradients of 256 x
+        # 256 channels, two cores took 28 ms with this and 32 to 36 ms without.
         tile = builder.mul(c_row, index(rows))
         for cell in cells:
             v.fetch(out, builder.add(place[cell], tile), to_write=True)
@@ -143,4 +144,4 @@ def _tiles(fetching: bool) -> list[Any]:
 
 
 TILES, FETCHING_TILES = _tiles(False), _tiles(True)
-"""By their number of vectors, from one on."""
+"""By their number of vectors, starting at one."""

@@ -1,12 +1,12 @@
 """Transforms of one tile for ``loops.winograd``, written in vectors.
 
-All are parts of the compiler's own (intrinsics), so that they may be imported where loops with all
-the numba functions that they call stand in one file; numba does not see a change here, so one that
-changes results needs a change there too.
+All are numba intrinsics. They may therefore be imported by files that otherwise contain all numba
+functions that their loops call. numba does not notice changes here, so a change that affects results
+needs a change there.
 
 A tile gives 4 x 4 results of three taps from 6 x 6 pixels, 2 x 2 from 4 x 4, or 4 x 4 of five taps from
-8 x 8. ``form``, a tuple of as many numbers as it has pixels in a line, says which: loops are compiled
-for its type. Where an array is of uint16 it stores bfloat16.
+8 x 8. The tuple ``form``, with as many members as a tile has pixels along an axis, says which; loops are
+compiled for its type. An array of uint16 stores bfloat16.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from demitasse_cpu.loops.vectors import Vectors
 
 
 class _Form(NamedTuple):
-    """A tile's taps and results in a line. Interpolation is at 0, infinity, plus and minus ``at``."""
+    """A tile's taps and results along an axis. The points of interpolation are 0, infinity, plus and
+    minus ``at``."""
 
     taps: int
     results: int
@@ -45,22 +46,24 @@ _FORMS = {
     6: _Form(3, 4, (0.5**0.5, 2.0**0.5)),
     8: _Form(5, 4, (0.5, 1.0, 2.0)),
 }
-"""By the number of pixels in a line. Of six at 1 and 2, the points of the paper, errors were two to
-five times as large. Against float64, of activations above zero times random weights, 64 to 512 channels:
-root mean square 0.6 to 1.1e-6 of the results' own, at most 0.9 to 2.5e-6 of the largest; summed directly
-0.1 to 0.2e-6 and 0.2 to 0.3e-6. With five taps, 32 to 128 channels: 1.8 to 3e-6 and 3.6 to 6.3e-6; ten
-other choices were no better. Of four, 64 to 512 channels: 0.2 to 0.6e-6 and 0.2 to 0.8e-6."""
+"""The forms by the number of pixels along an axis. For six pixels, the points 1 and 2 of the paper made
+errors two to five times as large. Measured against float64 with positive activations times random
+weights and 64 to 512 channels, the root mean square error is 0.6 to 1.1e-6 of the results' own, and the
+largest error 0.9 to 2.5e-6 of the largest result; a direct sum has 0.1 to 0.2e-6 and 0.2 to 0.3e-6. With
+five taps and 32 to 128 channels, these are 1.8 to 3e-6 and 3.6 to 6.3e-6; ten other choices of points
+were no better. For four pixels and 64 to 512 channels, they are 0.2 to 0.6e-6 and 0.2 to 0.8e-6."""
 
 TAPS = tuple(_FORMS[i].taps if i in _FORMS else 0 for i in range(max(_FORMS) + 1))
 RESULTS = tuple(_FORMS[i].results if i in _FORMS else 0 for i in range(max(_FORMS) + 1))
-"""In a line of a tile, by the number of its pixels; zero for what is none."""
+"""Results along an axis of a tile, by its number of pixels; zero if there is no such form."""
 
 _Line = Sequence[Any]
 _Transform = Callable[[Vectors, _Line], _Line]
 
 
 def _polynomial(roots: Sequence[float]) -> list[float]:
-    """The coefficients, the constant first, of what is zero at the roots and grows like a power."""
+    """Return the coefficients, the constant first, of the polynomial with these roots and leading
+    coefficient 1."""
     coefficients = [1.0]
     for root in roots:
         longer = [0.0, *coefficients]
@@ -69,18 +72,18 @@ def _polynomial(roots: Sequence[float]) -> list[float]:
 
 
 def _others(points: Sequence[float], point: float) -> list[float]:
-    """The squares of the points but one."""
+    """Return the squares of all points but one."""
     return [p * p for p in points if p != point]
 
 
 def _over(points: Sequence[float]) -> list[float]:
-    """Factors of G, and of G', at zero and at the points."""
+    """Return the factors of G, and of G', at zero and at the points."""
     zero = 1 / prod(-p * p for p in points)
     return [zero, *(1 / (2 * p * p * prod(p * p - q for q in _others(points, p))) for p in points)]
 
 
 def _of_image(v: Vectors, x: _Line, points: Sequence[float]) -> _Line:
-    """B' of a line."""
+    """Apply B' to a line."""
     squares = _polynomial([p * p for p in points])
     values = [v.sum(list(zip(squares, x[::2], strict=True)))]
     for p in points:
@@ -92,7 +95,7 @@ def _of_image(v: Vectors, x: _Line, points: Sequence[float]) -> _Line:
 
 
 def _to_image(v: Vectors, m: _Line, points: Sequence[float]) -> _Line:
-    """B of a line: _of_image turned round."""
+    """Apply B to a line: the reverse of _of_image."""
     squares = _polynomial([p * p for p in points])
     parts = [_polynomial(_others(points, p)) for p in points]
     sums = [v.add(m[1 + 2 * i], m[2 + 2 * i]) for i in range(len(points))]
@@ -110,8 +113,8 @@ def _to_image(v: Vectors, m: _Line, points: Sequence[float]) -> _Line:
 
 
 def _values(v: Vectors, c: _Line, points: Sequence[float], over: Sequence[float]) -> _Line:
-    """The values of a polynomial at all points, by its coefficients: with factors G of a line of
-    weights, without A of a line of results."""
+    """Return the values at all points of a polynomial with the coefficients ``c``. With factors this
+    applies G to a line of weights, without factors A to a line of results."""
     values = [v.scale(over[0], c[0])]
     for p, factor in zip(points, over[1:], strict=True):
         even = v.sum([(factor * p**i, x) for i, x in enumerate(c) if i % 2 == 0])
@@ -121,7 +124,8 @@ def _values(v: Vectors, c: _Line, points: Sequence[float], over: Sequence[float]
 
 
 def _moments(v: Vectors, m: _Line, count: int, points: Sequence[float], over: Sequence[float]) -> _Line:
-    """The same turned round: of a line of as many as the points, with factors G' and without A'."""
+    """Apply the transpose of ``_values`` to a line with a number for each point: with factors G',
+    without factors A'."""
     pairs = [(m[i], m[i + 1]) for i in range(1, len(m) - 1, 2)]
     parts = [v.add(*pair) for pair in pairs], [v.subtract(*pair) for pair in pairs]
     lines = []
@@ -166,10 +170,11 @@ _Kind = Callable[[_Form], tuple[_Transform, int]]
 
 
 def _transform(kind: _Kind, ahead: bool = False, adding: bool = False) -> Any:
-    """Transform the columns, then the rows, of as many vectors as the ``kind`` has. The arrays each
-    have the offset of the first vector, then the distances down and across. ``ahead``: meanwhile the
-    columns of x that the next tile has beside these are brought near. A tile of 64 channels from
-    memory took 600 ns, and 250 when the tile before had asked for it. ``adding``: to what y holds."""
+    """Return an intrinsic that transforms the columns, then the rows, of as many vectors as the ``kind``
+    takes. The arrays are each followed by the offset of the first vector and the distances down and
+    across. ``ahead`` meanwhile prefetches the columns of x that the next tile has beyond these: a tile
+    of 64 channels from memory took 600 ns, and 250 ns if the tile before had prefetched it. ``adding``
+    adds to what y holds."""
     n = types.int64
 
     def typed(
@@ -209,9 +214,9 @@ def _transform(kind: _Kind, ahead: bool = False, adding: bool = False) -> Any:
 
 
 def _transform_edge(kind: _Kind, masked: bool) -> Any:
-    """_transform where the rows and columns of x lie where two tables say, ``rows`` from ``r`` on and
-    ``columns`` from ``c`` on; those with a negative place are zero, as are ``zeros``, one vector. If
-    ``masked``, only ``live`` lanes are there."""
+    """Like _transform, but two tables say where the rows and columns of x are: ``rows`` from ``r`` on
+    and ``columns`` from ``c`` on. Those with a negative place are zero, like the vector ``zeros``. If
+    ``masked``, only ``live`` lanes exist."""
     n = types.int64
 
     def typed(
@@ -267,7 +272,8 @@ SPREAD = _transform(_spread, adding=True)
 
 
 def _total(masked: bool) -> Any:
-    """What a tile of results adds up to, onto a vector of y; where these lie as in _transform_edge."""
+    """Return an intrinsic that adds the sum of a tile of results to a vector of y. Their places are as
+    in _transform_edge."""
     n = types.int64
 
     def typed(
@@ -310,9 +316,9 @@ TOTAL, TOTAL_PART = _total(False), _total(True)
 
 
 def _finish(masked: bool) -> Any:
-    """A tile of results, A' m A plus the bias and nothing below ``floor``, to where two tables say;
-    what has a negative place goes to ``nowhere``. The next tile is ``following`` numbers on. If
-    ``masked``, only ``live`` lanes are written."""
+    """Return an intrinsic that writes a tile of results, A' m A plus the bias and nothing below
+    ``floor``, to where two tables say; what has a negative place goes to ``nowhere``. The next tile is
+    ``following`` numbers further. If ``masked``, only ``live`` lanes are written."""
     n = types.int64
 
     def typed(
@@ -362,7 +368,7 @@ def _finish(masked: bool) -> Any:
                 values = line(v, [column[i] for column in columns])
                 for place, value in zip(places, values, strict=True):
                     value = v.add(value, offset)
-                    # The comparison that lets a value which is no number pass.
+                    # This comparison passes NaN on.
                     value = builder.select(builder.fcmp_ordered(">", lowest, value), lowest, value)
                     v.store(value, v.there(target, row, place, nowhere), v.index(0), y.dtype, mask)
             return context.get_dummy_value()

@@ -1,9 +1,9 @@
-"""The gradient to the data by Winograd's minimal filtering turned round, with products of 16-bit
-integers: ``dx = B [(A dy A') * (G w G')] B'``, added where tiles overlap; see ``winograd_integers``.
+"""The gradient to the data by Winograd's minimal filtering in reverse, with products of 16-bit integers:
+``dx = B [(A dy A') * (G w G')] B'``, added where tiles overlap; see ``winograd_integers``.
 
-Tiles are the 4 x 4 of dy that the forward pass has, and each adds to 6 x 6 or 8 x 8 pixels of dx. The
-forward algorithm with turned weights takes its tiles from dx instead, which without padding has more
-pixels: of 12 x 12 from 8 x 8 with 5 x 5 taps 9 tiles an image where these are 4.
+Tiles are the 4 x 4 of dy in the forward pass, and each adds to 6 x 6 or 8 x 8 pixels of dx. The forward
+algorithm with flipped weights takes its tiles from dx instead, which without padding has more pixels:
+for 12 x 12 pixels from 8 x 8 with 5 x 5 taps, it has 9 tiles per image instead of 4.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from demitasse_cpu.loops.winograd_transforms import SPREAD
 
 
 class Images(NamedTuple):
-    """How dx and dy lie, and what is added up before it is written: ``tiles`` of an image give
-    ``rows`` x ``columns`` pixels, of which dx has ``height`` x ``width`` from (``top``, ``left``) on. A
-    pixel of dx has ``pixel`` numbers, an image of dy ``dy_image``."""
+    """The layout of dx and dy, and of what is added up before it is written. The ``tiles`` of an image
+    give ``rows`` x ``columns`` pixels, of which dx has ``height`` x ``width`` from (``top``, ``left``)
+    on. A pixel of dx has ``pixel`` numbers, an image of dy ``dy_image``."""
 
     tiles: int
     rows: int
@@ -38,7 +38,8 @@ class Images(NamedTuple):
 
 
 def _put(masked: bool) -> Any:
-    """A vector of float32 as dx stores numbers; if ``masked``, its ``live`` lanes."""
+    """Return an intrinsic that stores a vector of float32 as dx stores numbers; if ``masked``, only its
+    ``live`` lanes."""
     n = types.int64
 
     def typed(context: Any, x: Any, at: Any, y: Any, to: Any, live: Any) -> Any:
@@ -59,7 +60,8 @@ _PUT, _PUT_PART = _put(False), _put(True)
 
 @inlined
 def _add_up(g: Any, of: Any, m: Array, position: int, first: int, width: int, sums: Array) -> None:
-    """B m B' of an image's tiles, the first of which is ``first`` in m, where they lie in ``sums``."""
+    """Add B m B' of an image's tiles, the first of which is ``first`` in m, to their places in
+    ``sums``."""
     sums[: of.rows * of.columns * width] = 0
     results = results_of(g)
     for tile in range(of.tiles):
@@ -72,7 +74,7 @@ def _add_up(g: Any, of: Any, m: Array, position: int, first: int, width: int, su
 
 @inlined
 def _write(g: Any, of: Any, sums: Array, width: int, panel: int, dx: Array, image: int) -> None:
-    """What dx has of an image in a panel of channels."""
+    """Write the pixels that dx has of an image in a panel of channels."""
     first = panel * PANEL
     channels = min(PANEL, g.outputs - first)
     whole = channels // LANES * LANES
@@ -105,7 +107,7 @@ def spread(
     begin: int,
     end: int,
 ) -> None:
-    """dx of images ``begin`` to ``end``, a block of images at a time through all panels."""
+    """Compute dx of images ``begin`` to ``end``, a block of images at a time through all panels."""
     position = block * of.tiles * PANEL + LANES
     patch[:LANES] = 0
     for start in range(begin, end, block):

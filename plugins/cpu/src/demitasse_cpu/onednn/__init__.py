@@ -1,4 +1,4 @@
-"""Kernels of oneDNN, by its C interface."""
+"""Kernels of oneDNN, called through its C interface."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxy
 
 
 def candidates(request: Request) -> list[Candidate]:
-    """What oneDNN offers for a request; nothing where it is not there."""
+    """Return oneDNN's candidates for a request, or none if the library is not available."""
     factory = FACTORIES.get(request.operation.name)
     return [] if factory is None else list(factory(request))

@@ -1,5 +1,5 @@
-"""oneDNN's convolutions in one to three dimensions: activations with their channels innermost (or, where
-it pays, blocked), weights as it likes them."""
+"""oneDNN's convolutions in one to three dimensions. Activations have their channels innermost or, where
+that pays, are blocked; weights have the layout that oneDNN prefers."""
 
 from __future__ import annotations
 
@@ -41,21 +41,22 @@ _BY_CHANNELS = {
     5: Layout("NDHWC", (0, 2, 3, 4, 1)),
 }
 BLOCKED = Layout("nChw16c", blocks=((1, 16),)), Layout("nChw8c", blocks=((1, 8),))
-"""What oneDNN has kernels for on a processor with AVX-512, and on one without. There the gradient of
-64 x 32 x 3 x 3 weights at every other pixel of 416 x 416 takes 15 ms, and of innermost channels 59."""
+"""The blocked layouts for which oneDNN has kernels, on a processor with AVX-512 and on one without. On
+the latter, the gradient of 64 x 32 x 3 x 3 weights at every other pixel of 416 x 416 takes 15 ms with
+blocks and 59 ms with innermost channels."""
 
-_NEAR_BYTES = 2**21  # of results that are in the caches still when they are read again
+_NEAR_BYTES = 2**21  # of results that are still in the caches when they are read again
 _FEW_CHANNELS = 4
-_LONGEST_ROW = 28  # of results, in oneDNN's registers
-_VECTOR = 16  # as many numbers as any processor's vectors have
+_LONGEST_ROW = 28  # of results; they stay in oneDNN's registers
+_VECTOR = 16  # no processor's vectors have more numbers
 _MOST = 2**36
-_LONGEST = 2**31 - 1  # a stride of oneDNN's
-_MANY_WEIGHTS = 2**22  # beyond the caches
+_LONGEST = 2**31 - 1  # the longest stride that oneDNN supports
+_MANY_WEIGHTS = 2**22  # too many for the caches
 
 
 @dataclass(frozen=True)
 class _Convolution:
-    """A request's numbers, in the order oneDNN takes them."""
+    """A request's sizes and attributes, in the order in which oneDNN takes them."""
 
     lib: Library
     threads: int
@@ -69,24 +70,24 @@ class _Convolution:
 
     @property
     def grouped(self) -> tuple[int, ...]:
-        """The extents of the weights, with groups in front where there are several."""
+        """The shape of the weights, with groups as the first dimension if there are several."""
         if self.groups == 1:
             return self.w
         return (self.groups, self.w[0] // self.groups, *self.w[1:])
 
     @property
     def is_product(self) -> bool:
-        """Whether each result depends on one pixel, and each pixel has its own."""
+        """Whether each result depends on a single pixel, and each pixel has its own result."""
         return self.groups == 1 and set(self.w[2:]) == {1} and self.pointwise
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether each channel of an image makes one, by itself."""
+        """Whether each channel of the results depends on its own channel of the image only."""
         return len(self.w) == 4 and self.w[1] == 1 and self.w[0] == self.groups > 1
 
     def some(self, near: int) -> _Convolution:
-        """The convolution of so many of the images that their results take at most ``near`` bytes, or
-        of one: they divide all."""
+        """Return the same convolution of fewer images: as many as divide their number evenly and have at
+        most ``near`` bytes of results, but at least one."""
         images, *rest = self.y
         size = prod(rest) * (2 if self.stored == "bfloat16" else 4)
         most = max(1, near // size)
@@ -94,7 +95,7 @@ class _Convolution:
         return replace(self, x=(some, *self.x[1:]), y=(some, *rest))
 
     def weights_of(self, primitive: Primitive, argument: int = WEIGHTS) -> Weights:
-        """How a primitive's weights, or their gradient, reach it. Raises UnimplementedError."""
+        """Return how a primitive's weights, or their gradient, reach it. Raises UnimplementedError."""
         stored = self.stored if argument == WEIGHTS else "float32"
         return weights_of(primitive, argument, self.w, self.groups, stored)
 
@@ -136,13 +137,14 @@ class _Convolution:
         common = lib.engine, CONVOLUTION_DIRECT, *given, *self.window, hint.hint
         made = Primitive(lib, self.threads, name, *common)
         if self.is_depthwise and "dw" not in made.name:
-            # It would take groups of one channel for groups of many: 34 ms for what takes 0.4 in loops.
+            # oneDNN would treat groups of one channel as groups of many: 34 ms for what takes 0.4 ms in
+            # our loops.
             raise UnimplementedError(f"oneDNN {name}: not for a group per channel")
         return made
 
 
 def forward(request: Request) -> Iterable[Candidate]:
-    """Candidates for a convolution, or one with a function of its result."""
+    """Yield candidates for a convolution, optionally followed by a function of its result."""
     x, w, b = (*request.inputs, None)[:3]
     convolution = _convolution(request, spec(x).shape, spec(w).shape, spec(request.outputs[0]).shape)
     if convolution is None:
@@ -161,8 +163,8 @@ def forward(request: Request) -> Iterable[Candidate]:
 
 
 def forward_and_sum(request: Request) -> Iterable[Candidate]:
-    """A candidate for a convolution of one tap to which a tensor is added, or one with ReLU: with more
-    taps Winograd's, which add none, are often quicker."""
+    """Yield a candidate for a convolution of one tap to whose result a tensor is added, optionally with
+    a ReLU. For more taps, Winograd's kernels are often faster, even though they do not add."""
     x, w, b, *others = request.inputs
     shapes = [spec(each).shape for each in (x, w, request.outputs[0])]
     convolution = _convolution(request, *shapes)
@@ -182,9 +184,9 @@ def forward_and_sum(request: Request) -> Iterable[Candidate]:
 
 
 def _in_turn(request: Request, part: _Convolution, primitive: Primitive, alone: Candidate) -> Candidate:
-    """A few images at a time, whose results are in the caches still when the other tensor is added:
-    oneDNN, which would add it tile by tile, waits for each (16 x 256 x 56 x 56 in bfloat16 from 64
-    channels, two cores: 8.3 ms, and 4.9 without a sum)."""
+    """Return a candidate that computes a few images at a time, so that their results are still in the
+    caches when the other tensor is added. oneDNN would add it tile by tile and wait for each tile (16 x
+    256 x 56 x 56 in bfloat16 from 64 channels, two cores: 8.3 ms, and 4.9 ms without the sum)."""
     least = 0.0 if request.operation.name.endswith("_relu") else -inf
     size = prod(part.y)
     parts = parts_for(request, size, size)
@@ -206,7 +208,7 @@ def _in_turn(request: Request, part: _Convolution, primitive: Primitive, alone: 
 
 
 def backward_data(request: Request) -> Iterable[Candidate]:
-    """Candidates for the gradient of a convolution's input."""
+    """Yield candidates for the gradient of a convolution's input."""
     dy, w = map(spec, request.inputs)
     convolution = _convolution(request, spec(request.outputs[0]).shape, w.shape, dy.shape)
     if convolution is None:
@@ -223,7 +225,7 @@ def backward_data(request: Request) -> Iterable[Candidate]:
 
 
 def backward_weights(request: Request) -> Iterable[Candidate]:
-    """Candidates for the gradients of a convolution's weights and biases."""
+    """Yield candidates for the gradients of a convolution's weights and biases."""
     dy, x = map(spec, request.inputs)
     dw, db = (*request.outputs, None)[:2]
     convolution = _convolution(request, x.shape, spec(dw).shape, dy.shape)
@@ -254,8 +256,9 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
 
 
 def _goes_astray(kernel: str, layout: Layout, request: Request) -> bool:
-    """Whether oneDNN's kernel for the gradient of weights goes beyond what it was given: wrong sums,
-    NaN, others' memory, or no end at all. Seen of oneDNN 3.2, by drawn shapes; x lies in ``layout``."""
+    """Return whether oneDNN's kernel for the gradient of weights, with x in ``layout``, goes out of
+    bounds for this request: wrong sums, NaN, other arrays' memory, or a call that never returns. These
+    cases were found in oneDNN 3.2 with randomly drawn shapes."""
     dy, x = map(spec, request.inputs)
     given, kernels = request.attributes, spec(request.outputs[0]).shape[2:]
     if kernel.startswith("jit_1x1"):
@@ -263,10 +266,10 @@ def _goes_astray(kernel: str, layout: Layout, request: Request) -> bool:
     if not kernel.startswith(("jit:", "jit_bf16:")):
         return False
     if len(kernels) == 3:
-        # Where no window lies wholly in x along the depth, or the height.
+        # Cases in which no window lies entirely in x along the depth or the height.
         axes = zip(x.shape[2:4], kernels, given["stride"], given["pad"], given["dilation"], strict=False)
         for extent, taps, stride, pad, dilation in axes:
-            first = -pad % stride  # where the first window begins that does so in x
+            first = -pad % stride  # where the first window that begins within x begins
             if first + dilation * (taps - 1) + 1 > extent:
                 return True
     if not kernel.startswith("jit_bf16:"):
@@ -277,7 +280,8 @@ def _goes_astray(kernel: str, layout: Layout, request: Request) -> bool:
 
 
 def skips_of_few_channels(request: Request, x: TensorSpec) -> bool:
-    """Whether a convolution skips pixels of an image of fewer channels than a vector has numbers."""
+    """Return whether a convolution skips pixels of an image with fewer channels than a vector has
+    numbers."""
     given = request.attributes
     return bool(max(given["stride"]) > 1 and x.shape[1] // given["groups"] < _VECTOR)
 
@@ -290,9 +294,9 @@ def _of_pixels(
     bias: bool = False,
     function: Function | None = None,
 ) -> Iterator[Candidate]:
-    """With one tap at every pixel and very many weights, the product of the pixels and the weights: of
-    4096 x 4096 for 16 x 16 pixels (FCN's second layer of such) oneDNN's convolution took 155 ms, this
-    52."""
+    """Yield the product of the pixels and the weights, for a convolution with one tap at every pixel and
+    very many weights. With 4096 x 4096 weights and 16 x 16 pixels (the second such layer of FCN),
+    oneDNN's convolution took 155 ms and this product 52 ms."""
     if not convolution.is_product or prod(convolution.w) < _MANY_WEIGHTS:
         return
     (samples, channels, *image), made, stored = convolution.x, convolution.w[0], convolution.stored
@@ -325,7 +329,8 @@ def _of_pixels(
 
 
 def _as_product(convolution: _Convolution, request: Request) -> Iterator[Candidate]:
-    """With one tap at every pixel, an image in NHWC is a matrix of pixels, and dw one product of two."""
+    """Yield dw as one matrix product, for a convolution with one tap at every pixel: an image in NHWC is
+    then a matrix of pixels."""
     (samples, inputs, *image), outputs = convolution.x, convolution.w[0]
     rows, about = samples * prod(image), (convolution.lib, convolution.threads)
     product = Product(*about, rows, inputs, outputs, convolution.stored)
@@ -353,11 +358,11 @@ def _convolution(
     if lib is None or kinds != {"float32"} or len(x) not in _BY_CHANNELS or request.place.simulated:
         return None
     if max(map(prod, (x, w, y))) > _MOST:
-        return None  # beyond what memory holds, which the plan will say; oneDNN would only refuse
+        return None  # more than memory can hold, which the plan will report; oneDNN would only fail
     if max(*given["stride"], *given["dilation"]) > _LONGEST:
         return None
     pads = []
-    for d in range(len(x) - 2):  # what is left over behind the last window counts as negative padding
+    for d in range(len(x) - 2):  # pixels left over after the last window count as negative padding
         reach = given["dilation"][d] * (w[2 + d] - 1) + 1
         pads.append((y[2 + d] - 1) * given["stride"][d] + reach - x[2 + d] - given["pad"][d])
     window = (
@@ -373,7 +378,7 @@ def _convolution(
 
 
 def _layouts(x: TensorSpec) -> Iterator[Layout]:
-    """The activations' layouts worth trying, the usual one first."""
+    """Yield the layouts of the activations that are worth trying, the usual one first."""
     yield _BY_CHANNELS[len(x.shape)]
     if (blocked := replace(x.layout, stored="")) in BLOCKED:
         yield blocked
@@ -393,8 +398,9 @@ def _candidate(
     first: Layout,
     second: Layout | None = None,
 ) -> Candidate:
-    """A primitive as a candidate: ``first`` is the layout of the first activation among the operands,
-    ``second`` that of the other. Weights that lie as no layout can say are reordered on the way."""
+    """Return a primitive as a candidate. ``first`` is the layout of the first activation among the
+    operands and ``second`` that of the others. If no layout describes the primitive's weights, they are
+    reordered on the way."""
     kinds = {WEIGHTS: weights.layout, DIFF_WEIGHTS: weights.layout, BIAS: PLAIN, DIFF_BIAS: PLAIN}
     activations = iter((first, *[second or first] * 2))
     taken = tuple(kinds[n] if n in kinds else next(activations) for n in inputs)

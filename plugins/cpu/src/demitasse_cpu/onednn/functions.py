@@ -1,9 +1,10 @@
-"""Functions of one element that oneDNN does to what a convolution or an inner product makes, before it
-leaves the registers: those that cost it nothing there.
+"""Functions of one element that oneDNN applies to the result of a convolution or an inner product before
+it leaves the registers. Only functions that cost nothing there are listed.
 
-With an exponential its kernels are slower than without it and our loop behind them: a swish of 8 x 32 x
-112 x 112 results takes one core 3.5 ms more in a depthwise convolution, and 2.2 ms in a loop. Numbers
-are those of dnnl_alg_kind_t (include/oneapi/dnnl/dnnl_types.h, version 3).
+With a function that needs an exponential, oneDNN's kernels are slower than its kernels without it
+followed by our loop. A swish of 8 x 32 x 112 x 112 results takes one core 3.5 ms more in a depthwise
+convolution, and 2.2 ms in a loop. The numbers are those of dnnl_alg_kind_t
+(include/oneapi/dnnl/dnnl_types.h, version 3).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TypeAlias
 from demitasse import Request
 
 Function: TypeAlias = tuple[int, float, float]
-"""oneDNN's number for it, and what it calls alpha and beta."""
+"""oneDNN's number for a function, and the values of its parameters alpha and beta."""
 
 FUNCTIONS: Mapping[str, tuple[int, tuple[str, ...]]] = MappingProxyType(
     {
@@ -25,12 +26,12 @@ FUNCTIONS: Mapping[str, tuple[int, tuple[str, ...]]] = MappingProxyType(
         "hard_swish": (0x34, ("scale", "shift")),
     }
 )
-"""By word: oneDNN's number, and the word's attributes that are alpha and beta."""
+"""For each word, oneDNN's number and the attributes of the word that give alpha and beta."""
 
 
 def function_behind(product: str, request: Request) -> Function | None:
-    """The function that a request for a product asks for besides, by the end of its operation's name: a
-    sum may stand between. None where it asks for none."""
+    """Return the function that a request applies to a product, as named at the end of its operation's
+    name (a sum may stand in between), or None if it applies none."""
     word = request.operation.name.removeprefix(product).removeprefix("_sum").removeprefix("_")
     if not word:
         return None
@@ -40,5 +41,5 @@ def function_behind(product: str, request: Request) -> Function | None:
 
 
 def followed_by_each(product: str) -> list[str]:
-    """The words for a product and one function behind it."""
+    """Return the words for a product followed by one function."""
     return [f"{product}_{word}" for word in FUNCTIONS]

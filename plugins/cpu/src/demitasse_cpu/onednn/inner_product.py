@@ -1,4 +1,5 @@
-"""oneDNN's inner products: plain activations of two dimensions, weights as it likes them."""
+"""oneDNN's inner products: plain activations in two dimensions, and weights in the layout that it
+prefers."""
 
 from __future__ import annotations
 
@@ -36,8 +37,9 @@ _BAND_BYTES = 2**21
 
 @dataclass(frozen=True)
 class Product:
-    """A request's numbers: samples, inputs and outputs, the form of the activations, and whether the
-    plan's weights are ``turned``, (inputs, outputs), where oneDNN's are (outputs, inputs)."""
+    """A request's numbers: samples, inputs and outputs, the stored type of the activations, and whether
+    the plan's weights are ``turned``, that is, (inputs, outputs) where oneDNN's are (outputs,
+    inputs)."""
 
     lib: Library
     threads: int
@@ -48,7 +50,7 @@ class Product:
     turned: bool = False
 
     def seen(self, layout: Layout) -> Layout:
-        """A layout of the plan's weights as one of oneDNN's, or the other way round."""
+        """Return the layout of oneDNN's weights for a layout of the plan's, or the other way round."""
         if not self.turned:
             return layout
         order = tuple(1 - d for d in layout.order or (0, 1))
@@ -61,7 +63,7 @@ class Product:
         return replace(PLAIN, name="bf16", stored=self.stored) if self.stored != "float32" else PLAIN
 
     def weights(self, layout: Layout | None, stored: str) -> Any:
-        """The descriptor of weights in a layout; None lets oneDNN choose."""
+        """Return the descriptor of weights in a layout; None lets oneDNN choose the layout."""
         shape = (self.outputs, self.inputs)
         return (
             any_form(self.lib, shape, stored)
@@ -72,7 +74,8 @@ class Product:
     def made(
         self, name: str, layout: Layout | None, bias: bool, function: Function | None = None
     ) -> Primitive:
-        """A pass's primitive, with weights in a layout or, for None, as oneDNN likes them."""
+        """Return the primitive of a pass, with weights in ``layout`` or, for None, in the one that
+        oneDNN prefers."""
         lib = self.lib
         x = described(lib, (self.rows, self.inputs), self.stored, PLAIN)
         y = described(lib, (self.rows, self.outputs), self.stored, PLAIN)
@@ -89,7 +92,7 @@ class Product:
 
 
 def forward(request: Request) -> Iterable[Candidate]:
-    """Candidates for an inner product, or one with a function of its result."""
+    """Yield candidates for an inner product, optionally followed by a function of its result."""
     x, w, b = (*request.inputs, None)[:3]
     function = function_behind("inner_product", request)
     for product in _products(request, spec(x).shape, spec(w).shape):
@@ -99,11 +102,11 @@ def forward(request: Request) -> Iterable[Candidate]:
         offered = list(_offers(product, name, order, given, b is not None, function))
         yield from offered
         if offered and request.fixed:
-            return  # weights are copied once: in 16 bits half as much is read of them each time
+            return  # weights are copied once, so in 16 bits half as many bytes are read each time
 
 
 def backward_data(request: Request) -> Iterable[Candidate]:
-    """Candidates for the gradient of an inner product's input."""
+    """Yield candidates for the gradient of an inner product's input."""
     _, w = map(spec, request.inputs)
     for product in _products(request, spec(request.outputs[0]).shape, w.shape):
         order = [DIFF_DST, WEIGHTS], [DIFF_SRC]
@@ -112,7 +115,7 @@ def backward_data(request: Request) -> Iterable[Candidate]:
 
 
 def backward_weights(request: Request) -> Iterable[Candidate]:
-    """Candidates for the gradients of an inner product's weights and biases."""
+    """Yield candidates for the gradients of an inner product's weights and biases."""
     _, x = map(spec, request.inputs)
     dw, db = (*request.outputs, None)[:2]
     for product in _products(request, x.shape, spec(dw).shape):
@@ -122,51 +125,53 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
 
 
 def _settled(layout: Layout) -> list[Layout]:
-    """The layout that weights have, if it may serve beside oneDNN's own. Plain ones do not: for no layer
-    of the measured nets they were the quickest, and the first call of a kernel for them takes 20 to 50
-    ms (it is a matrix product's, which is generated then)."""
+    """Return the layout that weights already have, if it is worth trying beside oneDNN's own. A plain
+    layout is not: it was the fastest for no layer of the measured nets, and the first call of a kernel
+    for it takes 20 to 50 ms, because it is a matrix product that is generated then."""
     return [layout] if layout != PLAIN else []
 
 
 def has_pairs(request: Request) -> bool:
-    """Whether a bf16 plan's products are best made of pairs of bfloat16 by AVX512-BF16: where oneDNN has
-    kernels for that and none for a processor's matrix unit."""
+    """Return whether the products of a bf16 plan are best made from pairs of bfloat16 with AVX512-BF16.
+    This is the case if oneDNN has kernels for that and none for a matrix unit of the processor."""
     return _kernel(request).endswith("avx512_core_bf16")
 
 
 def has_matrix_unit(request: Request) -> bool:
-    """Whether they are best made by the processor's matrix unit (AMX), as oneDNN makes them; by then it
-    has asked the system for the unit."""
+    """Return whether the products are best made by the processor's matrix unit (AMX), because oneDNN
+    uses it. By then oneDNN has asked the operating system for permission to use the unit."""
     return _kernel(request).endswith("avx512_core_amx")
 
 
 def knows_pairs(request: Request) -> bool:
-    """Whether the processor has AVX512-BF16, as those with a matrix unit have, too: then what memory
-    bounds is not quicker by that."""
+    """Return whether the processor has AVX512-BF16, as processors with a matrix unit also have. The
+    matrix unit does not speed up work that is bound by memory."""
     return has_pairs(request) or has_matrix_unit(request)
 
 
 def _kernel(request: Request) -> str:
-    """What oneDNN calls the kernel for a bf16 plan's products; empty where loops cannot do the same."""
+    """Return oneDNN's name of its kernel for a bf16 plan's products, or "" if our loops cannot do the
+    same."""
     lib = library()
     if lib is None or request.precision != "bf16" or request.place.simulated:
         return ""
-    # For another processor LLVM might not have the instruction, and would end the process.
+    # For another processor, LLVM might lack the instruction and would end the process.
     ours = not {"NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"} & set(os.environ)
     return bfloat16_kernel(lib) if ours and _takes_bfloat() else ""
 
 
 @cache
 def _takes_bfloat() -> bool:
-    """Whether LLVM's functions for products of pairs take bfloat, as they do from LLVM 16 on, which came
-    with llvmlite 0.45: an older one takes integers, and refuses our loops."""
+    """Return whether LLVM's functions for products of pairs take bfloat. They do from LLVM 16 on, which
+    came with llvmlite 0.45. In older versions they take integers, and reject our loops."""
     major, minor = version("llvmlite").split(".")[:2]
     return (int(major), int(minor)) >= (0, 45)
 
 
 @cache
 def bfloat16_kernel(lib: Library) -> str:
-    """What oneDNN calls its product of bfloat16 numbers on this processor; empty where it has none."""
+    """Return oneDNN's name of its product of bfloat16 numbers on this processor, or "" if it has
+    none."""
     try:
         return Product(lib, 1, 64, 64, 64, "bfloat16").made("inner_product_forward", None, False).name
     except PlanError:
@@ -174,7 +179,8 @@ def bfloat16_kernel(lib: Library) -> str:
 
 
 def gradient_layout(request: Request, rows: int, inputs: int, outputs: int) -> Layout | None:
-    """How oneDNN would have the gradient of a bf16 plan's weights lie; None where it does not say."""
+    """Return the layout in which oneDNN prefers the gradient of a bf16 plan's weights, or None if no
+    layout describes it."""
     lib = library()
     if lib is None:
         return None
@@ -187,8 +193,9 @@ def gradient_layout(request: Request, rows: int, inputs: int, outputs: int) -> L
 
 
 def _products(request: Request, x: tuple[int, ...], w: tuple[int, ...]) -> Iterator[Product]:
-    """In the plan's precision; where that is bf16 also in float32, which reads the weights as they are:
-    of a few samples, the copy that 16 bits need takes longer than the product."""
+    """Yield the product in the plan's precision and, in a bf16 plan, also in float32, which reads the
+    weights as they are. With few samples, the copy of the weights in 16 bits takes longer than the
+    product."""
     lib, given = library(), request.attributes
     kinds = {operand.dtype for operand in (*request.inputs, *request.outputs) if operand is not None}
     if lib is None or kinds != {"float32"} or request.place.simulated:
@@ -207,7 +214,8 @@ def _offers(
     bias: bool = False,
     function: Function | None = None,
 ) -> Iterator[Candidate]:
-    """A candidate for each form of the weights, those that oneDNN has a fast kernel for."""
+    """Yield a candidate for each of the ``layouts`` of the weights for which oneDNN has a fast
+    kernel."""
     seen: list[Layout] = []
     argument = DIFF_WEIGHTS if DIFF_WEIGHTS in order[1] else WEIGHTS
     stored = "float32" if argument == DIFF_WEIGHTS else product.stored
@@ -215,7 +223,7 @@ def _offers(
         try:
             primitive = product.made(name, wanted, bias, function)
         except PlanError:
-            continue  # there is none, or another plugin's layout has no tag
+            continue  # no such kernel, or another plugin's layout that has no tag
         shape = (product.outputs, product.inputs)
         layout = layout_of(product.lib, primitive.descriptor(argument), shape, stored)
         if layout is None or layout in seen:
@@ -253,8 +261,8 @@ def _candidate(
 
 
 def _parts(product: Product, weights: Layout) -> int:
-    """Into how many bands of outputs to cut a gradient so that one stays in the caches until it is used:
-    whole blocks of outputs, all alike."""
+    """Return the number of equal bands of outputs, in whole blocks, into which to cut a gradient so that
+    a band stays in the caches until it is used."""
     if weights.order not in ((), (0, 1)):
         return 1
     block = prod(size for d, size in weights.blocks if d == 0)
@@ -265,8 +273,8 @@ def _parts(product: Product, weights: Layout) -> int:
 
 
 def _in_parts(product: Product, weights: Layout, parts: int, whole: Candidate, bias: bool) -> Candidate:
-    """The gradient of weights also in bands of outputs: the same product of some columns of dy, which
-    are brought together first."""
+    """Return a candidate that can also compute the gradient of the weights in bands of outputs. Each is
+    the same product of some columns of dy, which are gathered first."""
     band = replace(product, outputs=product.outputs // parts)
     try:
         primitive = band.made("inner_product_backward_weights", weights, bias)

@@ -1,7 +1,7 @@
-"""oneDNN's library: found, loaded, and called with its statuses checked.
+"""Finds and loads oneDNN's library, and calls it with its status codes checked.
 
-The wheel ``onednn-cpu-gomp`` brings it, built for OpenMP's threads; a system's own libdnnl.so.3 serves
-as well. Numbers are those of oneDNN's headers (include/oneapi/dnnl/dnnl_types.h, version 3).
+The wheel ``onednn-cpu-gomp`` contains it, built for OpenMP's threads; a system's own libdnnl.so.3 works
+as well. The numbers are those of oneDNN's headers (include/oneapi/dnnl/dnnl_types.h, version 3).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ADD = 0x1FFF0
 CONVOLUTION_DIRECT = 1
 
 SRC, DST, WEIGHTS, BIAS, SCRATCHPAD = 1, 17, 33, 41, 80
-ADDEND = 32768 | 2  # the second operand of the first operation behind
+ADDEND = 32768 | 2  # the second operand of the first post-op
 DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_BIAS = 129, 145, 161, 169
 
 QUERY_NAME, QUERY_STRIDES, QUERY_ARGUMENT = 8, 14, 255
@@ -38,12 +38,12 @@ _STATUSES = {2: "invalid arguments", 3: "unimplemented"}
 
 
 class UnimplementedError(PlanError):
-    """oneDNN has no kernel for what was asked."""
+    """oneDNN has no kernel for what was requested."""
 
 
 class Library:
-    """The loaded library with an engine and a stream on this processor. Raises OSError when it cannot be
-    loaded, PlanError when it is another version's."""
+    """The loaded library with an engine and a stream on this processor. Raises OSError if it cannot be
+    loaded, and PlanError if it is another version."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -61,7 +61,7 @@ class Library:
         self.execute = int(execute.value or 0)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call ``dnnl_<name>``. Raises UnimplementedError, MemoryError or PlanError where it fails."""
+        """Call ``dnnl_<name>``. Raises UnimplementedError, MemoryError or PlanError if it fails."""
         status = getattr(self.functions, f"dnnl_{name}")(*arguments)
         if status == 3:
             raise UnimplementedError(f"oneDNN {name}: unimplemented")
@@ -71,7 +71,7 @@ class Library:
             raise PlanError(f"oneDNN {name}: {_STATUSES.get(status, f'status {status}')}")
 
     def made(self, name: str, *arguments: Any) -> c_void_p:
-        """The handle that ``dnnl_<name>`` makes."""
+        """Return the handle that ``dnnl_<name>`` creates."""
         handle = c_void_p()
         self.call(name, byref(handle), *arguments)
         return handle
@@ -85,19 +85,19 @@ _RESULTS = {
 
 @cache
 def library() -> Library | None:
-    """oneDNN, or None where it cannot be loaded: ``problem()`` says why."""
+    """Return oneDNN, or None if it cannot be loaded; ``problem()`` then says why."""
     return _load()[0]
 
 
 @cache
 def problem() -> str:
-    """Why oneDNN is not there; empty when it is."""
+    """Return why oneDNN is not available, or "" if it is."""
     return _load()[1]
 
 
 @cache
 def _load() -> tuple[Library | None, str]:
-    if openmp() is None:  # loaded by us first, with the patience that we want
+    if openmp() is None:  # so that we load it first, with our spin count
         return None, "OpenMP's library libgomp.so.1 is not there"
     reasons = []
     for path in _places():
@@ -118,12 +118,12 @@ def _places() -> list[str]:
 
 
 def extents(*values: int) -> Any:
-    """Dimensions as oneDNN takes them."""
+    """Return dimensions in the form that oneDNN takes."""
     return (c_int64 * MAX_DIMENSIONS)(*values)
 
 
 def name_of(descriptor: c_void_p, lib: Library) -> str:
-    """What oneDNN calls a primitive's implementation."""
+    """Return oneDNN's name of a primitive's implementation."""
     text = c_char_p()
     lib.call("primitive_desc_query", descriptor, QUERY_NAME, 0, byref(text))
     return (text.value or b"").decode()
@@ -132,9 +132,9 @@ def name_of(descriptor: c_void_p, lib: Library) -> str:
 def attributes_with(
     lib: Library, addend: Any = None, function: tuple[int, float, float] | None = None
 ) -> c_void_p:
-    """Attributes of a primitive: its scratch memory is given; the addition of a tensor of the descriptor
-    ``addend`` and a ``function`` of each element, oneDNN's number for it with alpha and beta, follow
-    where wanted."""
+    """Return the attributes of a primitive: the caller provides its scratch memory, and optional
+    post-ops follow it. These are the addition of a tensor with the descriptor ``addend``, and a
+    ``function`` of each element, given as oneDNN's number for it with alpha and beta."""
     attributes = lib.made("primitive_attr_create")
     lib.call("primitive_attr_set_scratchpad_mode", attributes, USER_SCRATCHPAD)
     if function is not None or addend is not None:

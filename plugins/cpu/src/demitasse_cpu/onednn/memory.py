@@ -1,7 +1,8 @@
-"""oneDNN's memory descriptors and the plan's layouts, each from the other.
+"""Converts between oneDNN's memory descriptors and the plan's layouts.
 
-oneDNN names many forms of memory by tags, and tells the form of any descriptor: order of dimensions
-and inner blocks. So the table of tags by form is made by asking, not copied from its headers.
+oneDNN names many forms of memory by tags, and reports the form of any descriptor: the order of
+dimensions and the inner blocks. The table of tags by form is therefore made by asking oneDNN, not copied
+from its headers.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from demitasse_cpu.onednn.library import (
 )
 
 _TAGS = range(2, 900)
-_WIDE = 4096  # an extent that no order of dimensions leaves ambiguous, and all blocks divide
+_WIDE = 4096  # large enough that the order of dimensions is unambiguous, and a multiple of every block
 
 
 def any_form(lib: Library, shape: Sequence[int], stored: str) -> c_void_p:
-    """A descriptor whose form oneDNN may choose."""
+    """Return a descriptor whose form oneDNN may choose."""
     return _kept(lib, tuple(shape), stored, ANY)
 
 
 def described(lib: Library, shape: Sequence[int], stored: str, layout: Layout) -> c_void_p:
-    """The descriptor of a tensor of ``shape`` in ``layout``. Raises PlanError for a form without a
-    tag."""
+    """Return the descriptor of a tensor of ``shape`` in ``layout``. Raises PlanError for a form without
+    a tag."""
     order = layout.order or tuple(range(len(shape)))
     tag = _tags(lib, len(shape)).get((order, layout.blocks))
     if tag is None:
@@ -43,9 +44,9 @@ def described(lib: Library, shape: Sequence[int], stored: str, layout: Layout) -
 
 
 def layout_of(lib: Library, descriptor: c_void_p, shape: Sequence[int], stored: str) -> Layout | None:
-    """The layout of a descriptor that oneDNN chose, ``stored`` left out; None for a form without a
-    tag. Of several forms that mean the same memory (an extent of 1 may stand anywhere) the one with
-    the first tag."""
+    """Return the layout, without ``stored``, of a descriptor that oneDNN chose, or None for a form
+    without a tag. If several forms mean the same memory (a dimension of extent 1 may be anywhere),
+    return the one with the first tag."""
     blocks = _form(lib, descriptor, len(shape))[1]
     for (order, inner), tag in _tags(lib, len(shape)).items():
         if inner == blocks:
@@ -59,14 +60,14 @@ def layout_of(lib: Library, descriptor: c_void_p, shape: Sequence[int], stored: 
 
 
 def size_of(lib: Library, descriptor: c_void_p) -> int:
-    """A descriptor's memory in bytes."""
+    """Return the size of a descriptor's memory in bytes."""
     return int(lib.functions.dnnl_memory_desc_get_size(descriptor))
 
 
 @cache
 def _kept(lib: Library, shape: tuple[int, ...], stored: str, tag: int) -> c_void_p:
-    """Descriptors are kept: there are as many as there are kinds of tensors, however often a net is
-    planned."""
+    """Return a descriptor, which is never freed. There are only as many as there are kinds of tensors,
+    however often a net is planned."""
     return _tagged(lib, shape, stored, tag)
 
 
@@ -77,13 +78,13 @@ def _tagged(lib: Library, shape: Sequence[int], stored: str, tag: int) -> c_void
 
 @cache
 def _tags(lib: Library, rank: int) -> dict[tuple[tuple[int, ...], tuple[tuple[int, int], ...]], int]:
-    """Tags of tensors of a rank by (order, blocks)."""
+    """Return the tags of tensors of a rank by (order, blocks)."""
     found: dict[tuple[tuple[int, ...], tuple[tuple[int, int], ...]], int] = {}
     for tag in _TAGS:
         try:
             descriptor = _tagged(lib, [_WIDE] * rank, "uint8", tag)
         except PlanError:
-            continue  # of another rank
+            continue  # a tag for another rank
         found.setdefault(_form(lib, descriptor, rank), tag)
         lib.call("memory_desc_destroy", descriptor)
     return found
@@ -106,6 +107,6 @@ def _form(
 
 
 def _name(order: Sequence[int], blocks: Sequence[tuple[int, int]]) -> str:
-    """A form as oneDNN writes it: ``acdb16a``."""
+    """Return oneDNN's notation for a form, such as ``acdb16a``."""
     outer = "".join("abcdef"[d] for d in order)
     return outer + "".join(f"{size}{'abcdef'[d]}" for d, size in blocks)

@@ -1,4 +1,4 @@
-"""A oneDNN primitive: from its description to work."""
+"""A oneDNN primitive, from its description to work that can be run."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from demitasse_cpu.onednn.memory import size_of
 
 
 def _team() -> Team:
-    """OpenMP's threads, without which oneDNN is not loaded."""
+    """Return OpenMP's threads, without which oneDNN is never loaded."""
     team = openmp()
     assert team is not None
     return team
 
 
 class Primitive:
-    """A primitive that oneDNN would make with ``threads`` of OpenMP's threads: what it is called, the
-    descriptor of each argument, the scratch memory that it needs; the addition of a tensor described by
-    ``addend`` and a ``function`` of each element follow where wanted. Raises UnimplementedError where
-    oneDNN has only its reference, which is slow."""
+    """A primitive as oneDNN would create it for ``threads`` of OpenMP's threads: its name, the
+    descriptor of each argument, and the scratch memory that it needs. Optionally, the addition of a
+    tensor with the descriptor ``addend`` and a ``function`` of each element follow it. Raises
+    UnimplementedError if oneDNN has only its reference implementation, which is slow."""
 
     def __init__(
         self,
@@ -57,20 +57,21 @@ class Primitive:
 
     @property
     def hint(self) -> c_void_p:
-        """Its description, which backward primitives ask for."""
+        """The primitive's description, which backward primitives need as a hint."""
         return self._description
 
     def descriptor(self, argument: int) -> c_void_p:
-        """The descriptor of an argument."""
+        """Return the descriptor of an argument."""
         query = self.lib.functions.dnnl_primitive_desc_query_md
         return c_void_p(query(self._description, QUERY_ARGUMENT, argument))
 
     def size(self, argument: int) -> int:
-        """The memory of an argument in bytes."""
+        """Return the size of an argument's memory in bytes."""
         return size_of(self.lib, self.descriptor(argument))
 
     def bind(self, arrays: Mapping[int, Any], scratch: Any = None) -> Foreign:
-        """Work on arrays by argument; an absent one is None. ``scratch`` has ``workspace`` bytes."""
+        """Return work on the arrays by argument, of which absent ones are None. ``scratch`` has
+        ``workspace`` bytes."""
         lib = self.lib
         given = {argument: array for argument, array in arrays.items() if array is not None}
         if scratch is not None and self.workspace:
@@ -92,7 +93,7 @@ class Primitive:
 
 
 class _Held:
-    """What a bound primitive needs while it may run."""
+    """What a bound primitive needs as long as it may run."""
 
     def __init__(
         self, lib: Library, primitive: c_void_p, memory: Sequence[c_void_p], *alive: object

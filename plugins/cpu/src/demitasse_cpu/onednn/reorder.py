@@ -1,4 +1,4 @@
-"""oneDNN's reorders: between any two layouts and element types that it has tags for."""
+"""oneDNN's reorders, between any two layouts and element types for which it has tags."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from demitasse_cpu.onednn.primitive import Primitive
 
 
 def reorder(request: Request) -> Iterable[Candidate]:
-    """A candidate for a change of layout or element type."""
+    """Yield a candidate for a change of layout or element type."""
     lib, x, y = library(), spec(request.inputs[0]), spec(request.outputs[0])
     if lib is None or not {x.stored, y.stored} <= set(TYPES) or request.place.simulated or not x.shape:
         return

@@ -1,4 +1,5 @@
-"""Weights as a primitive wants them: in a layout of the plan's where one says it, else packed."""
+"""Weights in the form that a primitive needs: in a layout of the plan if one describes it, else as a
+copy."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from demitasse_cpu.onednn.primitive import Primitive
 @dataclass(frozen=True)
 class Weights:
     """A primitive's weights: the layout in which the plan gives them (or takes their gradient), and the
-    bytes of a copy in the primitive's own form, 0 where the layout is that form."""
+    size in bytes of a copy in the primitive's own form, or 0 if the layout is that form."""
 
     primitive: Primitive
     argument: int
@@ -25,13 +26,14 @@ class Weights:
     stored: str
 
     def moving(self, plain: Any, room: Any) -> Foreign:
-        """Work between the plan's plain weights and their packed copy."""
+        """Return work that moves weights from the plan's plain layout to the packed copy, or their
+        gradient back."""
         arrays = (room, plain) if self.argument == DIFF_WEIGHTS else (plain, room)
         return self.reorder().bind({SRC: arrays[0], DST: arrays[1]})
 
     def reorder(self) -> Primitive:
-        """What moves them. Raises UnimplementedError where oneDNN has only its reference, as for three
-        groups of 97 outputs by the matrix unit."""
+        """Return the primitive that moves the weights. Raises UnimplementedError if oneDNN has only its
+        reference, as it has for three groups of 97 outputs with the matrix unit."""
         lib = self.primitive.lib
         own = self.primitive.descriptor(self.argument)
         outside = described(lib, self.grouped, self.stored, PLAIN)
@@ -43,7 +45,7 @@ class Weights:
 def weights_of(
     primitive: Primitive, argument: int, shape: tuple[int, ...], groups: int, stored: str
 ) -> Weights:
-    """How the weights of ``shape`` reach a primitive. Raises UnimplementedError where they cannot."""
+    """Return how weights of ``shape`` reach a primitive. Raises UnimplementedError if they cannot."""
     grouped = shape if groups == 1 else (groups, shape[0] // groups, *shape[1:])
     own = primitive.descriptor(argument)
     layout = layout_of(primitive.lib, own, grouped, stored)
@@ -60,10 +62,11 @@ def weights_of(
 
 
 def _merged(layout: Layout, grouped: tuple[int, ...]) -> Layout | None:
-    """A layout of (groups, outputs, ...) as one of (groups * outputs, ...); None where there is none."""
+    """Return a layout of (groups, outputs, ...) as one of (groups * outputs, ...), or None if there is
+    none."""
     order = layout.order or tuple(range(len(grouped)))
     outputs, blocked = grouped[1], dict(layout.blocks)
-    if outputs == 1 and 1 not in blocked:  # one output a group: groups are the outputs
+    if outputs == 1 and 1 not in blocked:  # with one output per group, the groups are the outputs
         merged = [max(d - 1, 0) for d in order if d != 1]
         blocks = [(max(d - 1, 0), size) for d, size in layout.blocks]
     elif order[:2] == (0, 1) and 0 not in blocked and outputs % _cut(layout, 1) == 0:

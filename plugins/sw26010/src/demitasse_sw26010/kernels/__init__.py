@@ -1,4 +1,4 @@
-"""The operations that this plugin computes, and the factory of each one's candidates."""
+"""The operations that this plugin computes, with the factory of each operation's candidates."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxy
 
 
 def candidates(request: Request) -> Iterable[Candidate]:
-    """The kernels for a request in DDR3, each with its seconds by the model; none for other words."""
+    """Return the kernels for a request in DDR3, each with its seconds in the model, or none for other
+    operations."""
     factory = FACTORIES.get(request.operation.name)
     return list(factory(request)) if factory and request.place.space == "ddr3" else ()

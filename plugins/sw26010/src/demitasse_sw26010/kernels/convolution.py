@@ -1,5 +1,5 @@
-"""Convolution, explicit and implicit, forward and both backwards: the two are offered, the cheaper is
-taken, or a tuner tries both (Section VI.A)."""
+"""Convolution, explicit and implicit, forward and both backward passes. Both are offered; the cheaper
+one is used, or a tuner tries both (Section VI.A)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from demitasse_sw26010.model.figures import LDM_BYTES
 from demitasse_sw26010.model.ldm import LdmBuffer
 
 RCNB = Layout("RCNB", (2, 3, 1, 0))
-"""Rows, columns, channels, batch: the layout of implicit GEMM (Section IV.C)."""
+"""The layout of implicit GEMM (Section IV.C): rows, columns, channels, batch."""
 
 TILE_M, TILE_N, TILE_K, PANEL, COLUMNS, BLOCK = 256, 64, 256, 1536, 256, 512
-"""As loops/gemm.py and loops/implicit.py have them, which only binding and counting import."""
+"""As in loops/gemm.py and loops/implicit.py, which only binding and counting import."""
 
 LEAST_FORWARD, LEAST_BACKWARD = 64, 128
-"""Channels that implicit GEMM needs: below, LDM holds too little for vectors and messages (IV.B.2);
-where Table II has no figure for it, it is not offered."""
+"""The minimum number of channels for implicit GEMM. With fewer, LDM holds too little for vectors and
+messages (IV.B.2). It is not offered where Table II has no figure for it."""
 
 COLUMNS_BYTES = 32 * 2**20
-"""Of images' columns that lie together for the weights' gradient, where one image's are fewer. Section
-IV.B blocks the batch and does not say how far; chosen with Table II's printed cells in sight."""
+"""The bytes of columns that are put together for the weights' gradient, from several images if one has
+fewer. Section IV.B blocks the batch but does not say by how much; this was chosen knowing Table II's
+printed cells."""
 
 GEMM = (
     LdmBuffer("a", (TILE_M, TILE_K), copies=2),
@@ -34,8 +35,8 @@ GEMM = (
 
 
 class Geometry(NamedTuple):
-    """What the loops know of a convolution of images, in this order: x is n, c, h, w; the weights are k,
-    channels of a group, r, s; y is n, k, p, q."""
+    """The numbers that the loops need about a convolution of images, in this order: x is (n, c, h, w),
+    the weights are (k, channels of a group, r, s), and y is (n, k, p, q)."""
 
     n: int
     c: int
@@ -61,19 +62,19 @@ class Geometry(NamedTuple):
 
     @property
     def depth(self) -> int:
-        """Rows of a group's columns: a number for each of its input channels and taps."""
+        """Rows of a group's columns: one for each of its input channels and taps."""
         return self.c // self.groups * self.r * self.s
 
     @property
     def plane(self) -> int:
-        """Columns of an image: a number for each place of y."""
+        """Columns of an image: one for each place of y."""
         return self.p * self.q
 
 
 def _geometry(
     x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], request: Request
 ) -> Geometry | None:
-    """None for what is no image, and for operands that are not float32."""
+    """Return None unless these are images and all operands are float32."""
     about = request.attributes
     if len(x) != 4 or not is_single(*request.inputs):
         return None
@@ -82,7 +83,7 @@ def _geometry(
 
 
 def forward(request: Request) -> Iterable[Candidate]:
-    """Explicit, then implicit."""
+    """Return explicit GEMM, then implicit."""
     x, w, y = given(request.inputs[0]), given(request.inputs[1]), given(request.outputs[0])
     shape = _geometry(x.shape, w.shape, y.shape, request)
     if shape is None:
@@ -114,7 +115,7 @@ def forward(request: Request) -> Iterable[Candidate]:
 
 
 def backward_data(request: Request) -> Iterable[Candidate]:
-    """Explicit, then implicit."""
+    """Return explicit GEMM, then implicit."""
     dy, w, dx = given(request.inputs[0]), given(request.inputs[1]), given(request.outputs[0])
     shape = _geometry(dx.shape, w.shape, dy.shape, request)
     if shape is None:
@@ -145,7 +146,7 @@ def backward_data(request: Request) -> Iterable[Candidate]:
 
 
 def backward_weights(request: Request) -> Iterable[Candidate]:
-    """Explicit, then implicit."""
+    """Return explicit GEMM, then implicit."""
     dy, x, dw = given(request.inputs[0]), given(request.inputs[1]), given(request.outputs[0])
     shape = _geometry(x.shape, dw.shape, dy.shape, request)
     if shape is None:
@@ -184,16 +185,17 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
 
 
 def _together(shape: Geometry) -> int:
-    """Images that the weights' gradient takes at once: those whose columns im2col can put beside each
-    other. A convolution without im2col has its columns where the images lie, one by one."""
+    """Return how many images the weights' gradient takes at once, whose columns im2col puts side by
+    side. A convolution without im2col takes one at a time, because its columns are the images
+    themselves."""
     if (shape.r, shape.s, shape.p, shape.q) == (1, 1, shape.h, shape.w):
         return 1
     return max(1, min(shape.n, COLUMNS_BYTES // (4 * shape.depth * shape.plane)))
 
 
 def _explicit_ldm(shape: Geometry) -> tuple[LdmBuffer, ...]:
-    """The product's tiles, a row of the image and a line of columns on each CPE; what those need is
-    taken from the panel of the result."""
+    """Return the LDM of the product's tiles, a row of the image and a line of columns on each CPE. The
+    latter two take their memory from the result's panel."""
     row, line = LdmBuffer("row", (64 * shape.w,)), LdmBuffer("line", (64 * max(shape.q, 64),))
     room = LDM_BYTES - GEMM[0].nbytes - GEMM[1].nbytes - row.nbytes - line.nbytes
     panel = max(1, min(PANEL, room // (TILE_M // 8) // TILE_N * TILE_N))
@@ -201,7 +203,7 @@ def _explicit_ldm(shape: Geometry) -> tuple[LdmBuffer, ...]:
 
 
 def _implicit(shape: Geometry, least: int) -> bool:
-    """Whether the mesh can share the batch evenly and has channels enough."""
+    """Return whether the mesh can divide the batch evenly and there are enough channels."""
     plain = (shape.dilation_h, shape.dilation_w, shape.groups) == (1, 1, 1)
     fits = shape.n % 8 == 0 and (COLUMNS % shape.n == 0 or shape.n % COLUMNS == 0)
     return plain and fits and min(shape.c, shape.k) >= least and shape.s <= 7

@@ -1,4 +1,4 @@
-"""Losses of pairs of tensors and of hinges."""
+"""Losses of pairs of tensors, and hinge losses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _offer(
     x: int,
     numbers: Callable[[tuple[int, ...], Any], tuple[Any, ...]],
 ) -> Factory:
-    """A loss, or its gradient, whose predictions are input ``x``."""
+    """Return the factory of a loss, or of its gradient, whose predictions are input ``x``."""
 
     def offer(request: Request) -> Iterable[Candidate]:
         floats = [spec for i, spec in enumerate(request.inputs) if i <= x + 1]

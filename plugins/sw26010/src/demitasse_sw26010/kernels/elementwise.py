@@ -1,4 +1,4 @@
-"""Words that stream: activations, dropout, sums, joins, fills, updates, layouts."""
+"""Operations that stream: activations, dropout, sums, joins, fills, updates, changes of layout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from demitasse_sw26010.kernels.program import (
 from demitasse_sw26010.model.ldm import LdmBuffer
 
 CHUNK = 64 * 1024
-"""Numbers of a stretch: 4 KiB on each CPE, and another on its way."""
+"""The numbers of a stretch: 4 KiB on each CPE, and another 4 KiB on their way."""
 
 X, Z = LdmBuffer("x", (CHUNK,), copies=2), LdmBuffer("z", (CHUNK,), copies=2)
 RELU, RELU_BACKWARD, SCALED, ACCUMULATE, MASKED = range(5)
@@ -28,14 +28,15 @@ Factory = Callable[[Request], Iterable[Candidate]]
 
 
 def _unary(what: int, second: Place, target: Place, number: Callable[[Request], float]) -> Factory:
-    """A word of one element from one or two; it keeps a layout that all share."""
+    """Return the factory of an operation on each element of one or two tensors. It keeps a layout that
+    all share."""
 
     def offer(request: Request) -> Iterable[Candidate]:
         x = given(request.inputs[0])
         floats = request.inputs[:1] if what == MASKED else request.inputs
         if not is_single(*floats, *request.outputs):
             return ()
-        # A mask stays as it lies: only single precision is turned.
+        # A mask keeps its layout: only single precision is transformed.
         like = given(request.inputs[1]) if what == MASKED else x
         layout = like.layout if prod(x.physical) == prod(x.shape) and not like.layout.stored else PLAIN
         places = (("in", 0), second, target)
@@ -55,7 +56,7 @@ def _unary(what: int, second: Place, target: Place, number: Callable[[Request], 
 
 
 def dropout(request: Request) -> Iterable[Candidate]:
-    """With the mask that every backend draws."""
+    """Return the kernel of dropout, with the same mask as in every backend."""
     x = given(request.inputs[0])
     if not is_single(x):
         return ()
@@ -67,7 +68,7 @@ def dropout(request: Request) -> Iterable[Candidate]:
 
 
 def total(request: Request) -> Iterable[Candidate]:
-    """One term after the other."""
+    """Return the kernel of a sum, one term after the other."""
     if not is_single(*request.inputs):
         return ()
     size, count = elements(request.outputs[0]), len(request.inputs)
@@ -87,7 +88,7 @@ def total(request: Request) -> Iterable[Candidate]:
 
 
 def total_backward(request: Request) -> Iterable[Candidate]:
-    """A copy, scaled, for each term."""
+    """Return the kernel of a sum's gradient: a scaled copy for each term."""
     if not is_single(*request.inputs):
         return ()
     size, count = elements(request.inputs[0]), len(request.outputs)
@@ -108,7 +109,7 @@ def total_backward(request: Request) -> Iterable[Candidate]:
 
 
 def concat(request: Request) -> Iterable[Candidate]:
-    """Each tensor's rows to their places."""
+    """Return the kernel that copies each tensor's rows to their places."""
     shapes = [given(x).shape for x in request.inputs]
     whole = given(request.outputs[0]).shape
     pieces = [(("in", i), ("out", 0)) for i in range(len(shapes))]
@@ -116,7 +117,7 @@ def concat(request: Request) -> Iterable[Candidate]:
 
 
 def concat_backward(request: Request) -> Iterable[Candidate]:
-    """The rows of each part from their places."""
+    """Return the kernel that copies the rows of each part from their places."""
     shapes = [tuple(shape) for shape in request.attributes["shapes"]]
     whole = given(request.inputs[0]).shape
     pieces = [(("in", 0), ("out", i)) for i in range(len(shapes))]
@@ -130,8 +131,8 @@ def blocks(
     pieces: Sequence[tuple[Place, Place]],
     join: bool,
 ) -> Iterable[Candidate]:
-    """Rows of parts into a whole, or out of it where they do not ``join``; ``pieces`` are from where to
-    where."""
+    """Return the kernel that copies rows of parts into a whole or, unless they ``join``, out of it.
+    ``pieces`` say from where to where."""
     if not is_single(*request.inputs, *request.outputs):
         return ()
     axis = request.attributes["axis"]
@@ -150,7 +151,7 @@ def blocks(
 
 
 def fill(request: Request) -> Iterable[Candidate]:
-    """A stream out."""
+    """Return the kernel of a fill, which streams out."""
     x = given(request.inputs[0])
     if not is_single(x):
         return ()
@@ -159,7 +160,7 @@ def fill(request: Request) -> Iterable[Candidate]:
 
 
 def momentum_update(request: Request) -> Iterable[Candidate]:
-    """The solver's update on the CPEs."""
+    """Return the kernel of the solver's update, on the CPEs."""
     if not is_single(*request.inputs[:3]):
         return ()
     about = request.attributes
@@ -174,7 +175,8 @@ def momentum_update(request: Request) -> Iterable[Candidate]:
 
 
 def reorder(request: Request) -> Iterable[Candidate]:
-    """Between batch first and batch last: a matrix of (batch, places) is turned, channel by channel."""
+    """Return the kernel that moves the batch from first to last or back: channel by channel, a matrix of
+    (batch, places) is transposed."""
     x, y = given(request.inputs[0]), given(request.outputs[0])
     layouts = x.layout, y.layout
     if not is_single(x) or len(x.shape) != 4 or {*layouts} != {PLAIN, RCNB}:

@@ -1,4 +1,4 @@
-"""Functions of one element, products and maxima of several tensors, rectifiers with learned slopes."""
+"""Functions of one element, products and maxima of several tensors, and ReLUs with learned slopes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from demitasse_sw26010.kernels.program import (
 Factory = Callable[[Request], Iterable[Candidate]]
 
 PLAIN_CYCLES, EXPONENTIAL_CYCLES, POWER_CYCLES = 1.0, 60.0, 120.0
-"""Of one element: a few instructions of the vector pipeline, an exponential or a logarithm (as softmax
-has it), and both of them."""
+"""The cycles for one element: a few instructions of the vector pipeline; an exponential or a logarithm
+(as in softmax); and both of them."""
 
 FUNCTIONS: Mapping[str, tuple[float, tuple[str, ...]]] = MappingProxyType(
     {
@@ -40,10 +40,11 @@ FUNCTIONS: Mapping[str, tuple[float, tuple[str, ...]]] = MappingProxyType(
         "greater": (PLAIN_CYCLES, ("threshold",)),
     }
 )
-"""In the order of loops/functions.py: the cycles of an element, and the attributes that it reads."""
+"""For each function, in the order of loops/functions.py, the cycles for an element and the attributes
+that it reads."""
 
 CHEAP_SLOPES = ("elu", "exponential", "sigmoid", "tanh")
-"""Whose gradients are made from y, without another exponential."""
+"""The functions whose gradients are computed from y, without another exponential."""
 
 
 def _function(what: int, name: str, backward: bool) -> Factory:
@@ -71,7 +72,7 @@ def _function(what: int, name: str, backward: bool) -> Factory:
 
 
 def product(request: Request) -> Iterable[Candidate]:
-    """One factor after the other."""
+    """Return the kernel of a product, one factor after the other."""
     if not is_single(*request.inputs):
         return ()
     size = elements(request.outputs[0])
@@ -81,7 +82,8 @@ def product(request: Request) -> Iterable[Candidate]:
 
 
 def product_backward(request: Request) -> Iterable[Candidate]:
-    """dy, times the other factors; or times all, over the own one."""
+    """Return the kernel of a product's gradient: dy times the other factors, or times all of them
+    divided by its own."""
     if not is_single(*request.inputs):
         return ()
     size, count = elements(request.inputs[0]), len(request.inputs) - 1
@@ -111,7 +113,7 @@ def _times(request: Request, factor: int, target: int, numbers: tuple[Any, ...])
 
 
 def maximum(request: Request) -> Iterable[Candidate]:
-    """One tensor after the other against the largest so far."""
+    """Return the kernel of a maximum: one tensor after the other is compared with the largest so far."""
     if not is_single(*request.inputs):
         return ()
     size = elements(request.outputs[0])
@@ -130,7 +132,7 @@ def maximum(request: Request) -> Iterable[Candidate]:
 
 
 def maximum_backward(request: Request) -> Iterable[Candidate]:
-    """dy to whoever was the largest."""
+    """Return the kernel of a maximum's gradient: dy for the tensor that was the largest."""
     if not is_single(request.inputs[0]):
         return ()
     size = elements(request.inputs[0])

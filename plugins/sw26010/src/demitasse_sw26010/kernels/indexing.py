@@ -14,7 +14,8 @@ Factory = Callable[[Request], Iterable[Candidate]]
 
 
 def _box(loop: str, whole: str) -> Factory:
-    """Of a tensor and a box in it: ``whole`` is where the tensor is, in or out."""
+    """Return the factory for a tensor and a box in it. ``whole`` says whether the tensor is an input or
+    an output."""
 
     def offer(request: Request) -> Iterable[Candidate]:
         x, y = given(request.inputs[0]), given(request.outputs[0])
@@ -38,7 +39,7 @@ def _box(loop: str, whole: str) -> Factory:
 
 
 def pieces(request: Request) -> Iterable[Candidate]:
-    """x's rows to the pieces that they belong to."""
+    """Return the kernel that copies x's rows to the pieces to which they belong."""
     shapes = [tuple(shape) for shape in request.attributes["shapes"]]
     whole = given(request.inputs[0]).shape
     return blocks(
@@ -47,7 +48,8 @@ def pieces(request: Request) -> Iterable[Candidate]:
 
 
 def _tiles(loop: str, single: str) -> Factory:
-    """Copies along an axis: ``single`` is where the one that is copied is, in or out."""
+    """Return the factory for copies along an axis. ``single`` says whether the tensor that is copied is
+    an input or an output."""
 
     def offer(request: Request) -> Iterable[Candidate]:
         x, y = given(request.inputs[0]), given(request.outputs[0])

@@ -1,4 +1,5 @@
-"""Inner products forward and both backwards: a product of matrices, tried both ways round."""
+"""Inner products forward and both backward passes: a matrix product, tried both as it is and
+transposed."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def _offers(
     loop: str = "matrix_product",
     more: Sequence[int] = (),
 ) -> Iterable[Candidate]:
-    """Both ways round: the result's rows on tiles of 256, or its columns."""
+    """Return the product in both forms, with the result's rows on tiles of 256, or its columns."""
     lines = (LINE,) if loop == "matrix_product" else (LINE, LdmBuffer("sums", (64 * 16,), "float64"))
     for turned in (False, True):
         rows, columns = (TILE_N, TILE_M) if turned else (TILE_M, TILE_N)
@@ -48,7 +49,7 @@ def _offers(
 
 
 def forward(request: Request) -> Iterable[Candidate]:
-    """Y = X W^T + b."""
+    """Return the kernels of Y = X W^T + b."""
     x, w = given(request.inputs[0]), given(request.inputs[1])
     if not is_single(*request.inputs):
         return ()
@@ -61,7 +62,7 @@ def forward(request: Request) -> Iterable[Candidate]:
 
 
 def backward_data(request: Request) -> Iterable[Candidate]:
-    """dX = dY W."""
+    """Return the kernels of dX = dY W."""
     dy, w = given(request.inputs[0]), given(request.inputs[1])
     if not is_single(*request.inputs):
         return ()
@@ -74,7 +75,7 @@ def backward_data(request: Request) -> Iterable[Candidate]:
 
 
 def backward_weights(request: Request) -> Iterable[Candidate]:
-    """dW = dY^T X, or turned X^T dY; and db."""
+    """Return the kernels of dW = dY^T X, or X^T dY for transposed weights, and of db."""
     dy, x, dw = given(request.inputs[0]), given(request.inputs[1]), given(request.outputs[0])
     if not is_single(*request.inputs):
         return ()

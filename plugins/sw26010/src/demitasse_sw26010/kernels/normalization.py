@@ -13,7 +13,7 @@ from demitasse_sw26010.model.ldm import LdmBuffer
 
 LINE = LdmBuffer("x", (64 * 2048,), copies=2)
 PLANE = 2048 * 64
-"""Numbers of a plane that LDM holds for responses within a channel."""
+"""The numbers of a plane that LDM holds for responses within a channel."""
 
 SUMS = LdmBuffer("sum", (64,), "float64")
 Factory = Callable[[Request], Iterable[Candidate]]
@@ -22,7 +22,8 @@ Factory = Callable[[Request], Iterable[Candidate]]
 def _offer(
     loop: tuple[str, str], inputs: int, outputs: int, numbers: Callable[[Request], Any]
 ) -> Factory:
-    """A word whose loop takes its inputs, its outputs, and numbers, in this order."""
+    """Return the factory of an operation whose loop takes its inputs, its outputs, and numbers, in this
+    order."""
 
     def offer(request: Request) -> Iterable[Candidate]:
         if not is_single(*request.inputs, *request.outputs):
@@ -42,7 +43,7 @@ def _channels(request: Request) -> tuple[int, int, int]:
 
 
 def _along(request: Request) -> tuple[int, int, int]:
-    """Before, along and after the axis that classes lie on."""
+    """Return the numbers of elements before, along and after the axis of the classes."""
     shape, axis = given(request.inputs[0]).shape, request.attributes["axis"]
     return prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
 
@@ -62,7 +63,7 @@ def _response(request: Request) -> tuple[Any, ...]:
 
 
 def _within(loop: str, inputs: int, outputs: int) -> Factory:
-    """Responses within channels, planes of which lie in LDM whole."""
+    """Return the factory of responses within channels, whose planes must fit into LDM."""
     offer = _offer(("normalization", loop), inputs, outputs, _square)
 
     def small(request: Request) -> Iterable[Candidate]:
@@ -83,7 +84,7 @@ NORMALISERS = ("valid", "full", "batch_size", "none")
 
 
 def _labelled(x: int, label: int, places: tuple[Place, ...], loop: str) -> Factory:
-    """A word of predictions and labels, which are of any type."""
+    """Return the factory of an operation on predictions and labels; labels may have any type."""
 
     def offer(request: Request) -> Iterable[Candidate]:
         spec, about = given(request.inputs[x]), request.attributes
@@ -109,7 +110,7 @@ def _labelled(x: int, label: int, places: tuple[Place, ...], loop: str) -> Facto
 
 
 def image_transform(request: Request) -> Iterable[Candidate]:
-    """Samples made into a blob."""
+    """Return the kernel that converts samples to a blob."""
     x, y, mean = given(request.inputs[0]), given(request.outputs[0]), request.inputs[1]
     about = request.attributes
     if not is_single(y) or len(x.shape) != 4:

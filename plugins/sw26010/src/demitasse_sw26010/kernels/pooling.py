@@ -10,7 +10,7 @@ from demitasse_sw26010.kernels.program import Place, given, is_single, program_c
 from demitasse_sw26010.model.ldm import LdmBuffer
 
 ROOM = 6144
-"""As loops/pooling.py has it."""
+"""As in loops/pooling.py."""
 
 
 def _offer(

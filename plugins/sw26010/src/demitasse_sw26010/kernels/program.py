@@ -1,4 +1,5 @@
-"""From a program of the mesh to a candidate: its LDM checked, its cost counted, its work bound."""
+"""From a program of the mesh to a candidate, with its LDM checked, its cost counted and its work
+bound."""
 
 from __future__ import annotations
 
@@ -24,16 +25,16 @@ PLACES = CoreGroup()
 
 @dataclass(frozen=True)
 class Absent:
-    """An operand that is not there: an empty array of its element type."""
+    """An absent operand, which becomes an empty array of its element type."""
 
     dtype: str = "float32"
 
 
 @dataclass(frozen=True)
 class Program:
-    """A kernel as it is planned: the loop's module and name, its LDM, the element types of its
-    operands in the order in which the loop takes them (an ``Absent`` one is empty), and its numbers,
-    of which tuples become arrays."""
+    """A planned kernel: the loop's module and name, its LDM, the element types of its operands in the
+    order in which the loop takes them (an ``Absent`` one is empty), and its numbers, of which tuples
+    become arrays."""
 
     kernel: str
     loop: tuple[str, str]
@@ -42,25 +43,25 @@ class Program:
     numbers: tuple[Any, ...]
 
     def function(self) -> Any:
-        """The loop, which Python can run without the data."""
+        """Return the loop, which Python can run without the data."""
         module, name = self.loop
         return getattr(import_module(f"demitasse_sw26010.loops.{module}"), name)
 
     def compiled(self) -> Any:
-        """The loop in machine code, compiled when it is first called."""
+        """Return the loop in machine code, compiled when it is first called."""
         from demitasse_sw26010.model.programs import machine_code
 
         return machine_code(self.function())
 
     def arguments(self) -> list[Any]:
-        """The numbers as the compiled loop takes them."""
+        """Return the numbers in the form that the compiled loop takes."""
         import numpy as np
 
         return [np.array(n, _kind(n)) if isinstance(n, tuple) else n for n in self.numbers]
 
     @property
     def cost(self) -> Cost:
-        """What one run takes, by the same code that computes, which then touches nothing."""
+        """The cost of one run, counted by the same code that computes, without touching data."""
         return count(self)
 
 
@@ -70,7 +71,7 @@ def _kind(numbers: tuple[Any, ...]) -> str:
 
 @lru_cache(maxsize=4096)
 def count(program: Program) -> Cost:
-    """Run a program without its data, and read its counters."""
+    """Run a program without its data, and return what its counters say."""
     import numpy as np
 
     from demitasse_sw26010.model.mesh import COUNTERS
@@ -87,26 +88,26 @@ def count(program: Program) -> Cost:
 
 @dataclass(frozen=True)
 class Part:
-    """A program and where its operands are: ("in", 0), ("out", 1), ("workspace", 0) or ("wrong", 0),
-    the last one number that the program sets to one more than the label that is no class."""
+    """A program and where its operands are: ("in", 0), ("out", 1), ("workspace", 0) or ("wrong", 0). The
+    last is a single number, which the program sets to one more than a label that is not a class."""
 
     program: Program
     places: tuple[Place, ...]
 
 
 class Binder:
-    """``Candidate.bind`` of programs that run one after the other."""
+    """The ``Candidate.bind`` of programs that run one after the other."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = tuple(parts)
 
     @property
     def cost(self) -> Cost:
-        """Of all parts."""
+        """The cost of all parts."""
         return Cost.total(part.program.cost for part in self.parts)
 
     def explain(self) -> KernelReport:
-        """What the kernel costs and which principles it breaks; prints as lines."""
+        """Return a report on the kernel's cost and the principles it violates, which prints as lines."""
         from demitasse_sw26010.explanation import report_of
 
         return report_of(self)
@@ -136,7 +137,7 @@ class Binder:
         undefined = list(strange.values())
 
         def work() -> None:
-            # What a kernel does not write, or reads before it wrote it, is no number.
+            # Whatever a kernel does not write, or reads before writing it, is NaN.
             for array in undefined:
                 array.fill(np.nan)
             for loop, ldm, arrays, numbers in runs:
@@ -156,7 +157,7 @@ def part(
     places: Sequence[Place],
     numbers: Sequence[Any],
 ) -> Part:
-    """A program for a request's operands. Raises PlanError when it needs more LDM than there is."""
+    """Return a program for a request's operands. Raises PlanError if it needs more LDM than there is."""
     sides = {"in": request.inputs, "out": request.outputs}
     operands: list[str | Absent] = []
     for side, position in places:
@@ -180,7 +181,7 @@ def candidate_of(
     layouts: tuple[Sequence[Layout], Sequence[Layout]] = ((), ()),
     in_place: bool = True,
 ) -> Candidate:
-    """What a kernel of these parts offers, with the seconds that the model counts."""
+    """Return a kernel of these parts as a candidate, with the seconds that the model counts."""
     binder = Binder(parts)
     bind: Callable[..., Work] = binder
     seconds = binder.cost.seconds
@@ -199,28 +200,28 @@ def program_candidate(
     layouts: tuple[Sequence[Layout], Sequence[Layout]] = ((), ()),
     in_place: bool = True,
 ) -> Candidate:
-    """A candidate of one part; ``workspace`` bytes, if any, are its last operand."""
+    """Return a candidate of one part. The ``workspace`` in bytes, if any, is its last operand."""
     places = (*places, ("workspace", 0)) if workspace else places
     only = part(request, kernel, loop, ldm, places, numbers)
     return candidate_of(kernel, [only], workspace=workspace, layouts=layouts, in_place=in_place)
 
 
 def given(operand: TensorSpec | None) -> TensorSpec:
-    """An operand that the operation always has."""
+    """Return an operand that the operation always has."""
     assert operand is not None
     return operand
 
 
 def is_single(*operands: TensorSpec | None) -> bool:
-    """Whether all of the operands that are there are float32."""
+    """Return whether all operands that are present are float32."""
     return all(operand is None or operand.dtype == "float32" for operand in operands)
 
 
 def elements(operand: TensorSpec | None) -> int:
-    """Of a tensor; 0 when it is absent."""
+    """Return the number of elements of a tensor, or 0 if it is absent."""
     return 0 if operand is None else prod(operand.shape)
 
 
 def up(value: int, tile: int) -> int:
-    """The next multiple of a tile."""
+    """Return a value rounded up to a multiple of a tile."""
     return -(-value // tile) * tile

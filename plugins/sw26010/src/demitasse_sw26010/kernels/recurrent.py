@@ -1,4 +1,4 @@
-"""Long short-term memory, which mainly involves products of matrices (Section IV.A), and states that are
+"""Long short-term memory, which mainly consists of matrix products (Section IV.A), and states that are
 kept from one iteration to the next."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SUMS = LdmBuffer("sums", (64 * 16,), "float64")
 
 
 def lstm(request: Request) -> Iterable[Candidate]:
-    """All steps in one program."""
+    """Return the kernel that runs all steps in one program."""
     if not is_single(*request.inputs):
         return ()
     steps, streams, wide = given(request.inputs[0]).shape
@@ -45,7 +45,8 @@ def lstm(request: Request) -> Iterable[Candidate]:
 
 
 def lstm_backward(request: Request) -> Iterable[Candidate]:
-    """As forward, and one product of all steps for the weights' gradient."""
+    """Return the kernel that runs all steps in one program, with one product of all steps for the
+    weights' gradient."""
     if not is_single(*request.inputs):
         return ()
     (steps, streams, units), wide = given(request.inputs[0]).shape, given(request.inputs[1]).shape[0]

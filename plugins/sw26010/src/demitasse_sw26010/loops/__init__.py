@@ -1,1 +1,1 @@
-"""Programs of the mesh: each counts what it does, and does it when ``touch`` is set."""
+"""Programs of the mesh. Each counts what it does, and does it only if ``touch`` is set."""

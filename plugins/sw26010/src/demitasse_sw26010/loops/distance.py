@@ -1,4 +1,5 @@
-"""Losses of pairs of tensors, summed up by register messages from the CPEs' own samples."""
+"""Losses of pairs of tensors. Each CPE sums those of its own samples, and register messages add up these
+sums."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def half_squared_distance(
     size: int,
     samples: int,
 ) -> None:
-    """The sum of (a - b)^2 over twice the samples."""
+    """Compute the sum of (a - b)^2, divided by twice the number of samples."""
     stream(count, 2.0 * size, 0.0, size / 64.0)
     count[FLOPS] += 3.0 * size
     if not touch:
@@ -52,7 +53,7 @@ def half_squared_distance_backward(
     size: int,
     samples: int,
 ) -> None:
-    """da = dloss * (a - b) / samples, db = -da."""
+    """Compute da = dloss * (a - b) / samples, db = -da."""
     outputs = (1.0 if da.size > 0 else 0.0) + (1.0 if db.size > 0 else 0.0)
     stream(count, 2.0 * size, outputs * size, size / 64.0)
     count[FLOPS] += 3.0 * size
@@ -70,7 +71,7 @@ def half_squared_distance_backward(
 
 @program
 def normaliser(target: Array, samples: int, ignored: int, ignores: bool, kind: int) -> float:
-    """What a sum over targets is divided by: 0 valid, 1 full, 2 batch, 3 none."""
+    """Return the divisor of a sum over targets, by ``kind``: 0 valid, 1 full, 2 batch, 3 none."""
     valid = 0
     for i in range(target.size):
         valid += 0 if ignores and int(target[i]) == ignored else 1
@@ -93,8 +94,8 @@ def sigmoid_cross_entropy(
     ignores: bool,
     kind: int,
 ) -> None:
-    """The mean of -(t log p + (1 - t) log(1 - p)): max(x, 0) - x t + log(1 + exp(-|x|)), an exponential
-    and a logarithm of about 60 cycles each."""
+    """Compute the mean of -(t log p + (1 - t) log(1 - p)), as max(x, 0) - x t + log(1 + exp(-|x|)). The
+    exponential and the logarithm take about 60 cycles each."""
     stream(count, 2.0 * size, 0.0, size / 64.0 * 120.0)
     count[FLOPS] += 20.0 * size
     if not touch:
@@ -127,7 +128,7 @@ def sigmoid_cross_entropy_backward(
     ignores: bool,
     kind: int,
 ) -> None:
-    """dx = dloss * (p - target) over the normaliser, 0 where ignored."""
+    """Compute dx = dloss * (p - target) / normaliser, and 0 where the target is ignored."""
     stream(count, 2.0 * size, 1.0 * size, size / 64.0 * 60.0)
     count[FLOPS] += 10.0 * size
     if not touch:
@@ -141,7 +142,7 @@ def sigmoid_cross_entropy_backward(
 
 @program
 def distance(lx: Array, a: Array, b: Array, sample: int, length: int) -> float:
-    """The square of how far two vectors are apart."""
+    """Return the squared distance of two vectors."""
     total = 0.0
     for i in range(sample * length, (sample + 1) * length):
         lx[0], lx[1] = a[i], b[i]
@@ -165,8 +166,8 @@ def contrastive(
     margin: float,
     legacy: bool,
 ) -> None:
-    """Half the mean of d^2 where similar, else of max(0, margin - d)^2 (legacy: of max(0, margin -
-    d^2))."""
+    """Compute half the mean of d^2 for similar pairs, and of max(0, margin - d)^2 for others (legacy: of
+    max(0, margin - d^2))."""
     stream(count, 2.0 * samples * length, 0.0, samples * length / 64.0)
     count[FLOPS] += 3.0 * samples * length
     if not touch:
@@ -202,8 +203,8 @@ def contrastive_backward(
     margin: float,
     legacy: bool,
 ) -> None:
-    """da = dloss / samples * (a - b) where similar, else less that times max(0, margin - d) / (d + 1e-4)
-    (legacy: times 1 where d^2 is below the margin); db = -da."""
+    """Compute da = dloss / samples * (a - b) for similar pairs. For others, multiply it by -max(0,
+    margin - d) / (d + 1e-4) (legacy: by -1 where d^2 is below the margin). db = -da."""
     outputs = (1.0 if da.size > 0 else 0.0) + (1.0 if db.size > 0 else 0.0)
     stream(count, 4.0 * samples * length, outputs * samples * length, 2.0 * samples * length / 64.0)
     count[FLOPS] += 6.0 * samples * length
@@ -242,7 +243,8 @@ def hinge(
     classes: int,
     square: bool,
 ) -> None:
-    """The mean over samples of the classes' hinges: max(0, 1 - x) at the label, else max(0, 1 + x)."""
+    """Compute the mean over samples of the sum of the classes' hinges: max(0, 1 - x) for the label, else
+    max(0, 1 + x)."""
     stream(count, 1.0 * samples * classes, 0.0, samples * classes / 64.0)
     count[FLOPS] += 3.0 * samples * classes
     if not touch:
@@ -275,8 +277,8 @@ def hinge_backward(
     classes: int,
     square: bool,
 ) -> None:
-    """dx = dloss / samples * (-1 at the label, 1 elsewhere) where open, times twice the opening if
-    ``square``."""
+    """Compute dx = dloss / samples * (-1 at the label, 1 elsewhere) where the hinge is not 0; if
+    ``square``, multiply it by twice the hinge."""
     stream(count, 1.0 * samples * classes, 1.0 * samples * classes, samples * classes / 64.0)
     count[FLOPS] += 3.0 * samples * classes
     if not touch:

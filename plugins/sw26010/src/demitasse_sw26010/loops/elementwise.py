@@ -1,4 +1,5 @@
-"""Programs that stream through LDM: each CPE has a stretch of every tensor, long blocks each way."""
+"""Programs that stream through LDM: each CPE has a stretch of every tensor, in long blocks in both
+directions."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from demitasse_sw26010.model.mesh import ELAPSED, FLOPS, GET, PUT, stream, trans
 from demitasse_sw26010.model.programs import Array, program
 
 RELU, RELU_BACKWARD, SCALED, ACCUMULATE, MASKED = 0, 1, 2, 3, 4
-"""What ``unary`` does with x and z: a slope below zero; dy where y > 0; times a number; a sum; times a
-number and a mask."""
+"""What ``unary`` computes from x and z: a slope below zero; dy where y > 0; a multiple; a sum; a
+multiple times a mask."""
 
 
 @program
@@ -27,7 +28,7 @@ def unary(
     what: int,
     number: float,
 ) -> None:
-    """y = what(x, z) element by element; ``z`` is empty where it is not needed, y may be x or z."""
+    """y = what(x, z), element by element. ``z`` is empty if it is not needed; y may be x or z."""
     second = 0.25 if what == MASKED else (1.0 if what in (RELU_BACKWARD, ACCUMULATE) else 0.0)
     stream(count, size * (1.0 + second), 1.0 * size, size / 64.0 * (3.0 if what == MASKED else 1.0))
     count[FLOPS] += 1.0 * size
@@ -74,7 +75,7 @@ def add_scaled(
     number: float,
     first: bool,
 ) -> None:
-    """y = number * x, or added to y where it is not the ``first`` of a sum."""
+    """y = number * x or, unless it is the ``first`` term of a sum, y += number * x."""
     stream(count, size * (1.0 if first else 2.0), 1.0 * size, size / 64.0)
     count[FLOPS] += 2.0 * size
     if not touch:
@@ -96,7 +97,7 @@ def add_scaled(
 
 @program
 def fill(count: Array, touch: bool, x: Array, size: int, number: float) -> None:
-    """Every element becomes a number."""
+    """Set every element to a number."""
     stream(count, 0.0, 1.0 * size, 0.0)
     if touch:
         for i in range(size):
@@ -117,7 +118,7 @@ def copy_blocks(
     y0: int,
     yr: int,
 ) -> None:
-    """Rows that lie apart in both places: a join along an axis, or its parts."""
+    """Copy rows that are apart in both places: a join along an axis, or its parts."""
     stream(count, 1.0 * rows * columns, 1.0 * rows * columns, 0.0)
     if not touch:
         return
@@ -145,7 +146,8 @@ def dropout(
     elements: int,
     ratio: float,
 ) -> None:
-    """y = x * mask / (1 - ratio), the mask by Philox4x32-10 on each CPE: about 30 cycles a number."""
+    """y = x * mask / (1 - ratio), with the mask by Philox4x32-10 on each CPE: about 30 cycles a
+    number."""
     size = samples * elements
     stream(count, 1.0 * size, size * (1.25 if mask.size > 0 else 1.0), size / 64.0 * 30.0)
     count[FLOPS] += 1.0 * size
@@ -193,7 +195,7 @@ def momentum_update(
     decay: float,
     absolute: bool,
 ) -> None:
-    """The solver's update of a span: three streams in, two out."""
+    """Update a span as the solver does: three streams in, two out."""
     size = segments[-1] if len(segments) > 0 else 0
     stream(count, 3.0 * size, 2.0 * size, 2.0 * size / 64.0)
     count[FLOPS] += 6.0 * size
@@ -231,9 +233,9 @@ def transform(
     wide: int,
     inwards: bool,
 ) -> None:
-    """(N, C, H, W) to (H, W, C, N), or back: a CPE gets ``block`` places of ``wide`` images by strided
-    DMA, turns them with shuffles (two of the memory pipeline's cycles for four numbers) and puts as many
-    blocks of the other order: the tensor transformation of Section IV.C."""
+    """Transform (N, C, H, W) to (H, W, C, N), or back: the tensor transformation of Section IV.C. A CPE
+    gets ``block`` places of ``wide`` images by strided DMA, transposes them with shuffles (two cycles of
+    the memory pipeline for four numbers), and puts as many blocks in the other order."""
     some, across = 1.0 * min(wide, batch), 1.0 * block
     each = 1.0 * channels * plane / columns * -(-columns // block) * -(-batch // wide)
     rounds = np.ceil(each / 64.0)

@@ -1,8 +1,8 @@
-"""Convolution by explicit GEMM, image by image: im2col and col2im row by row through LDM (Fig. 4).
+"""Convolution by explicit GEMM, image by image, with im2col and col2im row by row through LDM (Fig. 4).
 
 ``shape`` holds N, C, H, W of x, K, R, S of w, P, Q of y, strides, pads, dilations and groups. Matrices
-are padded to the tile of the product: of weights (K to 256, CRS to 256), of columns (CRS to 256, PQ to
-64). A 1 x 1 convolution of stride 1 has its columns in x already.
+are padded to the tile of the product: weights (K to 256, CRS to 256) and columns (CRS to 256, PQ to 64).
+The columns of a 1 x 1 convolution with stride 1 are x itself.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def im2col(
     shape: Array,
     channels: int,
 ) -> None:
-    """Each CPE gets one row of the image, and puts R x S lines of columns, one DMA after the other."""
+    """Write columns. Each CPE gets one row of the image, and puts R x S lines of columns, one DMA after
+    the other."""
     h, w, r, s = shape[2], shape[3], shape[5], shape[6]
     p, q, sh, sw = shape[7], shape[8], shape[9], shape[10]
     ph, pw, dh, dw = shape[11], shape[12], shape[13], shape[14]
@@ -49,7 +50,7 @@ def im2col(
     lines = 1.0 * r * s * p / h
     count[ELAPSED] += transfer(count, GET, cpes, 1.0, 4.0 * w, 1.0 * rounds)
     count[ELAPSED] += transfer(count, PUT, cpes, 1.0, 4.0 * q, rounds * lines)
-    # A line is shifted by vectors of 4, or picked one by one where the stride leaves some out.
+    # A line is shifted in vectors of 4, or gathered number by number if the stride skips some.
     cycles = rounds * lines * q * (0.5 if sw == 1 else 2.0)
     count[ELAPSED] += work(count, 0.0, cycles)
     if not touch:
@@ -113,8 +114,8 @@ def col2im(
     lines = 1.0 * r * s * p / h
     count[ELAPSED] += transfer(count, GET, cpes, 1.0, 4.0 * q, rounds * lines)
     count[ELAPSED] += transfer(count, PUT, cpes, 1.0, 4.0 * w, 1.0 * rounds)
-    # Sums at shifted places are not aligned to vectors: load, load, add, store of each number, and
-    # the next add waits for the store before it where places overlap: 7 cycles more.
+    # Sums at shifted places are not aligned to vectors: each number takes a load, a load, an add and a
+    # store. Where places overlap, the next add waits for the store before it, which takes 7 more cycles.
     cycles = rounds * lines * q
     count[ELAPSED] += work(count, cycles, 11.0 * cycles)
     if not touch:
@@ -163,7 +164,7 @@ def forward(
     space: Array,
     shape: Array,
 ) -> None:
-    """y = w * columns + b. ``space``: padded weights, columns, and the padded product."""
+    """y = w * columns + b. ``space`` holds the padded weights, the columns, and the padded product."""
     n, c, k, g = shape[0], shape[1] // shape[15], shape[4] // shape[15], shape[15]
     plane, image, taps = shape[7] * shape[8], shape[2] * shape[3], shape[5] * shape[6]
     direct = taps == 1 and plane == image
@@ -216,7 +217,8 @@ def backward_data(
     space: Array,
     shape: Array,
 ) -> None:
-    """columns = w^T dy, then col2im. ``space``: padded weights, padded dy, padded columns."""
+    """columns = w^T dy, then col2im. ``space`` holds the padded weights, the padded dy, and the padded
+    columns."""
     n, c, k, g = shape[0], shape[1] // shape[15], shape[4] // shape[15], shape[15]
     plane, image, taps = shape[7] * shape[8], shape[2] * shape[3], shape[5] * shape[6]
     direct = taps == 1 and plane == image
@@ -265,9 +267,9 @@ def backward_weights(
     shape: Array,
     together: int,
 ) -> None:
-    """dw = the sum over images of dy columns^T. It is one contraction over images and places, so that
-    several images' columns lie beside each other: the batch is blocked ``together``. ``space``: dy and
-    columns of as many images, padded, and the padded dw."""
+    """dw = the sum over images of dy columns^T. This is one contraction over images and places, so the
+    columns of several images are side by side: the batch is blocked ``together``. ``space`` holds dy and
+    columns of that many images, padded, and the padded dw."""
     n, c, k, g = shape[0], shape[1] // shape[15], shape[4] // shape[15], shape[15]
     plane, image, taps = shape[7] * shape[8], shape[2] * shape[3], shape[5] * shape[6]
     direct = taps == 1 and plane == image

@@ -1,4 +1,5 @@
-"""Functions of one element and their slopes, products and maxima of several tensors: all stream."""
+"""Functions of one element and their slopes, and products and maxima of several tensors. All of them
+stream."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ ABSOLUTE, SOFTPLUS, CLIP, ELU, EXPONENTIAL, LOGARITHM, POWER, SIGMOID, SWISH, TA
 
 @program
 def value(x: float, what: int, numbers: Array) -> float:
-    """The function at x."""
+    """Return the function at x."""
     if what == ABSOLUTE:
         return abs(x)
     if what == SOFTPLUS:
@@ -40,7 +41,7 @@ def value(x: float, what: int, numbers: Array) -> float:
 
 @program
 def slope(z: float, what: int, numbers: Array) -> float:
-    """The function's slope, from its x or, where that is shorter, from its y."""
+    """Return the function's slope, computed from x or, if that is shorter, from y."""
     if what == ABSOLUTE:
         return float(np.sign(z))
     if what == SOFTPLUS:
@@ -78,7 +79,7 @@ def function(
     cycles: float,
     numbers: Array,
 ) -> None:
-    """y = the function of x, which takes so many cycles an element."""
+    """y = the function of x, which takes ``cycles`` cycles for each element."""
     stream(count, 1.0 * size, 1.0 * size, size / 64.0 * cycles)
     count[FLOPS] += 1.0 * size
     if not touch:
@@ -107,7 +108,7 @@ def function_backward(
     cycles: float,
     numbers: Array,
 ) -> None:
-    """dx = dy times the slope at z."""
+    """dx = dy * the slope at z."""
     stream(count, 2.0 * size, 1.0 * size, size / 64.0 * cycles)
     count[FLOPS] += 2.0 * size
     if not touch:
@@ -134,7 +135,7 @@ def times(
     first: bool,
     divide: bool,
 ) -> None:
-    """y = x where it is the ``first``, else y * x, or y / x."""
+    """y = x for the ``first`` factor, otherwise y * x or, with ``divide``, y / x."""
     stream(count, size * (1.0 if first else 2.0), 1.0 * size, size / 64.0)
     count[FLOPS] += 1.0 * size
     if not touch:
@@ -164,8 +165,8 @@ def larger(
     size: int,
     number: int,
 ) -> None:
-    """y = the larger of y and x, which is tensor ``number``; the first starts it. Of equals the earlier
-    stays, but the second comes before the first."""
+    """y = the larger of y and x, which is tensor ``number``; the first tensor starts it. Of equal values
+    the earlier one stays, except that the second replaces the first."""
     kept = 1.0 if argmax.size > 0 else 0.0
     begun = 0.0 if number == 0 else 1.0
     stream(count, size * (1.0 + begun * (1.0 + kept)), size * (1.0 + kept), size / 64.0)
@@ -198,7 +199,7 @@ def chosen(
     size: int,
     number: int,
 ) -> None:
-    """dx = dy where the largest was tensor ``number``, else 0."""
+    """dx = dy where tensor ``number`` was the largest, else 0."""
     stream(count, 2.0 * size, 1.0 * size, size / 64.0)
     count[FLOPS] += 1.0 * size
     if not touch:
@@ -224,7 +225,7 @@ def sloped(
     channels: int,
     inner: int,
 ) -> None:
-    """y = x where x > 0, else w * x, w of the channel or one for all."""
+    """y = x where x > 0, else w * x. w has one number for each channel, or one for all."""
     size = 1.0 * samples * channels * inner
     stream(count, size, size, size / 64.0)
     count[FLOPS] += size

@@ -1,8 +1,8 @@
-"""Matrix products by register communication, blocked for LDM; and copies that pad for it.
+"""Matrix products by register communication, blocked for LDM, and copies that pad matrices for them.
 
-Matrices lie flat in DDR3 at an offset, with strides along rows and columns. They are multiples of the
-mesh's tile (256 x 64, contracted over 256) in size; of that ``used`` extents hold numbers, the rest are
-zeros, which are moved and multiplied on the mesh and which emulation leaves out.
+Matrices are flat in DDR3 at an offset, with strides along rows and columns. Their sizes are multiples of
+the mesh's tile (256 x 64, contracted over 256). The ``used`` extents hold numbers. The rest are zeros,
+which the mesh moves and multiplies, and which emulation leaves out.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from demitasse_sw26010.model.mesh import (
 from demitasse_sw26010.model.programs import Array, program_of_places
 
 TILE_M, TILE_N, TILE_K = 256, 64, 256
-"""Of a product on the mesh: 32 x 8 numbers of the result on each CPE, two register parts deep each way,
-so that one part's messages hide the other's latency. The paper does not say them: of tiles of 64 to 512
-these meet the printed cells of Table II best, all layers and passes together."""
+"""The tile of a product on the mesh: 32 x 8 numbers of the result on each CPE, two register parts in
+each direction, so that one part's messages hide the other's latency. The paper does not give these
+sizes. Of tiles of 64 to 512, they agree best with the printed cells of Table II, over all layers and
+passes."""
 
 
 @program_of_places("a0", "b0", "y0")
@@ -54,10 +55,12 @@ def gemm(
     uk: int,
     add: bool,
 ) -> None:
-    """Y (m x n) = A (m x k) B (k x n), or added to Y. LDM: ``la`` (256, 256), ``lb`` (256, 64), both
-    twice, so that the next is on its way, and ``lc`` (256, a panel) doubles: so many columns of the
-    result stay while all of k passes by. Along the dimension that lies
-    contiguous each CPE has an eighth of the tile: 128 bytes, or 32 along n."""
+    """Y (m x n) = A (m x k) B (k x n), or added to Y.
+
+    LDM has ``la`` (256, 256) and ``lb`` (256, 64), each twice, so that the next one is on its way, and
+    ``lc`` (256, a panel) in doubles: that many columns of the result stay while all of k passes by.
+    Along the contiguous dimension, each CPE has an eighth of the tile: 128 bytes, or 32 along n.
+    """
     bus, panel = np.empty((TILE_K // 8, TILE_N)), lc.shape[1]
     a_block = TILE_K // 8 * 4.0 if ac == 1 else TILE_M // 8 * 4.0
     b_block = TILE_N // 8 * 4.0 if bc == 1 else TILE_K // 8 * 4.0
@@ -146,7 +149,7 @@ def copy(
     rows: int,
     columns: int,
 ) -> None:
-    """Rows from one place to another through LDM, to pad a matrix or to take the padding away."""
+    """Copy rows from one place to another through LDM, to pad a matrix or to remove the padding."""
     stream_rows(count, rows, columns, xr, yr, 0.0)
     if touch:
         for r in range(rows):
@@ -176,7 +179,7 @@ def copy_with_bias(
     rows: int,
     columns: int,
 ) -> None:
-    """As ``copy``, with ``b`` added: one number for each column if ``along``, else for each row."""
+    """Like ``copy``, with ``b`` added: one number for each column if ``along``, else for each row."""
     stream_rows(count, rows, columns, xr, yr, rows * columns / 64.0 / 4.0)
     count[FLOPS] += 1.0 * rows * columns
     if touch:

@@ -1,4 +1,4 @@
-"""Samples made into a blob: mean, scale, crop and mirror, row by row."""
+"""Converts samples to a blob: mean, scale, crop and mirror, row by row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from demitasse_sw26010.model.programs import Array, program
 
 @program
 def draw(key: Array, number: int, j: int) -> tuple[int, int, int]:
-    """The first three words of domain 1's counter (0, j) by Philox4x32-10."""
+    """Return the first three words for domain 1's counter (0, j) by Philox4x32-10."""
     low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     a, b = np.uint64(0), np.uint64(j) & low
     c, d = np.uint64(number) & low, (np.uint64(number) >> half) + np.uint64(1 << 28)
@@ -40,8 +40,8 @@ def image_transform(
     mirror: bool,
     key: Array,
 ) -> None:
-    """y = (x - mean) * scale, cropped, mirrored; rows through LDM. ``shape`` of x, ``size`` of y's
-    planes, ``each`` of the mean."""
+    """y = (x - mean) * scale, cropped and mirrored, with rows passing through LDM. ``shape`` is that of
+    x, ``size`` that of y's planes, and ``each`` that of the mean."""
     n, c, h, w = shape[0], shape[1], shape[2], shape[3]
     moved = 1.0 * n * c * size[0] * size[1]
     stream(count, moved, moved, moved / 64.0)

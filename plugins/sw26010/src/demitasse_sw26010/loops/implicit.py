@@ -1,8 +1,9 @@
-"""Convolution by implicit GEMM: no columns, but a product for each tap; tensors lie (R, C, N, B).
+"""Convolution by implicit GEMM: no columns, but one product for each tap. Tensors are laid out as (R, C,
+N, B).
 
-Blocked on width (so many columns of the image that with the batch they make 256) and on channels (up
-to 512 each way). Padding is coordinates that are not fetched. Each tap's operands are waited for: LDM
-goes to larger blocks, not to two sets of smaller ones.
+Blocks are taken on the width (as many columns of the image as make 256 with the batch) and on channels
+(up to 512 in both directions). Padding consists of coordinates that are not fetched. The program waits
+for each tap's operands, because LDM holds larger blocks instead of two sets of smaller ones.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from demitasse_sw26010.model.mesh import ELAPSED, FLOPS, GET, PUT, multiply, pro
 from demitasse_sw26010.model.programs import Array, program, program_of_places
 
 COLUMNS = 256
-"""Of a product: 32 on each CPE, as with explicit GEMM, two register parts deep."""
+"""The columns of a product: 32 on each CPE, as with explicit GEMM, two register parts deep."""
 
 BLOCK = 512
-"""Channels of a product at most, each way."""
+"""The maximum number of channels in a product, in both directions."""
 
 
 @program
 def reorder_weights(
     count: Array, touch: bool, w: Array, taps: Array, k: int, c: int, window: int
 ) -> None:
-    """(K, C, R, S) as (R, S, K, C), a part at a time through LDM."""
+    """Reorder (K, C, R, S) to (R, S, K, C), a part at a time through LDM."""
     stream(count, 1.0 * k * c * window, 1.0 * k * c * window, k * c * window / 64.0)
     if touch:
         for o in range(k):
@@ -51,8 +52,8 @@ def convolved_row(
     o: int,
     inside: int,
 ) -> None:
-    """Of ``convolve``: the ``m`` channels from ``m0`` of row ``o``, to which so many rows of taps bring
-    something from ``inside`` the image."""
+    """Compute, for ``convolve``, the ``m`` channels from ``m0`` of row ``o``. ``inside`` is the number
+    of rows of taps that contribute to it from inside the image."""
     batch, window = shape[0], shape[5] * shape[6]
     ins, outs = (shape[4], shape[1]) if backward else (shape[1], shape[4])
     height, width = (shape[7], shape[8]) if backward else (shape[2], shape[3])
@@ -130,7 +131,8 @@ def convolved_row(
 
 @program
 def row_of_tap(shape: Array, o: int, r: int, backward: bool) -> int:
-    """The row that a tap of row ``r`` brings to row ``o``; -1 if, by its stride, none."""
+    """Return the row that a tap in row ``r`` contributes to row ``o``, or -1 if, because of the stride,
+    there is none."""
     if not backward:
         return int(o * shape[9] - shape[11] + r)
     above = o + shape[11] - r
@@ -152,9 +154,9 @@ def convolve(
     shape: Array,
     backward: bool,
 ) -> None:
-    """y of x, or with ``backward`` dx (as y) of dy (as x): the same sum with the roles of channels and
-    the mapping of coordinates turned round. LDM: ``lw`` (outputs, inputs), ``lx`` (inputs, 256) and
-    ``ly`` (outputs, 256) in doubles, all of a block."""
+    """Compute y from x or, with ``backward``, dx (as y) from dy (as x). It is the same sum, with the
+    roles of channels and the mapping of coordinates reversed. LDM has ``lw`` (outputs, inputs), ``lx``
+    (inputs, 256) and ``ly`` (outputs, 256, in doubles), all of one block."""
     outs, rows = (shape[1], shape[2]) if backward else (shape[4], shape[7])
     height = shape[7] if backward else shape[2]
     reorder_weights(count, touch, w, taps, shape[4], shape[1], shape[5] * shape[6])
@@ -189,8 +191,8 @@ def weighed_row(
     a: int,
     o: int,
 ) -> None:
-    """Of ``weigh``: what row ``o`` adds for row ``a`` of taps, ``m`` channels of dy from ``m0`` and
-    ``q`` of x from ``i0``."""
+    """Add up, for ``weigh``, what row ``o`` contributes to row ``a`` of taps, for ``m`` channels of dy
+    from ``m0`` and ``q`` of x from ``i0``."""
     batch, c, k = shape[0], shape[1], shape[4]
     width, s, columns = shape[3], shape[6], shape[8]
     sw, pw, at = shape[10], shape[12], o * shape[9] - shape[11] + a
@@ -244,8 +246,9 @@ def weigh(
     db: Array,
     shape: Array,
 ) -> None:
-    """dw of dy and x: for each row of taps, dy once and x for each tap. LDM: ``ldw`` (S, outputs,
-    inputs) in doubles, ``lx`` (256, inputs) and ``ly`` (outputs, 256) of a block."""
+    """Compute dw from dy and x: for each row of taps, dy is fetched once and x for each tap. LDM has
+    ``ldw`` (S, outputs, inputs) in doubles, ``lx`` (256, inputs) and ``ly`` (outputs, 256) of one
+    block."""
     batch, c, k = shape[0], shape[1], shape[4]
     height, r, s = shape[2], shape[5], shape[6]
     rows, columns = shape[7], shape[8]
@@ -267,7 +270,7 @@ def weigh(
                         for i in range(m):
                             for j in range(q):
                                 dw[(((m0 + i) * c + i0 + j) * r + a) * s + t] = ldw[t, i, j]
-    # The parts are put as (R, S, K, C) and brought into the layout of weights.
+    # The parts are put as (R, S, K, C) and then moved to the layout of the weights.
     stream(count, 1.0 * k * c * r * s, 1.0 * k * c * r * s, k * c * r * s / 64.0)
     if db.size > 0:
         stream(count, 1.0 * batch * k * rows * columns, 0.0, batch * k * rows * columns / 256.0)

@@ -1,4 +1,4 @@
-"""Boxes of tensors and copies along an axis: lines from one place to another through LDM."""
+"""Boxes of tensors and copies along an axis: lines are copied from one place to another through LDM."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from demitasse_sw26010.model.programs import Array, program
 
 @program
 def lines(count: Array, kind: int, number: float, length: float) -> float:
-    """So many lines of numbers that lie apart, 4,096 numbers of LDM a CPE at a time."""
+    """Count the transfer of ``number`` separate lines of ``length`` numbers, with 4,096 numbers of LDM
+    for each CPE."""
     each = max(1.0, min(number / CPES, 4096.0 / length))
     return transfer(count, kind, CPES, each, 4.0 * length, np.ceil(number / CPES / each))
 
 
 @program
 def place(row: int, shape: Array, offset: Array, extent: Array) -> int:
-    """Where a box's line lies in the whole."""
+    """Return where a box's line is in the whole."""
     at, stride, rest = offset[-1], shape[-1], row
     for d in range(len(shape) - 2, -1, -1):
         at += (offset[d] + rest % extent[d]) * stride
@@ -38,7 +39,7 @@ def crop(
     offset: Array,
     extent: Array,
 ) -> None:
-    """y = the box of x: its lines by strided DMA, y in one stretch."""
+    """y = the box of x: its lines by strided DMA, and y in one stretch."""
     length = extent[-1]
     rows = int(np.prod(extent) // length)
     count[ELAPSED] += lines(count, GET, 1.0 * rows, 1.0 * length)
@@ -89,7 +90,7 @@ def crop_backward(
 def tile(
     count: Array, touch: bool, lx: Array, x: Array, y: Array, outer: int, inner: int, tiles: int
 ) -> None:
-    """Each stretch of x read once, written ``tiles`` times."""
+    """Read each stretch of x once and write it ``tiles`` times."""
     stream(count, 1.0 * outer * inner, 1.0 * outer * inner * tiles, 0.0)
     if not touch:
         return

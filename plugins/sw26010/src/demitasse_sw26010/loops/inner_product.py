@@ -1,4 +1,4 @@
-"""Inner products: the product of the mesh, whichever way round is the cheaper one."""
+"""Inner products: the product of the mesh, in whichever form is cheaper, as it is or transposed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def padded(
     columns: int,
     sizes: Array,
 ) -> None:
-    """A matrix with zeros up to whole tiles, where it is not that already."""
+    """Copy a matrix with zeros up to whole tiles, unless it has whole tiles already."""
     if sizes[0] != rows or sizes[1] != columns:
         copy(count, touch, line, x, 0, columns, space, at, sizes[1], rows, columns)
 
@@ -44,9 +44,9 @@ def matrix_product(
     b_turned: bool,
     turned: bool,
 ) -> None:
-    """Y = A B + bias (one for each column of Y), A and B as they lie or turned. Each size: rows and
-    columns as they lie, then those of the padded matrix in ``space`` (a, b and y in line). With
-    ``turned`` Y^T = B^T A^T is computed, with the same matrices in memory."""
+    """Y = A B + bias (one number for each column of Y), with A and B as they are or transposed. Each
+    size has the rows and columns of the matrix as it is, then those of the padded matrix in ``space``
+    (a, b and y in order). With ``turned``, the same matrices are used to compute Y^T = B^T A^T."""
     a_at, b_at = 0, a_size[2] * a_size[3]
     y_at = b_at + b_size[2] * b_size[3]
     padded(count, touch, line, a, space, a_at, a_size[0], a_size[1], a_size[2:])
@@ -75,7 +75,7 @@ def matrix_product(
 def column_sums(
     count: Array, touch: bool, sums: Array, dy: Array, db: Array, rows: int, columns: int
 ) -> None:
-    """db = the sum of dy over its rows; LDM: ``sums`` of a part of the columns."""
+    """db = the sum of dy over its rows. LDM has ``sums`` for a part of the columns."""
     stream(count, 1.0 * rows * columns, 1.0 * columns, rows * columns / 64.0 / 4.0)
     if touch:
         for begin in range(0, columns, sums.size):
@@ -114,7 +114,7 @@ def weights_gradient(
     rows: int,
     columns: int,
 ) -> None:
-    """The product for dw, and db where somebody wants it."""
+    """Compute the product for dw and, if requested, db."""
     matrix_product(count, touch, la, lb, lc, line, a, b, none, y, space, a_size, b_size, y_size,
                    a_turned, b_turned, turned)  # fmt: skip
     if db.size > 0:

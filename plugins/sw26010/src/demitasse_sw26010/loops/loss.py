@@ -1,4 +1,4 @@
-"""Softmax, its loss, and accuracy: a sample's classes lie in one CPE's LDM."""
+"""Softmax, its loss, and accuracy. A sample's classes are in the LDM of one CPE."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from demitasse_sw26010.model.registers import mesh_sum
 
 @program
 def normalise(lx: Array, x: Array, at: int, classes: int, apart: int) -> tuple[float, float]:
-    """exp(x - largest) of one prediction into LDM; their sum, and the largest."""
+    """Write exp(x - largest) of one prediction to LDM. Return their sum, and the largest x."""
     largest = -np.inf
     for c in range(classes):
         lx[c] = x[at + c * apart]
@@ -33,7 +33,7 @@ def normalise(lx: Array, x: Array, at: int, classes: int, apart: int) -> tuple[f
 def softmax(
     count: Array, touch: bool, lx: Array, x: Array, y: Array, outer: int, classes: int, inner: int
 ) -> None:
-    """y = exp(x) over its sum; an exponential takes about 60 cycles."""
+    """y = exp(x) / sum of exp(x); an exponential takes about 60 cycles."""
     size = 1.0 * outer * classes * inner
     stream(count, size, size, size / 64.0 * 60.0)
     count[FLOPS] += 5.0 * size
@@ -90,8 +90,8 @@ def softmax_loss(
     ignores: bool,
     normaliser: int,
 ) -> None:
-    """The mean of -log of the label's probability, summed up by register messages from the CPEs' own
-    predictions; ``normaliser``: 0 valid, 1 full, 2 batch, 3 none."""
+    """loss = the mean of -log of the label's probability. Each CPE sums its own predictions, and
+    register messages add up these sums. ``normaliser`` is 0 valid, 1 full, 2 batch, 3 none."""
     size = 1.0 * outer * classes * inner
     stream(count, size, size * (1.0 if probability.size > 0 else 0.0), size / 64.0 * 60.0)
     count[FLOPS] += 6.0 * size
@@ -135,7 +135,7 @@ def softmax_loss_backward(
     ignores: bool,
     normaliser: int,
 ) -> None:
-    """dx = dloss * (probability - 1 at the label) over the normaliser."""
+    """dx = dloss * (probability - 1 at the label) / normaliser."""
     size = 1.0 * outer * classes * inner
     stream(count, size, size, size / 64.0)
     count[FLOPS] += 2.0 * size
@@ -174,10 +174,11 @@ def accuracy(
     ignores: bool,
     top: int,
 ) -> None:
-    """The share of labels among the ``top`` of x, of equals the later class first; by class too."""
+    """share = the share of labels among the ``top`` of x, where of equal values the later class ranks
+    first; also by class."""
     size = 1.0 * outer * classes * inner
     stream(count, size, 0.0, size / 64.0)
-    # The tally by class is a few numbers, which the MPE keeps.
+    # The MPE keeps the tally by class, which is a few numbers.
     on_mpe(count, 1.0 * outer * inner)
     count[FLOPS] += size
     if not touch:
@@ -197,7 +198,7 @@ def accuracy(
             lx[c] = x[at + c * inner]
         before = 0
         for c in range(classes):
-            # What is no number is at or below nothing.
+            # NaN is neither below nor equal to anything.
             if not lx[c] <= lx[wanted] or (lx[c] == lx[wanted] and c > wanted):
                 before += 1
         valid += 1

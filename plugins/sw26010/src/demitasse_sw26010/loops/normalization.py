@@ -32,7 +32,7 @@ def batch_norm(
     epsilon: float,
     relu: bool,
 ) -> None:
-    """A channel's mean, then its variance, then its values: x comes three times through LDM."""
+    """Compute a channel's mean, then its variance, then its values: x passes through LDM three times."""
     size = 1.0 * samples * channels * plane
     for _ in range(2):
         stream(count, size, 0.0, size / 64.0 / 4.0)
@@ -101,7 +101,7 @@ def batch_norm_backward(
     plane: int,
     relu: bool,
 ) -> None:
-    """The two sums of a channel, then dx: dy and x come twice through LDM."""
+    """Compute the two sums of a channel, then dx: dy and x pass through LDM twice."""
     size = 1.0 * samples * channels * plane
     stream(count, 2.0 * size, 0.0, size / 64.0)
     if dx.size > 0:
@@ -155,7 +155,7 @@ def batch_norm_inference(
     epsilon: float,
     relu: bool,
 ) -> None:
-    """By kept statistics: one stream."""
+    """Normalise by kept statistics, in one stream."""
     size = 1.0 * samples * channels * plane
     stream(count, size, size, size / 64.0 / 2.0)
     count[FLOPS] += 3.0 * size
@@ -188,7 +188,7 @@ def scale(
     inner: int,
     relu: bool,
 ) -> None:
-    """y = x * w + b, w and b along the middle."""
+    """y = x * w + b, with w and b along the middle."""
     size = 1.0 * outer * middle * inner
     stream(count, size, size, size / 64.0 / 2.0)
     count[FLOPS] += 2.0 * size
@@ -219,7 +219,7 @@ def scale_backward(
     middle: int,
     inner: int,
 ) -> None:
-    """dx = dy * w; dw and db the sums of dy * x and of dy: one stream of both."""
+    """dx = dy * w; dw and db are the sums of dy * x and of dy, in one stream of both."""
     size = 1.0 * outer * middle * inner
     stream(
         count, size * (2.0 if dw.size > 0 else 1.0), size * (1.0 if dx.size > 0 else 0.0), size / 64.0
@@ -259,7 +259,8 @@ def local_response(
     beta: float,
     k: float,
 ) -> None:
-    """y = x * scale^-beta across channels. A power, which is no instruction, takes about 100 cycles."""
+    """y = x * scale^-beta across channels. A power, for which there is no instruction, takes about
+    100 cycles."""
     size = 1.0 * samples * channels * plane
     stream(count, size, size * (2.0 if kept.size > 0 else 1.0), size / 64.0 * 100.0)
     count[FLOPS] += 20.0 * size
@@ -320,7 +321,8 @@ def local_response_backward(
 
 @program
 def square_sum(lx: Array, h: int, w: int, row: int, column: int, reach: int) -> float:
-    """Of a plane in LDM: the sum over the square around a place, as far as it lies in the plane."""
+    """Return the sum over the square around a place of a plane in LDM, as far as it is inside the
+    plane."""
     total = 0.0
     for i in range(max(0, row - reach), min(h, row + reach + 1)):
         for j in range(max(0, column - reach), min(w, column + reach + 1)):
@@ -344,7 +346,7 @@ def square_response(
     beta: float,
     k: float,
 ) -> None:
-    """y = x * scale^-beta, the scale from the square around each place."""
+    """y = x * scale^-beta, with the scale from the square around each place."""
     size, side = 1.0 * planes * h * w, 2 * reach + 1
     stream(count, size, size * (2.0 if kept.size > 0 else 1.0), size / 64.0 * (100.0 + side * side))
     count[FLOPS] += size * (12.0 + 2.0 * side * side)

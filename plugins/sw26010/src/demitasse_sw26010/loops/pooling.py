@@ -1,5 +1,5 @@
-"""Pooling: rows of the image in LDM, several windows high where they fit, else columns of them by
-strided DMA (Section IV.D)."""
+"""Pooling. LDM holds rows of the image, for several windows on top of each other if they fit. Otherwise
+it holds columns of them, fetched by strided DMA (Section IV.D)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from demitasse_sw26010.model.mesh import ELAPSED, FLOPS, GET, PUT, transfer, wor
 from demitasse_sw26010.model.programs import Array, program
 
 ROOM = 6144
-"""Numbers of a CPE's buffer of rows: 24 KiB, so that the next rows are on their way."""
+"""The numbers in a CPE's buffer of rows: 24 KiB, so that the next rows can be on their way."""
 
 
 @program
 def moving(count: Array, planes: int, shape: Array, large: int, small: int, cycles: float) -> None:
-    """The transfers of all planes: ``large`` is GET if the image is read (and the small plane put), PUT
-    if it is made; ``small`` tells how many small planes there are (values, and where they were)."""
+    """Count the transfers of all planes. ``large`` is GET if the image is read (and the small plane
+    put), or PUT if it is written. ``small`` is the number of small planes (values, and where they
+    were)."""
     h, w, p, q, r, sh = shape[0], shape[1], shape[2], shape[3], shape[4], shape[6]
     if r * w <= ROOM:
         together = max(1, min(p, (ROOM // w - r) // sh + 1))
@@ -30,7 +31,7 @@ def moving(count: Array, planes: int, shape: Array, large: int, small: int, cycl
     seconds = transfer(count, large, 64, blocks, block, rounds)
     seconds += small * transfer(count, other, 64, 1.0, put, rounds)
     count[FLOPS] += 1.0 * planes * p * q * r * shape[5]
-    # A scalar load, comparison or sum, and what keeps its place, for each of a window's numbers.
+    # A scalar load, a comparison or sum, and what keeps its place, for each number of a window.
     count[ELAPSED] += max(seconds, work(count, 0.0, planes * p * q * r * shape[5] * cycles / 64.0))
 
 
@@ -38,7 +39,8 @@ def moving(count: Array, planes: int, shape: Array, large: int, small: int, cycl
 def largest(
     count: Array, touch: bool, rows: Array, x: Array, y: Array, argmax: Array, planes: int, shape: Array
 ) -> None:
-    """The largest of each window and where it was. ``shape``: H, W, P, Q, window, strides, pads."""
+    """Compute the largest of each window and its place. ``shape`` holds H, W, P, Q, window, strides,
+    pads."""
     moving(count, planes, shape, GET, 2 if argmax.size > 0 else 1, 3.0)
     if not touch:
         return
@@ -56,7 +58,7 @@ def largest(
                 for i in range(last - first):
                     for j in range(begin, end):
                         value = rows[i * w + j]
-                        # A NaN counts as the largest, so that it is passed on.
+                        # NaN counts as the largest, so that it is passed on.
                         if not value <= best and best == best:
                             best, at = value, (first + i) * w + j
                 y[(plane * p + o) * q + v] = best
@@ -75,7 +77,7 @@ def largest_backward(
     planes: int,
     shape: Array,
 ) -> None:
-    """Each dy added where its window's largest was."""
+    """Add each dy where its window's largest was."""
     moving(count, planes, shape, PUT, 2, 1.0)
     if not touch:
         return
@@ -93,7 +95,8 @@ def largest_backward(
 def average(
     count: Array, touch: bool, rows: Array, x: Array, y: Array, planes: int, shape: Array
 ) -> None:
-    """The sum of each window's part in x over the window's size, padding up to one pad counted."""
+    """Compute the sum of each window's part in x, divided by the window's size, which includes padding
+    up to one pad."""
     moving(count, planes, shape, GET, 1, 2.0)
     if not touch:
         return
@@ -119,7 +122,7 @@ def average(
 def average_backward(
     count: Array, touch: bool, rows: Array, dy: Array, dx: Array, planes: int, shape: Array
 ) -> None:
-    """Each dy spread evenly over its window."""
+    """Spread each dy evenly over its window."""
     moving(count, planes, shape, PUT, 1, 2.0)
     if not touch:
         return

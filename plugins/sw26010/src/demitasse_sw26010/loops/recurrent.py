@@ -1,7 +1,7 @@
-"""Recurrences: for each step a product of the hidden state with the weights, by register communication
+"""Recurrences. Each step is a product of the hidden state with the weights, by register communication
 (Section IV.A), and the functions of its units, which stream. The weights are padded once for all steps.
 
-Tensors are (steps, streams, numbers). ``parts`` is LDM, for pieces of what streams.
+Tensors are (steps, streams, numbers). ``parts`` is the LDM for pieces of what streams.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from demitasse_sw26010.model.mesh import FLOPS, stream
 from demitasse_sw26010.model.programs import Array, program
 
 EXPONENTIAL = 60.0
-"""Cycles of one element, as kernels/functions.py has them."""
+"""The cycles for one element, as in kernels/functions.py."""
 
 
 @program
@@ -51,8 +51,8 @@ def carry(
     streams: int,
     units: int,
 ) -> None:
-    """The hidden state before a step where its sequence goes on, else 0: padded for the product, and as
-    backward reads it."""
+    """Copy the hidden state before a step where its sequence continues, else 0: padded for the product
+    and, if ``kept``, also in the form that backward reads."""
     size = 1.0 * streams * units
     stream(count, size, size * (2.0 if kept else 1.0), size / 64.0 / 4.0)
     if not touch:
@@ -85,8 +85,9 @@ def lstm_gates(
     streams: int,
     units: int,
 ) -> None:
-    """Four gates a unit, the next cell (in ``state``) and hidden state; cells and gates are ``kept`` for
-    backward. ``sums`` are the products, none where ``ld`` is 0."""
+    """Compute the four gates of each unit, the next cell (in ``state``) and the hidden state. Cells and
+    gates are ``kept`` for backward. ``sums`` are the products, of which there are none if ``ld`` is
+    0."""
     size = 1.0 * streams * units
     gets = size * (5.0 + (4.0 if ld > 0 else 0.0) + (4.0 if added else 0.0))
     stream(count, gets, size * (7.0 if kept else 2.0), size / 64.0 * 5.0 * EXPONENTIAL)
@@ -138,8 +139,8 @@ def lstm_slopes(
     units: int,
     bound: float,
 ) -> None:
-    """dz of a step, for the product too, and the cell's gradient for the step before. What a ``later``
-    step gives back are ``back`` times its ``after``, and ``dcell``."""
+    """Compute dz of a step, also for the product, and the cell's gradient for the step before. With
+    ``later``, the step after contributes ``back`` times its ``after``, and ``dcell``."""
     size = 1.0 * streams * units
     gets, puts = size * (7.0 + (2.0 if later else 0.0)), size * 9.0
     stream(count, gets, puts, size / 64.0 * (EXPONENTIAL + 16.0 / 4.0))
@@ -196,7 +197,7 @@ def lstm(
     streams: int,
     units: int,
 ) -> None:
-    """All steps. ``space``: padded weights, hidden states and products, and the cell."""
+    """Run all steps. ``space`` holds the padded weights, hidden states and products, and the cell."""
     wide, each = 4 * units, streams * units
     mp, kp, np = up(wide, TILE_M), up(units, TILE_K), up(streams, TILE_N)
     taken = mp * kp
@@ -252,8 +253,9 @@ def lstm_backward(
     units: int,
     bound: float,
 ) -> None:
-    """From the last step to the first, then the weights' gradient, one product of all steps. ``space``:
-    padded weights, gradients and products, the cell's gradient, and what that last product pads."""
+    """Run from the last step to the first, then compute the weights' gradient as one product of all
+    steps. ``space`` holds the padded weights, gradients and products, the cell's gradient, and the
+    padding of that last product."""
     wide, each = 4 * units, streams * units
     kp, mp, np = up(wide, TILE_K), up(units, TILE_M), up(streams, TILE_N)
     slopes = kp * mp

@@ -1,4 +1,4 @@
-"""What running a program of the mesh once takes, as it was counted, and what is to be said of it."""
+"""The counted cost of running a program of the mesh once, and what is notable about it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from demitasse_sw26010.model.figures import CLOCK, SATISFACTORY_BLOCK, SATISFACTORY_TRANSFER
 
 FLOPS_OF_MESSAGE = 16.0
-"""What a CPE computes for each message of a product: 16 vectors of 4 multiply-adds for 8 messages."""
+"""The flops of a product that a CPE computes for each message: 16 vectors of 4 multiply-adds for 8
+messages."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Simulated. Times in seconds, of which DMA and computing may overlap within ``seconds``; bytes of
-    DMA each way, those in strided blocks under 256 bytes and in transfers under 2 KiB a CPE; DMA
-    requests; register messages; flops asked for; cycles of each CPE's two pipelines, and of the MPE."""
+    """The simulated cost of a program. Times are in seconds; DMA and computing may overlap within
+    ``seconds``. There are the bytes of DMA in each direction, and of these the bytes in strided blocks
+    under 256 bytes and in transfers under 2 KiB for each CPE; the DMA requests; the register messages;
+    the flops requested; and the cycles of each CPE's two pipelines and of the MPE."""
 
     seconds: float
     dma_seconds: float
@@ -33,17 +35,18 @@ class Cost:
 
     @classmethod
     def of(cls, count: Sequence[float]) -> Cost:
-        """From a program's counters."""
+        """Return the cost that a program's counters say."""
         return cls(*(float(value) for value in count))
 
     @classmethod
     def total(cls, costs: Iterable[Cost]) -> Cost:
-        """Of programs that run one after the other."""
+        """Return the cost of programs that run one after the other."""
         rows = [vars(cost).values() for cost in costs]
         return cls(*map(sum, zip(*rows, strict=True)))
 
     def findings(self) -> Iterator[str]:
-        """The four principles of Section III that the program breaks, if it costs time."""
+        """Yield which of the four principles of Section III the program violates, if it takes any
+        time."""
         moved = self.get_bytes + self.put_bytes
         if self.mpe_cycles > 0.05 * self.seconds * CLOCK:
             yield (

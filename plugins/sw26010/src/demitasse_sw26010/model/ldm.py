@@ -1,4 +1,4 @@
-"""LDM: what a kernel allocates of each CPE's 64 KiB, and that memory in emulation."""
+"""LDM: what a kernel allocates from each CPE's 64 KiB, and that memory in emulation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SIZES = {"float32": 4, "float64": 8, "int32": 4, "uint8": 1}
 @dataclass(frozen=True)
 class LdmBuffer:
     """An array of the whole mesh, divided evenly: its shape over all CPEs, its element type, and how
-    many of it there are (2: one is filled while the other is used)."""
+    many copies there are (2 if one is filled while the other is used)."""
 
     name: str
     shape: tuple[int, ...]
@@ -29,13 +29,13 @@ class LdmBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Of each CPE."""
+        """Bytes of each CPE."""
         return self.copies * -(-prod(self.shape) * _SIZES[self.dtype] // CPES)
 
 
 @dataclass(frozen=True)
 class Ldm:
-    """All that a kernel allocates. Raises PlanError when a CPE does not have as much."""
+    """All LDM that a kernel allocates. Raises PlanError if a CPE does not have that much."""
 
     kernel: str
     buffers: tuple[LdmBuffer, ...]
@@ -63,13 +63,13 @@ class CoreGroup(threading.local):
         self.taken: dict[Ldm, list[np.ndarray[Any, np.dtype[Any]]]] = {}
 
     def arrays(self, ldm: Ldm, fill: bool = True) -> list[np.ndarray[Any, np.dtype[Any]]]:
-        """The kernel's arrays, filled with NaN: what it does not get by DMA is no number."""
+        """Return the kernel's arrays, filled with NaN, so that what it does not get by DMA is NaN."""
         found = self.taken.get(ldm)
         if found is None:
             found = self.taken[ldm] = self._cut(ldm.buffers)
         if fill:
             words = sum(-(-array.nbytes // 8) for array in found)
-            # All bits set is no number for four bytes as for eight.
+            # All bits set is NaN with four bytes as well as with eight.
             self.memory[:words].view("int64").fill(-1)
         return found
 

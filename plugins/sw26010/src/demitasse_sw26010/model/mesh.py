@@ -1,10 +1,10 @@
-"""What programs of the mesh are written in: DMA, products by register communication, pipelines.
+"""The vocabulary of programs of the mesh: DMA, products by register communication, pipelines.
 
 A program runs in lock-step on all CPEs, so one call here is what all 64 do. Memory of the mesh is one
-array: of a matrix in LDM, CPE (i, j) has the i-th eighth of the rows and the j-th of the columns.
-Every call adds to ``count`` and returns seconds; the program says what waits for what by adding
-seconds, or the longer of those that double buffering overlaps, to ``count[ELAPSED]``. Of images or
-groups that all take the same, the first is counted, and then ``add_alike`` of all of them.
+array: CPE (i, j) has the i-th eighth of the rows and the j-th eighth of the columns of a matrix in LDM.
+Every call adds to ``count`` and returns seconds. The program says what waits for what: it adds to
+``count[ELAPSED]`` either seconds, or the longer of those that double buffering overlaps. If all images
+or groups take the same, the first is counted, and ``add_alike`` then adds it for all of them.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ COUNTERS = 13
 
 @program
 def counters() -> Array:
-    """A count of nothing yet."""
+    """Return counters that are all zero."""
     return np.zeros(COUNTERS)
 
 
 @program
 def add_alike(count: Array, one: Array, times: float) -> None:
-    """What one of several took that take the same, so many times."""
+    """Add the cost of one of several things that all cost the same, ``times`` times."""
     for counter in range(COUNTERS):
         count[counter] += times * one[counter]
 
 
 @program
 def transfer(count: Array, kind: int, cpes: int, blocks: float, block: float, times: float) -> float:
-    """``times`` transfers, one after the other, in each of which every one of ``cpes`` CPEs moves so
-    many blocks of so many bytes; ``kind`` is GET or PUT."""
+    """Count ``times`` transfers, one after the other, in each of which every one of ``cpes`` CPEs moves
+    this many blocks of this many bytes. ``kind`` is GET or PUT."""
     moved = times * cpes * blocks * block
     count[kind] += moved
     count[TRANSFERS] += times * cpes
@@ -65,8 +65,8 @@ def transfer(count: Array, kind: int, cpes: int, blocks: float, block: float, ti
 
 @program
 def stream(count: Array, gets: float, puts: float, cycles: float) -> float:
-    """Elements of 4 bytes read and written in long blocks by all CPEs, and ``cycles`` of the vector
-    pipelines of each CPE meanwhile, overlapped: three eighths of LDM are on their way."""
+    """Count elements of 4 bytes read and written in long blocks by all CPEs, overlapped with ``cycles``
+    of the vector pipelines of each CPE. Three eighths of LDM are on their way."""
     block = 8192.0
     moved = 0.0
     for kind, elements in ((GET, gets), (PUT, puts)):
@@ -82,8 +82,9 @@ def stream(count: Array, gets: float, puts: float, cycles: float) -> float:
 
 @program
 def stream_rows(count: Array, rows: int, columns: int, source: int, target: int, cycles: float) -> float:
-    """As ``stream``, a matrix from one place to another: rows that lie ``source`` and ``target`` numbers
-    apart are a block each, where that is not their own length; where it is, they are one."""
+    """Like ``stream``, count a matrix that moves from one place to another. Rows that are ``source`` and
+    ``target`` numbers apart are one block each, unless that is their own length; then all rows are
+    contiguous."""
     moved, each = 0.0, rows * columns * 4.0 / CPES
     size = min(each, 8192.0)
     for kind, apart in ((GET, source), (PUT, target)):
@@ -98,7 +99,7 @@ def stream_rows(count: Array, rows: int, columns: int, source: int, target: int,
 
 @program
 def work(count: Array, first: float, second: float) -> float:
-    """Cycles on the floating-point and on the memory pipeline of each CPE."""
+    """Count cycles on the floating-point pipeline and on the memory pipeline of each CPE."""
     count[P0] += first
     count[P1] += second
     seconds = max(first, second) / CLOCK
@@ -108,7 +109,7 @@ def work(count: Array, first: float, second: float) -> float:
 
 @program
 def on_mpe(count: Array, elements: float) -> float:
-    """A scalar loop of the MPE, while the CPEs wait."""
+    """Count a scalar loop on the MPE, while the CPEs wait."""
     cycles = elements * MPE_CYCLES
     count[MPE] += cycles
     count[ELAPSED] += cycles / CLOCK
@@ -117,12 +118,12 @@ def on_mpe(count: Array, elements: float) -> float:
 
 @program
 def product(count: Array, m: int, n: int, k: int) -> float:
-    """The eight steps of Section IV.A: C (m x n) += A (m x k) B (k x n), all in LDM.
+    """Count the eight steps of Section IV.A: C (m x n) += A (m x k) B (k x n), all in LDM.
 
-    In step t the CPEs of column t send their part of A along their rows, those of row t their part of B
-    along their columns, converted to doubles as they are loaded. For each of k, a CPE multiplies and
-    adds 16 times and converts 8 operands on one pipeline, and loads 8 and takes 8 messages on the other.
-    Vectors lie along m or along n, whichever fills the registers better.
+    In step t, the CPEs of column t send their part of A along their rows, and those of row t their part
+    of B along their columns, converted to doubles as they are loaded. For each of k, a CPE multiplies
+    and adds 16 times and converts 8 operands on one pipeline, and loads 8 and receives 8 messages on the
+    other. Vectors are along m or along n, whichever fills the registers better.
     """
     rows, columns, depth = -(-m // MESH), -(-n // MESH), -(-k // MESH)
     along_m = -(-rows // REGISTER_ROWS) * -(-columns // REGISTER_COLUMNS)
@@ -138,8 +139,8 @@ def product(count: Array, m: int, n: int, k: int) -> float:
 
 @program
 def multiply(a: Array, b: Array, c: Array, bus: Array, at: int, m: int, n: int, k: int) -> None:
-    """What ``product`` counts, on the data: C's columns from ``at`` on += A B, in doubles. ``bus`` holds
-    what the row of CPEs t sends in step t: its part of B, converted."""
+    """Do on the data what ``product`` counts: C's columns from ``at`` on += A B, in doubles. ``bus``
+    holds what the CPEs of row t send in step t: their part of B, converted."""
     eighth = -(-k // MESH)
     for t in range(MESH):
         begin, end = t * eighth, min(k, (t + 1) * eighth)
@@ -150,7 +151,7 @@ def multiply(a: Array, b: Array, c: Array, bus: Array, at: int, m: int, n: int, 
         whole = begin + (end - begin) // 4 * 4 if end > begin else begin
         for i in range(0, m, 2):
             c0, c1 = c[i, at : at + n], c[i + 1, at : at + n]
-            # Four of k at once: the sums are loaded and stored a quarter as often.
+            # Four of k at a time, so that the sums are loaded and stored a quarter as often.
             for p in range(begin, whole, 4):
                 a0, a1, a2, a3 = (
                     float(a[i, p]),

@@ -1,7 +1,7 @@
-"""The mesh's programs: as Python, which counts, and as machine code, which computes as well.
+"""The mesh's programs: as Python, which counts, and as machine code, which also computes.
 
-To count takes a few thousand steps, and Python has done them before compiled code is loaded, let alone
-compiled. To compute, a program is compiled with all that it calls, by numba.
+Counting takes a few thousand steps, which Python has done before compiled code is loaded, let alone
+compiled. To compute, numba compiles a program together with everything that it calls.
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 _LOOPS: dict[Callable[..., Any], Callable[..., Any]] = {}
-"""Of what programs call: what is compiled where a compiled program calls it."""
+"""For each program, the function that is compiled where a compiled program calls it."""
 
 _COMPILED: dict[Callable[..., Any], Any] = {}
 _LOCK = process_lock()
 
 _MOST = 4096
-"""Counts of one program that are kept."""
+"""The maximum number of counts of one program that are kept."""
 
 
 def program(loop: Loop) -> Loop:
-    """A function of the mesh: Python where Python calls it, machine code in ``machine_code``."""
+    """Declare a program of the mesh, which is Python if Python calls it, and machine code in
+    ``machine_code``."""
     _LOOPS[loop] = loop
     return loop
 
 
 def program_of_places(*places: str) -> Callable[[Loop], Loop]:
-    """A ``program`` (count, touch, ...) that returns nothing and counts the same wherever its data lie:
-    called again with nothing changed but these arguments, it adds what it has added then."""
+    """Declare a ``program`` (count, touch, ...) that returns nothing and whose count does not depend on
+    where its data is. If it is called again with only the arguments ``places`` changed, it adds what it
+    added before."""
 
     def decorate(loop: Loop) -> Loop:
         names = [*signature(loop).parameters][2:]
@@ -69,8 +71,9 @@ def program_of_places(*places: str) -> Callable[[Loop], Loop]:
 
 
 def machine_code(called: Callable[..., Any]) -> Callable[..., Any]:
-    """A program compiled when it is first called; what is no program as it is. Products and sums may
-    contract to one rounding, as on a CPE. Raises ImportError where numba is not installed."""
+    """Return a program in machine code, compiled when it is first called; return anything else
+    unchanged. Products and sums may contract to one rounding, as on a CPE. Raises ImportError if numba
+    is not installed."""
     with _LOCK:
         for each in [*_LOOPS]:
             if each not in _COMPILED:
@@ -80,10 +83,10 @@ def machine_code(called: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _compiled(called: Callable[..., Any]) -> Any:
-    """numba's function, which numba takes for ``called`` in all that it compiles.
+    """Return numba's function for ``called``, which numba also uses wherever compiled code calls it.
 
-    numba compiles a kept program anew when its own file changed. Programs here call others and have the
-    machine's figures in them, so what is kept is made to go by all files of the package.
+    numba recompiles a cached program if its own file changed. Programs here call others and contain the
+    machine's figures, so the cache is made to depend on all files of the package.
     """
     numba, templates = load_numba(), import_module("numba.core.typing.templates")
     made: Any = compiled_loop(_LOOPS[called], literals=False, fastmath={"contract"})
@@ -96,6 +99,6 @@ def _compiled(called: Callable[..., Any]) -> Any:
 
 @cache
 def _sources() -> tuple[tuple[str, int, int], ...]:
-    """What tells that some file of this package changed."""
+    """Return what changes if any file of this package changes."""
     files = sorted(Path(__file__).parents[1].rglob("*.py"))
     return tuple((file.name, (facts := file.stat()).st_mtime_ns, facts.st_size) for file in files)

@@ -1,7 +1,7 @@
-"""Register communication: 256 bits from CPE to CPE, along a row or a column only, in FIFO order.
+"""Register communication: 256 bits from CPE to CPE, only along a row or a column, in FIFO order.
 
-A receiver does not know who sent: it takes what came first along its row, or along its column. In
-lock-step nobody can wait, so a full or an empty buffer is the program's mistake.
+A receiver does not know the sender: it takes what came first along its row, or along its column. In
+lock-step nobody can wait, so a full or an empty buffer is a mistake in the program.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from demitasse_sw26010.model.mesh import ELAPSED, MESSAGES, work
 from demitasse_sw26010.model.programs import Array, program
 
 DEPTH = 4
-"""Messages that a receiving buffer holds (assumed; the paper says that they are finite)."""
+"""The number of messages that a receiving buffer holds (assumed; the paper says only that it is
+finite)."""
 
 ROW, COLUMN = 0, 1
 FLIGHT_CYCLES = 11.0
-"""From a message's sending until it can be used (assumed: as long as a vector's load and an add)."""
+"""Cycles from sending a message until it can be used (assumed: as long as a vector load and an add)."""
 
 
 @program
 def buffers() -> tuple[Array, Array]:
-    """(messages, how many) of every CPE along its row and its column, empty."""
+    """Return the empty buffers (messages, lengths) of every CPE along its row and its column."""
     return np.full((CPES, 2, DEPTH, 4), np.nan), np.zeros((CPES, 2), np.int64)
 
 
@@ -30,8 +31,8 @@ def buffers() -> tuple[Array, Array]:
 def send(
     count: Array, messages: Array, lengths: Array, sender: int, receiver: int, value: Array
 ) -> None:
-    """Four doubles from one CPE to another. Raises ValueError when they share neither row nor column,
-    or the receiver's buffer is full."""
+    """Send four doubles from one CPE to another. Raises ValueError if they share neither row nor column,
+    or if the receiver's buffer is full."""
     same_row = sender // MESH == receiver // MESH
     if sender == receiver or not (same_row or sender % MESH == receiver % MESH):
         raise ValueError("register communication is along a row or a column of the mesh, to another CPE")
@@ -48,7 +49,7 @@ def send(
 def broadcast(
     count: Array, messages: Array, lengths: Array, sender: int, along: int, value: Array
 ) -> None:
-    """Four doubles to the seven others of the sender's row or column, in one message."""
+    """Send four doubles to the seven others of the sender's row or column, in one message."""
     before = count[MESSAGES]
     row, column = sender // MESH, sender % MESH
     for i in range(MESH):
@@ -60,7 +61,7 @@ def broadcast(
 
 @program
 def receive(messages: Array, lengths: Array, cpe: int, along: int, value: Array) -> None:
-    """The first message that is there. Raises ValueError when there is none."""
+    """Receive the first message in a buffer. Raises ValueError if there is none."""
     if lengths[cpe, along] == 0:
         raise ValueError("no message is there: the receiver would wait for ever")
     for i in range(4):
@@ -73,8 +74,8 @@ def receive(messages: Array, lengths: Array, cpe: int, along: int, value: Array)
 
 @program
 def mesh_sum(count: Array, touch: bool, parts: Array) -> float:
-    """The sum of one number of each CPE (``parts``, 64), on CPE 0: along all rows at once, then along
-    the first column; the receiver adds as messages come."""
+    """Return the sum, on CPE 0, of one number from each CPE (``parts``, 64): along all rows at once,
+    then along the first column. The receiver adds messages as they come."""
     steps = 2.0 * (MESH - 1)
     count[ELAPSED] += work(count, steps, steps * MESSAGE_CYCLES) + 2.0 * FLIGHT_CYCLES / CLOCK
     if not touch:

@@ -1,4 +1,4 @@
-"""The paper's five nets, as their authors' files have them; AlexNet's LRN is batch normalisation
+"""The paper's five nets, as in their authors' files. AlexNet's LRN is replaced by batch normalisation
 (Section VI.A)."""
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _INCEPTIONS = (
 
 
 def googlenet(net: PricedNet) -> None:
-    """Szegedy et al. 2014, with its two further losses; its LRN too is priced."""
+    """Szegedy et al. 2014, with its two additional losses; its LRN is priced too."""
     x = net.relu(net.convolution((net.batch, 3, 224, 224), 64, 7, stride=2, pad=3))
     x = _lrn(net, net.pool(x, "max", 3, 2))
     x = net.relu(net.convolution(x, 64, 1))

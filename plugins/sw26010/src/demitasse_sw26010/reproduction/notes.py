@@ -1,4 +1,4 @@
-"""What the tables rest on, what was fitted, and where the paper is not of one mind."""
+"""What the tables rest on, what was fitted, and where the paper contradicts itself."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ABOUT_COUNTS = (
     "2018, not by this plugin's fused kernel. (That source also normalises after each of AlexNet's "
     "convolutions, where the paper says that it replaces LRN, which is after two: two here)",
 )
-"""Before what is said of neighbours."""
+"""The notes before those about neighbours."""
 
 ABOUT_THE_PAPER = (
     "section VI.A says that im2col and col2im take most of the time of the first two convolutions. Here "
@@ -54,17 +54,18 @@ ABOUT_THE_PAPER = (
     "variances of its normalisations, so these are exchanged too. Section V.A's 102 MB and 1.7 KB are "
     "millions and thousands of numbers, of 4 bytes each",
 )
-"""After it."""
+"""The notes after those about neighbours."""
 
 
 def notes(steps: Mapping[str, float]) -> list[str]:
-    """``steps``: simulated seconds of each net's step on a node, with the batch of Table III."""
+    """Return the notes. ``steps`` are the simulated seconds of each net's step on a node, with the batch
+    of Table III."""
     return [*ABOUT_COUNTS, *_neighbours(steps), *ABOUT_THE_PAPER]
 
 
 def _neighbours(steps: Mapping[str, float]) -> list[str]:
-    """How withheld nets are by printed ones, and what the fit is worth: each of its two cells by the
-    other, and both by the counts alone."""
+    """Return the notes about how withheld nets follow from printed ones, and how good the fit is: each
+    of its two cells predicted from the other, and both from the counts alone."""
     level, (by_speedup, by_share) = levels(steps), asked()
     batch, rate = RATES["AlexNet"]
     alone, sent = steps["ResNet-50"], exchange("ResNet-50")

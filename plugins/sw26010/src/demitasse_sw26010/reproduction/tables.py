@@ -1,5 +1,5 @@
-"""Table II, layer by layer, Table III, net by net, and what the text prints of them, of Fang et al.,
-swCaffe (2018)."""
+"""Table II by layer, Table III by net, and the figures in the text about them, of Fang et al., swCaffe
+(2018)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ PRINTED: dict[str, tuple[Row, Row, Row]] = {
     "4_1": ((0.84, 0.69, 344.42), (0.70, 0.71, 336.32), (0.85, 0.95, 277.64)),
     "5_1": ((0.40, 0.62, 293.58), (0.31, 0.65, 376.94), (0.43, 0.80, 274.26)),
 }
-"""By pass: implicit and explicit in seconds, and Gflops of the faster; None where nothing is printed."""
+"""For each pass, the seconds of implicit and of explicit GEMM, and the Gflops of the faster; None if not
+printed."""
 
 NETS: tuple[tuple[str, Callable[[PricedNet], None], int, float | None], ...] = (
     ("AlexNet", nets.alexnet, *neighbours.RATES["AlexNet"]),
@@ -42,7 +43,7 @@ NETS: tuple[tuple[str, Callable[[PricedNet], None], int, float | None], ...] = (
     ("ResNet-50", nets.resnet50, 32, None),
     ("GoogleNet", nets.googlenet, 128, None),
 )
-"""Name, net, batch of a node, and the images a second that are printed for SW."""
+"""Name, net, a node's batch, and the images per second printed for SW."""
 
 OTHERS: Mapping[str, Mapping[str, tuple[float, float | None]]] = {
     "SW/NV": {
@@ -60,10 +61,11 @@ OTHERS: Mapping[str, Mapping[str, tuple[float, float | None]]] = {
         "GoogleNet": (4.92, None),
     },
 }
-"""By Table III's column: the other processor's printed images a second, and the printed ratio."""
+"""For each column of Table III, the other processor's printed images per second, and the printed
+ratio."""
 
 SUB_BATCHES: Mapping[str, tuple[int, ...]] = {"AlexNet": (256, 128, 64), "ResNet-50": (32, 64)}
-"""Images of a node in figure 10."""
+"""A node's images in figure 10."""
 
 MIB = 2**20
 
@@ -71,7 +73,7 @@ MIB = 2**20
 def cell(
     table: str, row: str, column: str, unit: str, paper: float | None, predicted: float | None
 ) -> dict[str, Any]:
-    """One cell, as ``demitasse reproduce`` takes it."""
+    """Return one cell, in the form that ``demitasse reproduce`` takes."""
     names = ("table", "row", "column", "unit", "paper", "predicted")
     return dict(zip(names, (table, row, column, unit, paper, predicted), strict=True))
 
@@ -79,7 +81,7 @@ def cell(
 def convolution_seconds(
     inputs: int, outputs: int, extent: int, batch: int = BATCH
 ) -> list[dict[str, float]]:
-    """Of a 3 x 3 convolution with pad 1, for each pass the seconds of each strategy that is offered."""
+    """Return the seconds of each strategy offered for a 3 x 3 convolution with pad 1, for each pass."""
     x, y = spec((batch, inputs, extent, extent)), spec((batch, outputs, extent, extent))
     w, b = spec((outputs, inputs, 3, 3)), spec((outputs,))
     about = {"pad": (1, 1)}
@@ -92,8 +94,9 @@ def convolution_seconds(
 
 
 def table_two() -> Iterator[dict[str, Any]]:
-    """All 13 layers, three passes, both strategies and the faster one's rate. Printed cells have what is
-    simulated beside them; withheld ones are by what that misses of printed layers of their channels."""
+    """Yield all 13 layers, with three passes, both strategies and the rate of the faster one. Printed
+    cells are next to what is simulated. Withheld ones are simulated, times the ratio of printed to
+    simulated in the most similar printed layer."""
     simulated = {name: convolution_seconds(*shape) for name, *shape in LAYERS}
     for name, inputs, outputs, extent in LAYERS:
         flops = 2.0 * BATCH * inputs * outputs * 9 * extent * extent
@@ -114,7 +117,7 @@ def table_two() -> Iterator[dict[str, Any]]:
 
 
 def misses(simulated: Mapping[str, list[dict[str, float]]], number: int) -> dict[tuple[str, str], float]:
-    """Of one pass: printed seconds over simulated ones, by printed layer and strategy."""
+    """Return the ratio of printed to simulated seconds in one pass, by printed layer and strategy."""
     return {
         (name, strategy): value / simulated[name][number][strategy]
         for name, passes in PRINTED.items()
@@ -124,7 +127,7 @@ def misses(simulated: Mapping[str, list[dict[str, float]]], number: int) -> dict
 
 
 def priced() -> dict[str, PricedNet]:
-    """The five nets, a quarter of a node's batch each."""
+    """Return the five nets, each with a quarter of a node's batch."""
     found = {}
     for name, build, batch, _ in NETS:
         found[name] = net = PricedNet(batch // CORE_GROUPS)
@@ -133,7 +136,8 @@ def priced() -> dict[str, PricedNet]:
 
 
 def table_three(rates: Mapping[str, float]) -> Iterator[dict[str, Any]]:
-    """A node's images a second, and over those printed for the two other processors."""
+    """Yield a node's images per second, and their ratios to those printed for the two other
+    processors."""
     for name, _, _, paper in NETS:
         yield cell(TABLE_III, name, "SW", "img/sec", paper, rates[name])
         for column, others in OTHERS.items():
@@ -142,9 +146,9 @@ def table_three(rates: Mapping[str, float]) -> Iterator[dict[str, Any]]:
 
 
 def figure_ten(levels: Mapping[str, float]) -> Iterator[dict[str, Any]]:
-    """A single node's images a second, over which figure 10's speedups are: as simulated, but for what
-    the counts miss of the same net. What does not shrink with the batch (reading weights, summing their
-    gradients, the update) weighs more in smaller ones."""
+    """Yield a single node's images per second, to which figure 10's speedups refer: simulated, times the
+    ratio of printed to simulated for the same net. What does not shrink with the batch (reading weights,
+    summing their gradients, the update) weighs more in smaller batches."""
     for name, build, _, _ in NETS:
         for batch in SUB_BATCHES.get(name, ()):
             net = PricedNet(batch // CORE_GROUPS)
@@ -154,7 +158,7 @@ def figure_ten(levels: Mapping[str, float]) -> Iterator[dict[str, Any]]:
 
 
 def text(rates: Mapping[str, float], nets: Mapping[str, PricedNet]) -> Iterator[dict[str, Any]]:
-    """What the abstract and the sections print beside the tables."""
+    """Yield the figures that the abstract and the sections print besides the tables."""
     over = {
         column: {name: rates[name] / other for name, (other, _) in others.items()}
         for column, others in OTHERS.items()
@@ -178,7 +182,7 @@ def text(rates: Mapping[str, float], nets: Mapping[str, PricedNet]) -> Iterator[
         ("first convolutional layer", "KB", 1.7, vgg[0] / 1e3),
     ):
         yield cell("Section V.A", f"VGG-16, {row}", "gradients", unit, size, number)
-    whole = CORE_GROUPS * (PEAK + PEAK / CPES) / 1e12  # an MPE has as much as a CPE
+    whole = CORE_GROUPS * (PEAK + PEAK / CPES) / 1e12  # an MPE is as fast as a CPE
     for column in ("float perf.", "double perf."):
         yield cell("Table I", "SW26010", column, "TFlops", 3.02, whole)
     balance = PEAK / DMA_BANDWIDTH
@@ -189,7 +193,7 @@ def text(rates: Mapping[str, float], nets: Mapping[str, PricedNet]) -> Iterator[
 
 
 def reproduce(paper: str) -> dict[str, Any] | None:
-    """``{"paper", "cells", "notes"}`` of swcaffe; None for other papers."""
+    """Return ``{"paper", "cells", "notes"}`` for swcaffe, or None for other papers."""
     if paper != "swcaffe":
         return None
     nets = priced()
