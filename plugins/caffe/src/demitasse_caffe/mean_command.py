@@ -9,11 +9,11 @@ import click
 from demitasse import compose
 
 PATIENCE = 10.0
-"""Seconds between two lines about the progress."""
+"""Seconds between two progress messages."""
 
 
 class Progress:
-    """Says on standard error how many images are done, every few seconds."""
+    """Reports on standard error, every few seconds, how many images are done."""
 
     def __init__(self) -> None:
         self._said = time.monotonic()
