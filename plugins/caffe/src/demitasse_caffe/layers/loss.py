@@ -120,8 +120,8 @@ class MultinomialLogisticLoss(Loss):
 
 
 class HingeLoss(Loss):
-    """The hinge of each score, to be below -1, or above 1 at the label: summed, or squared and
-    summed."""
+    """max(0, 1 - x) of the score x at the label, and max(0, 1 + x) of all others: summed, or squared
+    and summed."""
 
     name = "HingeLoss"
 

@@ -154,8 +154,7 @@ class CTCGreedyDecoder(CaffeLayer):
 
     - none: the classes;
     - labels (N, L): one minus the mean edit distance divided by the longer length, and the fraction of
-      samples that are
-    right, (1, 2, 1, 1);
+      samples that are right, (1, 2, 1, 1);
     - sequence indicators (T, N): the classes, and the negated sum of the best scores, (N, 1, 1, 1);
     - indicators and labels (T, N): the classes, those sums if there are three tops, and one minus the
       mean distance.
