@@ -61,9 +61,9 @@ def _is_blob(message: Any) -> bool:
 
 
 def parse_binary(path: Path, name: str, schema: Schema) -> tuple[Any, Outline]:
-    """Return a file as a message of the schema, without the weights of its layers and without a fork's
-    fields, and an outline. The outline has no lines; its notes say what was left out. Raise
-    ModelError."""
+    """Return a file as a message of the schema, without the weights of its layers and without a
+    fork's fields, and an outline. The outline has no lines; its notes say what was left out.
+    Raise ModelError."""
     wire, message, data = wire_classes()[name](), schema.message(name), read_whole(path)
     try:
         wire.ParseFromString(data)

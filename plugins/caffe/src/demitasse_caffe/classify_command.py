@@ -124,8 +124,7 @@ def command(
 
 
 def _scores(classifier: Any, images: list[str]) -> list[np.ndarray | DataError]:
-    """Return each image's scores, or the reason why it cannot be read: some of many images may be
-    damaged."""
+    """Return each image's scores, or why it cannot be read: some of many images may be damaged."""
     try:
         return list(classifier.scores(images))
     except DataError as error:
@@ -135,8 +134,8 @@ def _scores(classifier: Any, images: list[str]) -> list[np.ndarray | DataError]:
 
 
 def _sorted_out(given: tuple[str, ...]) -> tuple[str, str, str | None, str | None, list[str]]:
-    """Return net, weights, mean, labels and images, recognised by their suffixes. Raise click's
-    UsageError."""
+    """Return net, weights, mean, labels and images, recognised by their suffixes. Raise
+    click's UsageError."""
     found: dict[str, list[str]] = {"net": [], "weights": [], "mean": [], "labels": [], "image": []}
     suffixes = {"net": NETS, "weights": WEIGHTS, "mean": MEANS, "labels": LABELS}
     for word in given:

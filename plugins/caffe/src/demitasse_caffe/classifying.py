@@ -125,16 +125,16 @@ class Classifier:
 def classify(
     runtime: Any, net: str | Path, weights: str | Path, images: Sequence[str | Path], **options: Any
 ) -> np.ndarray:
-    """Return the scores of image files, shape (images, classes). Options and errors are those of
-    ``Classifier``."""
+    """Return the scores of image files, shape (images, classes). Options and errors are those
+    of ``Classifier``."""
     classifier = Classifier(runtime, net, weights, **options)
     parts = [images[start : start + TOGETHER] for start in range(0, len(images), TOGETHER)]
     return np.concatenate([classifier.scores(part) for part in parts])
 
 
 def read_labels(path: Path) -> list[str]:
-    """Return the names of the classes, one from each line up to the last that is not blank. Raise
-    DataError."""
+    """Return the names of the classes, one from each line up to the last that is not
+    blank. Raise DataError."""
     try:
         data = path.read_bytes()
         wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))

@@ -32,8 +32,8 @@ class CommandLog:
             self._say(304, f"Batch {number}, {text}")
 
     def scores(self, means: Mapping[str, Any], weights: Mapping[str, float]) -> None:
-        """Log the means over all batches. ``weights`` are the weights of those that contribute to the
-        loss."""
+        """Log the means over all batches. ``weights`` are the weights of those that
+        contribute to the loss."""
         loss = sum(weight * np.sum(means[name]) for name, weight in weights.items() if name in means)
         self._say(309, f"Loss: {loss:g}")
         for text in scored(means, weights):

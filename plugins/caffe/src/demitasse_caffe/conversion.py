@@ -1,5 +1,4 @@
-"""Conversion of nets and solvers: from older formats to the current one, from text to binary and
-back."""
+"""Conversion of nets and solvers: from older formats to the current one, and between text and binary."""
 
 from __future__ import annotations
 

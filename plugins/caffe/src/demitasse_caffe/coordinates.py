@@ -97,8 +97,7 @@ def align_crops(layers: Sequence[Any], places: Sequence[Location], kind: str = "
 
 
 def crop_note(layers: Sequence[Any], places: Sequence[Location]) -> str:
-    """Return a sentence about Crops without ``crop_param`` that forks cut elsewhere; "" if there are
-    none."""
+    """Return a sentence about Crops without ``crop_param`` that forks cut elsewhere; "" if none."""
     told = [
         f"{layers[place].name!r}{_line(places[place])}: "
         + " ".join(f"offset: {cut}" for cut in _whole(found))
@@ -114,8 +113,7 @@ def crop_note(layers: Sequence[Any], places: Sequence[Location]) -> str:
 
 
 def _whole(found: Map) -> list[int]:
-    """Return the offset that aligns the blobs, in pixels; a single number if it is the same for all
-    axes."""
+    """Return the offset that aligns the blobs, in pixels; a single number if all axes have the same."""
     offset = [max(0, int(cut)) for cut in np.floor(0.5 - found.b)]
     return offset[:1] if len({*offset}) == 1 else offset
 
@@ -129,8 +127,8 @@ def _told(found: Map) -> str:
 
 
 def _ancestors(blob: Node, made: Callable[[Node], Made | None]) -> dict[Node, Map]:
-    """Return the ancestors of a blob, nearest first, with the map from their coordinates to the
-    blob's."""
+    """Return the ancestors of a blob, nearest first, with the map from their
+    coordinates to the blob's."""
     found, frontier = {blob: _IDENTITY}, [blob]
     while frontier:
         last = frontier.pop(0)

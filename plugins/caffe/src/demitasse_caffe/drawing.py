@@ -272,8 +272,7 @@ class _Page:
         return across, self._layout.depth - along if self._direction == "BT" else along
 
     def _line(self, route: list[Point]) -> str:
-        """Return a line through its points: straight along a rank, and smoothly curved between two
-        ranks."""
+        """Return a line through its points: straight along a rank, smoothly curved between ranks."""
         x, y = self._at(route[0])
         path = [f"M{x:.1f} {y:.1f}"]
         for (a, b), (c, d) in pairwise(route):

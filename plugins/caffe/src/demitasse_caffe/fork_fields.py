@@ -62,20 +62,20 @@ def fork_field(message: str, name: str) -> ForkField | None:
 
 
 def old_type_owner(folded: str) -> str | None:
-    """Return the fork of a V1 layer type that Caffe does not have, by its name in lower case without
-    underscores."""
+    """Return the fork of a V1 layer type that Caffe does not have, by its name in lower case
+    without underscores."""
     return next((owner for name, owner in TYPES.items() if name.casefold() == folded), None)
 
 
 def engine_word(name: str, value: str) -> ForkField | None:
-    """Return what a fork has as a value of Caffe's ``engine``; None for Caffe's own values and for other
-    fields."""
+    """Return what a fork has as a value of Caffe's ``engine``; None for Caffe's own values and
+    for other fields."""
     return ForkField(_ENGINES[value]) if name == "engine" and value in _ENGINES else None
 
 
 def notes(path: Path, passed_over: Iterable[tuple[ForkField, str, int]]) -> Iterator[str]:
-    """Yield a sentence for each fork about the (what, name, line) that were read and have no effect
-    here."""
+    """Yield a sentence for each fork about the (what, name, line) that were read and
+    have no effect here."""
     owners: dict[str, dict[str, list[int]]] = {}
     instead: dict[str, str] = {}
     for found, name, line in passed_over:

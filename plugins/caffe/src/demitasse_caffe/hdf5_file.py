@@ -24,8 +24,7 @@ _DAMAGE = (
     TypeError,
     MemoryError,
 )
-"""The exceptions that h5py raises for damaged files, found by damaging some tens of thousands of
-files."""
+"""The exceptions that h5py raises for damaged files, found by damaging tens of thousands of files."""
 
 _LONGEST_TEXT = 1 << 16
 
@@ -44,9 +43,9 @@ class Hdf5File:
         return found if isinstance(found, h5py.Group) else None
 
     def array(self, parent: Any, name: str, what: str) -> np.ndarray:
-        """Return a whole data set of numbers as it is stored: floating point of 8, 4 or 2 bytes in this
-        machine's byte order, or integers. Raise ModelError that says ``what`` the data set should have
-        been."""
+        """Return a whole data set of numbers as it is stored: floating point of 8, 4 or 2 bytes in
+        this machine's byte order, or integers. Raise ModelError that says ``what`` the data set
+        should have been."""
         import h5py
 
         found = self._member(parent, name)

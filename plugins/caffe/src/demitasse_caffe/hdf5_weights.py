@@ -17,8 +17,8 @@ _MOST_PARAMETERS = 1024
 
 
 def read_hdf5_weights(path: Path) -> Weights:
-    """Return the parameters of every layer that has any, and gradients if they were saved. Raise
-    ModelError."""
+    """Return the parameters of every layer that has any, and gradients if they were saved.
+    Raise ModelError."""
     return read_with_order(path)[0]
 
 
@@ -38,8 +38,8 @@ def read_with_order(path: Path) -> tuple[Weights, bool]:
 
 
 def write_hdf5_weights(path: Path, weights: Weights) -> None:
-    """Write parameters and gradients; either the whole file appears or nothing. Raise ModelError on
-    failure."""
+    """Write parameters and gradients; either the whole file appears or nothing. Raise
+    ModelError on failure."""
     with made_hdf5(path) as (root, image):
         _fill(root.create_group("data", track_order=True), weights.parameters, path)
         if weights.gradients:
@@ -90,8 +90,8 @@ def _groups(file: Hdf5File, group: Any, prefix: str, seen: set[int]) -> Iterator
 
 
 def _arrays(file: Hdf5File, group: Any, what: str) -> list[np.ndarray]:
-    """Return the arrays by number. Caffe omits what belongs to another layer; an empty array takes its
-    place."""
+    """Return the arrays by number. Caffe omits what belongs to another layer; an empty
+    array takes its place."""
     numbers = sorted(int(name) for name in group if name.isascii() and name.isdigit())
     numbers = [number for number in numbers if file.group(str(number), group) is None]
     if not numbers:

@@ -11,8 +11,8 @@ from demitasse_caffe.hdf5_file import is_hdf5
 
 
 def candidates(request: Request) -> Iterable[Candidate]:
-    """Return the candidate for write_arrays in host memory: an HDF5 file with the datasets ``data`` and
-    ``label``."""
+    """Return the candidate for write_arrays in host memory: an HDF5 file with the datasets
+    ``data`` and ``label``."""
     if request.operation.name != "write_arrays" or request.place.space != "host":
         return ()
     path = Path(request.attributes["path"])
@@ -25,9 +25,9 @@ def candidates(request: Request) -> Iterable[Candidate]:
 
 
 def write_arrays(path: Path, arrays: dict[str, Any]) -> None:
-    """Write arrays as the datasets of an HDF5 file, atomically. Raise DataError with the system's
-    reason, or if the file exists and is of another kind, so that a net from elsewhere cannot overwrite
-    it."""
+    """Write arrays as the datasets of an HDF5 file, atomically. Raise DataError with the
+    system's reason, or if the file exists and is of another kind, so that a net from elsewhere
+    cannot overwrite it."""
     try:
         import h5py
     except ImportError as error:

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 SWEEPS = 12
-"""The number of sweeps down and up again; more did not change any drawing of a net that was looked
-at."""
+"""The number of sweeps down and up again; more changed none of the drawings of nets looked at."""
 
 MAX_BENDS = 30_000
 """The maximum number of bends of all lines. Beyond it long lines are drawn straight, without bends:
@@ -40,8 +39,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Layout:
-    """The centres of boxes, the points of each line from box to box, and the total extent, starting at
-    0."""
+    """The centres of boxes, the points of each line from box to box, and the total
+    extent, starting at 0."""
 
     middles: list[Point]
     routes: list[list[Point]]
@@ -82,8 +81,8 @@ def arrange(
 
 
 def _ranks(count: int, lines: Sequence[Line]) -> list[int]:
-    """Return ranks by the longest path from above; a box that no line leads to is right above its first
-    reader."""
+    """Return ranks by the longest path from above; a box that no line leads to is right above
+    its first reader."""
     ranks = [0] * count
     for line in sorted(lines, key=lambda line: line.source):
         ranks[line.target] = max(ranks[line.target], ranks[line.source] + 1)
@@ -118,8 +117,8 @@ def _bend(boxes: list[_Place], lines: Sequence[Line]) -> list[list[_Place]]:
 
 
 def _rows(boxes: list[_Place], chains: list[list[_Place]]) -> list[list[_Place]]:
-    """Return the places of each rank, in the order in which a walk down from the first boxes meets
-    them."""
+    """Return the places of each rank, in the order in which a walk down from the first
+    boxes meets them."""
     rows: list[list[_Place]] = [[] for _ in range(max((box.rank for box in boxes), default=-1) + 1)]
     seen: set[int] = set()
     for place in [*boxes, *(place for chain in chains for place in chain)]:
@@ -130,8 +129,8 @@ def _rows(boxes: list[_Place], chains: list[list[_Place]]) -> list[list[_Place]]
 
 
 def _order(rows: list[list[_Place]]) -> None:
-    """Sort each rank by the barycentres of the places' neighbours, and keep the order with the fewest
-    crossings."""
+    """Sort each rank by the barycentres of the places' neighbours, and keep the order with the
+    fewest crossings."""
     best, fewest = [list(row) for row in rows], _crossings(rows)
     for sweep in range(SWEEPS):
         down = sweep % 2 == 0
@@ -148,8 +147,8 @@ def _order(rows: list[list[_Place]]) -> None:
 
 
 def _number(rows: list[list[_Place]], row: list[_Place], down: bool) -> None:
-    """Set the positions of a rank's places: the mean of their neighbours' numbers in the adjacent
-    rank."""
+    """Set the positions of a rank's places: the mean of their neighbours' numbers in
+    the adjacent rank."""
     rank = row[0].rank if row else 0
     before = rank - 1 if down else rank + 1
     if not 0 <= before < len(rows):
@@ -199,8 +198,8 @@ def _spread(rows: list[list[_Place]], gap: float) -> None:
 
 
 def _pull(place: _Place, other: _Place) -> float:
-    """Return how important it is that a line is straight: most for a long line, then for one of a plain
-    chain."""
+    """Return how important it is that a line is straight: most for a long line, then for one
+    of a plain chain."""
     if place.bend and other.bend:
         return 16.0
     upper, lower = (place, other) if place.rank < other.rank else (other, place)
@@ -210,9 +209,9 @@ def _pull(place: _Place, other: _Place) -> float:
 def nearest_in_order(
     wanted: Sequence[float], weights: Sequence[float], apart: Sequence[float]
 ) -> list[float]:
-    """Return the positions with the least weighted squared distance from the ``wanted`` ones, each at
-    least ``apart`` beyond the one before. This is a monotone regression, computed by pooling adjacent
-    violators."""
+    """Return the positions with the least weighted squared distance from the ``wanted`` ones, each
+    at least ``apart`` beyond the one before. This is a monotone regression, computed by pooling
+    adjacent violators."""
     offsets = [0.0]
     for distance in apart:
         offsets.append(offsets[-1] + distance)

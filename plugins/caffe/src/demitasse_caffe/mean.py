@@ -47,8 +47,8 @@ def read_mean_image(path: Path) -> np.ndarray:
 
 
 def read_mean(path: Path) -> np.ndarray:
-    """Read a mean from a binaryproto, or from a NumPy file of real numbers. Raise ModelError and
-    DataError."""
+    """Read a mean from a binaryproto, or from a NumPy file of real numbers. Raise
+    ModelError and DataError."""
     if path.suffix != ".npy":
         return read_mean_image(path)
     check_plain(path, ModelError)

@@ -79,8 +79,8 @@ def net_file(
 
 
 def _balance_note(layers: Sequence[Any], path: Path) -> str:
-    """Return a sentence about a loss that the forks of the net's data layer have changed; "" if there is
-    none."""
+    """Return a sentence about a loss that the forks of the net's data layer have changed; ""
+    if there is none."""
     if not {"ImageLabelmapData", "SigmoidCrossEntropyLoss"} <= {layer.type for layer in layers}:
         return ""
     return (
@@ -189,9 +189,9 @@ def _layer(message: Any, place: Location, schema: Schema, position: int) -> Laye
 
 
 def _with_classes(layers: Sequence[Layer]) -> tuple[Layer, ...]:
-    """Return the layers; where DummyData fills a blob that others read as classes, it fills it with
-    whole numbers. Caffe truncates such values, and benchmark files fill images and labels alike with
-    0.01."""
+    """Return the layers; where DummyData fills a blob that others read as classes, it fills
+    it with whole numbers. Caffe truncates such values, and benchmark files fill images and
+    labels alike with 0.01."""
     classes = {layer.bottoms[1] for layer in layers if layer.type in CLASSIFY and layer.bottoms[1:]}
     return tuple(
         _cut_off(layer, classes) if layer.type == "DummyData" and classes & {*layer.tops} else layer

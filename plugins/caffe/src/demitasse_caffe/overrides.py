@@ -54,8 +54,8 @@ class Overrides:
             _set(message, key, value, self._told(key))
 
     def told(self, field: str) -> str:
-        """Return how to refer to the override that sets a solver's field or part of it; "" if none
-        does."""
+        """Return how to refer to the override that sets a solver's field or part of
+        it; "" if none does."""
         keys = [key for key in self.own if key.partition(".")[0] == field]
         return self._told(keys[-1]) if keys else ""
 
@@ -80,8 +80,8 @@ class Overrides:
 
 
 def _set_in_layers(net: Any, path: str, value: Any, where: str) -> None:
-    """Set a field in all layers of a name. Names may contain dots; the longest name that matches
-    counts."""
+    """Set a field in all layers of a name. Names may contain dots; the longest name
+    that matches counts."""
     names = {layer.name for layer in net.layer if path.startswith(f"{layer.name}.")}
     if path in (layer.name for layer in net.layer):
         raise ModelError(f"{where}: names a layer but none of its fields: set layer.{path}.FIELD")
@@ -126,9 +126,9 @@ def _set(message: Any, path: str, value: Any, where: str) -> None:
 
 
 def _deeper(message: Any, path: str) -> str:
-    """Return the end of a sentence about a path that begins one level too early: before a layer, or
-    before a message that has its first name, as the ``convolution_param`` of a layer has
-    ``num_output``."""
+    """Return the end of a sentence about a path that begins one level too early: before a
+    layer, or before a message that has its first name, as the ``convolution_param`` of a layer
+    has ``num_output``."""
     name, dot, _ = path.partition(".")
     kind = message.DESCRIPTOR.name
     if kind == "SolverParameter" and dot:
@@ -143,8 +143,8 @@ def _deeper(message: Any, path: str) -> str:
 
 
 def _no_field(descriptor: Any, name: str, where: str) -> str:
-    """Return the error for a field that Caffe's message does not have: which fork has it, or the nearest
-    name."""
+    """Return the error for a field that Caffe's message does not have: which fork has it, or
+    the nearest name."""
     if fork := fork_field(descriptor.name, name):
         return f"{where}: {fork.told(name)}"
     return unknown(f"field of {descriptor.name}", name, descriptor.fields_by_name, where)

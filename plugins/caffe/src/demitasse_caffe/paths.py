@@ -54,8 +54,8 @@ def find_file(name: str, beside: str | Path, what: str) -> Path:
 
 
 def _guess(place: Path, beside: Path) -> str:
-    """Return the end of a sentence about a missing file: the nearest folder or file, or "" if there is
-    none."""
+    """Return the end of a sentence about a missing file: the nearest folder or file, or ""
+    if there is none."""
     if not place.parent.is_dir():
         told = nearest_path(place)
         return told if told.endswith("?") else ""
@@ -84,8 +84,8 @@ def _nearest_file(place: Path, beside: Path) -> Path | None:
 
 
 def moved(name: str, beside: str | Path, what: str) -> list[str]:
-    """Return a sentence for an absolute path that does not exist if the file was found elsewhere; else
-    nothing."""
+    """Return a sentence for an absolute path that does not exist if the file was found
+    elsewhere; else nothing."""
     absolute = Path(name).is_absolute() or _WINDOWS.match(name.replace("\\", "/"))
     found = find(name, beside)[0] if absolute else None
     if found is None or Path(found) == Path(name):
@@ -114,8 +114,8 @@ def located(source: str, beside: str | Path) -> str:
 
 
 def given(source: str) -> str:
-    """Return a source given by a user instead of a file: relative to the working directory, made
-    absolute."""
+    """Return a source given by a user instead of a file: relative to the working
+    directory, made absolute."""
     names, query = _apart(source)
     here = _working_directory() or Path()
     parts = [here / part.strip() for part in names.split(",")]
@@ -123,8 +123,8 @@ def given(source: str) -> str:
 
 
 def _apart(source: str) -> tuple[str, str]:
-    """Split a source into the names and the options, with their question mark; patterns may contain one,
-    too."""
+    """Split a source into the names and the options, with their question mark; patterns may
+    contain one, too."""
     mark = re.search(r"\?\w+=", source)
     return (source[: mark.start()], source[mark.start() :]) if mark else (source, "")
 

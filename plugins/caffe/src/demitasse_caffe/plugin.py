@@ -44,8 +44,8 @@ def model_reader(path: Path, layer_types: Mapping[str, LayerType]) -> ModelReade
 
 @hookimpl
 def model_writer(path: Path, weights: Weights) -> None:
-    """Write parameters as a caffemodel, or as a solver state with its caffemodel beside it; the suffix
-    decides."""
+    """Write parameters as a caffemodel, or as a solver state with its caffemodel beside it;
+    the suffix decides."""
     from demitasse_caffe.hdf5_weights import write_hdf5_weights
     from demitasse_caffe.solverstate import write_solverstate
     from demitasse_caffe.weights import write_caffemodel

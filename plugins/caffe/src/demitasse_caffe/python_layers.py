@@ -64,8 +64,8 @@ def _with_known_type(message: Any, place: Location, schema: Schema, phase: str) 
 
 
 def _given(text: str) -> Given:
-    """Parse a param_str: a dictionary in the syntax of Python or JSON, or YAML's lines of names and
-    values."""
+    """Parse a param_str: a dictionary in the syntax of Python or JSON, or YAML's lines of
+    names and values."""
     text = text.replace("!!python/tuple", "").strip()
     if text.startswith("{"):
         try:

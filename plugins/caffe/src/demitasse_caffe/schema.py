@@ -84,8 +84,8 @@ class Schema:
         return self._classes[name].DESCRIPTOR
 
     def parameters(self, layer: Any) -> Any:
-        """Return what a layer's type receives: the parameters that it declares, or else the whole
-        message."""
+        """Return what a layer's type receives: the parameters that it declares, or else
+        the whole message."""
         if layer.type not in self.declared:
             return layer
         message = getattr(layer, parameter_field(layer.type, layer.DESCRIPTOR.fields_by_name))
@@ -105,22 +105,19 @@ def schema(layer_types: Mapping[str, LayerType]) -> Schema:
 
 
 def number(value: float) -> float:
-    """Return the shortest decimal number that a 32-bit field stores as ``value``: 0.1, not
-    0.100000001."""
+    """Return the shortest decimal that a 32-bit field stores as ``value``: 0.1, not 0.100000001."""
     return float(str(np.float32(value)))
 
 
 def is_repeated(field: Any) -> bool:
-    """Return whether a field's descriptor is that of a list; protobuf renamed the attribute in version
-    6."""
+    """Return whether a field's descriptor is that of a list; version 6 of protobuf renamed this."""
     if hasattr(field, "is_repeated"):
         return bool(field.is_repeated)
     return bool(field.label == field.LABEL_REPEATED)
 
 
 def parameter_field(kind: str, fields: Mapping[str, Any]) -> str:
-    """Return the LayerParameter field of a layer type: Caffe's if it has one, otherwise
-    snake_case_param."""
+    """Return the LayerParameter field of a layer type: Caffe's, or else snake_case_param."""
     folded = f"{kind}param".casefold()
     for name in fields:
         if name.replace("_", "") == folded:
@@ -221,8 +218,8 @@ def _load(file: Any) -> Mapping[str, Any]:
 
 
 def _extend(file: Any, layer: Any, kind: str, parameters: tuple[tuple[str, int, bool], ...]) -> None:
-    """Add a message for a layer type, or add to the message that Caffe has for the type what it
-    lacks."""
+    """Add a message for a layer type, or add to the message that Caffe has for the
+    type what it lacks."""
     fields = {field.name: field for field in layer.field}
     name = parameter_field(kind, fields)
     if name in fields:

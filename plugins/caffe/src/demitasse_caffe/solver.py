@@ -1,5 +1,4 @@
-"""A solver file as a Solver record: validated, with its nets read and its learning rate as a
-function."""
+"""A solver file as a Solver record: validated, with its nets read and its rate as a function."""
 
 from __future__ import annotations
 
@@ -69,8 +68,8 @@ _SUFFIXES = {
     "BINARYPROTO": (_OURS, ".caffemodel", ".solverstate"),
     "HDF5": (_OURS, ".caffemodel.h5", ".solverstate.h5"),
 }
-"""The files of a snapshot: those that Caffe's scripts continue from, and our own, which also has
-cursors."""
+"""The files of a snapshot: those that Caffe's scripts continue from, and our own, which
+also has cursors."""
 
 _TRAINED = ("net", "net_param", "train_net", "train_net_param")
 
@@ -232,8 +231,8 @@ class SolverFile:
         return self._nets[path]
 
     def _moved(self, message: Any) -> Iterator[str]:
-        """Yield a note for each net and weights file that is found elsewhere than at the path in the
-        solver."""
+        """Yield a note for each net and weights file that is found elsewhere than at the
+        path in the solver."""
         for field in ("net", "train_net", "test_net", "weights"):
             names = getattr(message, field)
             for name in [names] if isinstance(names, str) else names:
@@ -396,8 +395,8 @@ class SolverFile:
         return math.inf
 
     def _stages(self, message: Any, name: str) -> tuple[float, ...]:
-        """Return the rates of ``multifixed``, or the iterations up to which each rate holds, which must
-        increase."""
+        """Return the rates of ``multifixed``, or the iterations up to which each rate holds,
+        which must increase."""
         rates, last = list(map(number, message.stagelr)), list(message.stageiter)
         if not rates or len(rates) != len(last):
             raise ModelError(
@@ -412,8 +411,8 @@ class SolverFile:
         return tuple(rates if name == "stagelr" else last)
 
     def _batch(self, message: Any, train: NetDefinition) -> int:
-        """Return how many samples an iteration of the trained net takes, by the first layer with a batch
-        size."""
+        """Return how many samples an iteration of the trained net takes, by the first layer
+        with a batch size."""
         where = self._where("base_batch_size")
         if message.base_batch_size < 1:
             raise ModelError(f"{where}: {message.base_batch_size} is less than 1")

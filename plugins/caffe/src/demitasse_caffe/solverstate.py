@@ -63,8 +63,8 @@ class _State:
 
 
 def read_solverstate(path: Path) -> Weights:
-    """Return the weights that the state names, the iteration, and the history by layer. Raise
-    ModelError."""
+    """Return the weights that the state names, the iteration, and the history by layer.
+    Raise ModelError."""
     state = _read_hdf5(path) if is_hdf5(path) else _read_protobuf(path)
     if not state.learned:
         raise ModelError(f"{path}: names no caffemodel (learned_net), so its history has no layers")
@@ -232,8 +232,8 @@ def _divide(weights: Weights, history: list[np.ndarray], ordered: bool, path: Pa
 
 
 def _owners(parameters: dict[str, list[np.ndarray]]) -> Iterator[Owner]:
-    """Yield layer and number of every parameter. An empty array belongs to another layer (see
-    hdf5_weights)."""
+    """Yield layer and number of every parameter. An empty array belongs to another layer
+    (see hdf5_weights)."""
     for layer, arrays in parameters.items():
         yield from ((layer, number) for number, array in enumerate(arrays) if array.size)
 
@@ -258,8 +258,8 @@ def _counted(parameters: dict[str, list[np.ndarray]], history: Sequence[np.ndarr
 
 
 def _repeated(parameters: dict[str, list[np.ndarray]], owners: Sequence[Owner]) -> Iterator[Owner]:
-    """Yield the parameters that repeat an earlier one bit for bit; a file does not record better what is
-    shared."""
+    """Yield the parameters that repeat an earlier one bit for bit; a file does not record
+    better what is shared."""
     seen = set()
     for layer, number in owners:
         array = parameters[layer][number]
@@ -272,8 +272,8 @@ def _repeated(parameters: dict[str, list[np.ndarray]], owners: Sequence[Owner]) 
 def _order(
     parameters: dict[str, list[np.ndarray]], owners: Sequence[Owner], history: Sequence[np.ndarray]
 ) -> list[str] | None:
-    """Return the order of layers in which all shapes fit, or None if there is no such order or more than
-    one."""
+    """Return the order of layers in which all shapes fit, or None if there is no such order
+    or more than one."""
     waiting: dict[str, list[int]] = {}
     for layer, number in owners:
         waiting.setdefault(layer, []).append(number)

@@ -25,9 +25,9 @@ _MESSAGES = "caffe_pb2"
 
 
 def stand_in(*, always: bool = False) -> None:
-    """Make imports find the facade from now on, and restore what other libraries had in Caffe's time. An
-    installed caffe takes precedence, unless ``always``, which is for a script that was given to the
-    facade."""
+    """Make imports find the facade from now on, and restore what other libraries had in Caffe's
+    time. An installed caffe takes precedence, unless ``always``, which is for a script that was
+    given to the facade."""
     bring_back()
     finder = next((each for each in sys.meta_path if isinstance(each, _Finder)), None)
     if finder is None:

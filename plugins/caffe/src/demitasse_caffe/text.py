@@ -204,8 +204,8 @@ def _is_solvers(entry: Entry, name: str) -> bool:
 
 
 def _with_a_known_value(text: str, entry: Entry, descriptor: Any) -> str:
-    """Return the text with a field's word, which protobuf would reject, replaced by the first valid
-    one."""
+    """Return the text with a field's word, which protobuf would reject, replaced by
+    the first valid one."""
     lines = text.split("\n")
     line, start = lines[entry.line - 1], entry.column - 1 + len(entry.name)
     valid = descriptor.enum_type.values[0].name
@@ -214,8 +214,8 @@ def _with_a_known_value(text: str, entry: Entry, descriptor: Any) -> str:
 
 
 def which(outline: Outline, schema: Schema) -> str | None:
-    """Return NetParameter or SolverParameter, by the file's fields, or None if it has fields of
-    neither."""
+    """Return NetParameter or SolverParameter, by the file's fields, or None if it has
+    fields of neither."""
     names = outline.names()
     scores = {
         kind: sum(name in schema.descriptor(kind).fields_by_name for name in names)

@@ -1,5 +1,5 @@
-"""A training log in Caffe's format, with lines as glog writes them, from which scripts read losses and
-scores."""
+"""A training log in Caffe's format, with lines as glog writes them, from which scripts read
+losses and scores."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ _FORMATS = {
 
 
 def glog(place: str, text: str, level: str = "I", when: float | None = None) -> str:
-    """Return a line as glog writes it, with time and thread. A ``place`` without a line number gets
-    0."""
+    """Return a line as glog writes it, with time and thread. A ``place`` without a
+    line number gets 0."""
     at = datetime.fromtimestamp(time.time() if when is None else when)
     where = place if ":" in place else f"{place}:0"
     return f"{level}{at:%m%d %H:%M:%S.%f} {threading.get_native_id():5d} {where}] {text}"
 
 
 class TrainingLog:
-    """Reports on a training every ``display`` iterations, on tests and on snapshots, one line at a
-    time."""
+    """Reports on a training every ``display`` iterations, on tests and on snapshots,
+    one line at a time."""
 
     def __init__(self, display: int, say: Say) -> None:
         self._display, self._say = display, say
@@ -200,9 +200,9 @@ def _begun(place: Path) -> Path:
 
 
 def _named(folder: Path, head: str) -> Path:
-    """Return a new log's file in a folder, and make caffe.INFO link to it if possible. Existing files
-    are never overwritten: in a folder shared by all users, one may be somebody's link to another
-    file."""
+    """Return a new log's file in a folder, and make caffe.INFO link to it if possible.
+    Existing files are never overwritten: in a folder shared by all users, one may be
+    somebody's link to another file."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user id, which has no name

@@ -268,8 +268,8 @@ def _upgrade_v1(old: Any, place: Location, schema: Schema) -> Any:
 
 
 def _upgrade_parameters(old: Any, new: Any, place: Location) -> None:
-    """Combine param, blob_share_mode, blobs_lr and weight_decay into one ``param`` for each
-    parameter."""
+    """Combine param, blob_share_mode, blobs_lr and weight_decay into one ``param``
+    for each parameter."""
     lists = (old.param, old.blob_share_mode, old.blobs_lr, old.weight_decay)
     if len(old.blob_share_mode) > len(old.param):
         raise ModelError(f"{place}: layer {old.name!r}: more blob_share_mode than param names")

@@ -94,9 +94,9 @@ _BLOBS = ("blobs", "blobs_lr", "weight_decay")
 def upgrade_v0(
     layers: Sequence[Any], places: Sequence[Location], schema: Schema
 ) -> tuple[list[Any], list[Location]]:
-    """Return V1 layers for a net's ``layers``, some of which are V0, and the location of each. A padding
-    layer becomes the ``pad`` of the convolutions and poolings that read it. Raise ModelError with the
-    location."""
+    """Return V1 layers for a net's ``layers``, some of which are V0, and the location of each. A
+    padding layer becomes the ``pad`` of the convolutions and poolings that read it. Raise ModelError
+    with the location."""
     kept, where = [], []
     for layer, place in zip(_without_padding(layers, places), places, strict=True):
         if layer is not None:
@@ -106,8 +106,8 @@ def upgrade_v0(
 
 
 def _without_padding(layers: Sequence[Any], places: Sequence[Location]) -> list[Any]:
-    """Return the layers, with None in place of padding layers; their readers are replaced by copies that
-    pad."""
+    """Return the layers, with None in place of padding layers; their readers are replaced
+    by copies that pad."""
     makers: dict[str, Any] = {}
     result: list[Any] = []
     for layer, place in zip(layers, places, strict=True):

@@ -171,8 +171,8 @@ def text_of(value: Any, path: Path) -> str:
 
 
 def array_of(blob: Any, path: Path, what: str) -> np.ndarray:
-    """Return a blob's numbers in its shape. Raise ModelError about ``what`` if they do not fit the
-    shape."""
+    """Return a blob's numbers in its shape. Raise ModelError about ``what`` if they do
+    not fit the shape."""
     data, kind = numbers_of(blob, "data", f"{path}: {what}")
     if not data:
         data, kind = _unpacked(blob, f"{path}: {what}")

@@ -12,8 +12,8 @@ ENOUGH = 512
 
 
 def read_whole(path: Path) -> bytes:
-    """Return the content of a file. Raise ModelError with the system's reason, and for a Git LFS
-    pointer."""
+    """Return the content of a file. Raise ModelError with the system's reason, and for
+    a Git LFS pointer."""
     check_plain(path, ModelError)
     try:
         data = path.read_bytes()

@@ -27,8 +27,8 @@ def aligned(x: Any, regions: Any, about: Mapping[str, Any]) -> Reals:
 
 
 def aligned_backward(dy: Any, regions: Any, shape: tuple[int, ...], about: Mapping[str, Any]) -> Reals:
-    """Return the gradient of x, of that ``shape``: each dy is divided among the places that it was made
-    from."""
+    """Return the gradient of x, of that ``shape``: each dy is divided among the places that
+    it was made from."""
     samples, corners = _points(regions, shape, about)
     count, channels, plane = shape[0], shape[1], shape[2] * shape[3]
     each = np.moveaxis(np.asarray(dy, np.float64), 1, -1)

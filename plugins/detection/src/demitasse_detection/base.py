@@ -12,8 +12,8 @@ from demitasse import GraphBuilder, Layer, Tensor
 
 
 class DetectionLayer:
-    """The common base: a type declares how many blobs it reads and makes, and reads Caffe's own
-    message."""
+    """The common base: a type declares how many blobs it reads and makes, and reads
+    Caffe's own message."""
 
     name: str
     bottoms: int
@@ -21,8 +21,8 @@ class DetectionLayer:
     parameters: Mapping[str, Any] = MappingProxyType({})
 
     def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
-        """Emit the layer's operations and return its single top. Raise ValueError for a wrong number of
-        blobs."""
+        """Emit the layer's operations and return its single top. Raise ValueError for a
+        wrong number of blobs."""
         self.check_counts(layer)
         return [self.expand(layer, bottoms, graph)]
 
@@ -49,8 +49,7 @@ def rows_found(planned: np.ndarray) -> np.ndarray:
 
 
 def decimal(value: float) -> float:
-    """Return the shortest decimal number that a 32-bit field stores as ``value``: 0.7, not
-    0.699999988."""
+    """Return the shortest decimal that a 32-bit field stores as ``value``: 0.7, not 0.699999988."""
     return float(str(np.float32(value)))
 
 

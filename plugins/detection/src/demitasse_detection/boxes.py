@@ -53,8 +53,8 @@ def alike(one: Reals, others: Reals) -> Reals:
 
 
 def decode(told: Reals, priors: Reals, variances: Reals, code: str) -> Reals:
-    """Decode boxes: ``told`` (..., P, 4) are their codes relative to priors (P, 4), to be multiplied by
-    variances."""
+    """Decode boxes: ``told`` (..., P, 4) are their codes relative to priors (P, 4), to be
+    multiplied by variances."""
     told = told * variances
     if code == "CORNER":
         return priors + told

@@ -59,8 +59,8 @@ def _in_image(number: int, places: Reals, scores: Reals, about: Mapping[str, Any
 
 
 def _best(scores: Reals, least: float, most: int) -> Any:
-    """Return the indices of scores above ``least``, the best first; at most ``most``, or all if that is
-    negative."""
+    """Return the indices of scores above ``least``, the best first; at most ``most``, or all if
+    that is negative."""
     above = np.flatnonzero(scores > least)
     order = above[np.argsort(-scores[above], kind="stable")]
     return order if most < 0 else order[:most]

@@ -20,9 +20,9 @@ rows have -1, a class, the number of its objects, and -1 twice."""
 
 
 def evaluated(found: Any, truth: Any, about: Mapping[str, Any]) -> Reals:
-    """Return rows (classes + found, ``ROW``) for the detections ``found``, rows (..., 7), and the
-    objects in the images, ``truth``, rows (..., 8). Raise DataError for a row with an invalid image or
-    class."""
+    """Return rows (classes + found, ``ROW``) for the detections ``found``, rows (..., 7), and
+    the objects in the images, ``truth``, rows (..., 8). Raise DataError for a row with an
+    invalid image or class."""
     told = np.asarray(found, np.float64).reshape(-1, FOUND)
     told = told[told[:, 0] >= 0]
     first = np.asarray(truth, np.float64).reshape(-1, OBJECT)[:, 0]
@@ -51,10 +51,10 @@ _NOTHING = Objects(np.empty(0, np.int64), np.empty((0, 4)), np.empty(0, bool))
 
 
 def _judged(found: Reals, there: Objects, about: Mapping[str, Any]) -> Reals:
-    """Judge the detections of one class in one image, the most confident first. Each object is found
-    once, by the first detection that overlaps it enough. A detection of an object that was found
-    already, or of none, is wrong. One of a difficult object is neither right nor wrong, if these do not
-    count."""
+    """Judge the detections of one class in one image, the most confident first. Each object is
+    found once, by the first detection that overlaps it enough. A detection of an object that was
+    found already, or of none, is wrong. One of a difficult object is neither right nor wrong, if
+    these do not count."""
     found = found[np.argsort(-found[:, 2], kind="stable")]
     mine = there.labels == found[0, 1]
     boxes, difficult = there.boxes[mine], there.difficult[mine]

@@ -13,9 +13,9 @@ from demitasse_detection.mining import class_numbers
 
 
 def focal_loss(x: Any, label: Any, about: Mapping[str, Any]) -> tuple[float, Reals, Reals]:
-    """Return the sum over labels of -alpha (1 - p)^gamma log p, divided by the normaliser, where p is
-    softmax(x) at the label; the softmax; and the slopes. Raise DataError for a label that is not a
-    class."""
+    """Return the sum over labels of -alpha (1 - p)^gamma log p, divided by the normaliser,
+    where p is softmax(x) at the label; the softmax; and the slopes. Raise DataError for a label
+    that is not a class."""
     axis, gamma = about["axis"], about["gamma"]
     numbers, counted = class_numbers(x, label, about)
     scores = np.asarray(x, np.float64).reshape(len(numbers), x.shape[axis], -1)

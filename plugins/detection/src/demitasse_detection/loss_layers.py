@@ -140,8 +140,8 @@ class FocalLoss(DetectionLayer):
     loss_weight = 1.0
 
     def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
-        """Emit the layer's operation and return the loss and, for a second top, the softmax. Raise
-        ValueError."""
+        """Emit the layer's operation and return the loss and, for a second top, the softmax.
+        Raise ValueError."""
         self.check_counts(layer)
         message, (x, label) = layer.parameters, bottoms
         about = message.focal_loss_param

@@ -14,8 +14,8 @@ from demitasse import DataError, SampleError
 from demitasse_detection.boxes import Reals, overlaps
 
 ROW = 8
-"""The numbers of an object: image, class, number, xmin, ymin, xmax, ymax, and whether it is
-difficult."""
+"""The numbers of an object: image, class, number, xmin, ymin, xmax, ymax, and
+whether it is difficult."""
 _LEAST = 1e-6
 """An overlap that is not larger than this counts as none."""
 

@@ -22,8 +22,8 @@ class SoftmaxWithLossOHEM(DetectionLayer):
     loss_weight = 1.0
 
     def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
-        """Emit the layer's operations and return the loss, and the other tops if requested. Raise
-        ValueError."""
+        """Emit the layer's operations and return the loss, and the other tops if requested.
+        Raise ValueError."""
         self.check_counts(layer)
         message, (x, label) = layer.parameters, bottoms
         reached = reached_first(layer, graph)

@@ -1,5 +1,5 @@
-"""The operations of the plugin: detections in images, their losses, and the regions that they come
-from."""
+"""The operations of the plugin: detections in images, their losses, and the regions
+that they come from."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def _check_ratios(name: str, ratios: Iterable[float]) -> None:
 
 
 def _check_pixels(**fields: Iterable[float]) -> None:
-    """Raise ValueError for a number that is 0 when truncated to an integer."""
+    """Raise ValueError for a number that is infinite, or below 1, since it is truncated."""
     for name, values in fields.items():
         for value in values:
             if not 1 <= value < math.inf:
@@ -156,8 +156,8 @@ def _variances(about: Any) -> list[float]:
 
 
 def _pair(about: Any, one: str, two: tuple[str, str]) -> tuple[float, float] | None:
-    """Return what one field gives for both height and width, or what two fields give; None if none is
-    given."""
+    """Return what one field gives for both height and width, or what two fields give; None
+    if none is given."""
     given = [name for name in (one, *two) if about.HasField(name)]
     if not given:
         return None

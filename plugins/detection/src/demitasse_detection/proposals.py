@@ -66,9 +66,9 @@ def proposals(scores: Any, told: Any, images: Any, about: Mapping[str, Any]) -> 
 def _in_image(
     number: int, boxes: Reals, scores: Reals, image: Reals, most: int, about: Mapping[str, Any]
 ) -> tuple[Reals, Reals]:
-    """Return ``most`` regions of an image and their scores. If fewer are found, the best one is
-    repeated, which makes no difference to readers; if no region is large enough, all are the whole
-    image."""
+    """Return ``most`` regions of an image and their scores. If fewer are found, the best
+    one is repeated, which makes no difference to readers; if no region is large enough, all
+    are the whole image."""
     height, width, enlarged = image
     boxes = boxes.clip(0, [width - 1, height - 1] * 2)
     large = np.flatnonzero((boxes[:, 2:] - boxes[:, :2] + 1 >= about["least"] * enlarged).all(-1))

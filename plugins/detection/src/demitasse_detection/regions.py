@@ -22,7 +22,7 @@ def pooled(x: Any, regions: Any, about: Mapping[str, Any]) -> Reals:
     * size + i) * size + j of x (N, D size^2, H, W), or 0 if the cell contains no place of the plane."""
     samples, planes, cells = _cells(regions, x.shape, about)
     sums = np.zeros((*x.shape[:2], x.shape[2] + 1, x.shape[3] + 1))
-    sums[:, :, 1:, 1:] = np.asarray(x, np.float64).cumsum(2).cumsum(3)  # sums over all places above and to the left
+    sums[:, :, 1:, 1:] = np.asarray(x, np.float64).cumsum(2).cumsum(3)  # of all places above and left
     whole: Reals = np.zeros((len(samples), *planes.shape[1:]))
     for sign, row, column in _corners(cells):
         whole += sign * sums[samples, planes, row, column]
@@ -62,8 +62,8 @@ def _cells(
 
 
 def checked(regions: Any, samples: int, about: Mapping[str, Any]) -> NDArray[np.float32]:
-    """Return regions (R, 5): the number of a sample and two corners. Raise DataError for an invalid
-    region."""
+    """Return regions (R, 5): the number of a sample and two corners. Raise DataError for
+    an invalid region."""
     rows = np.asarray(regions, np.float32).reshape(-1, 5)
     valid = np.isin(rows[:, 0], np.arange(samples)) & (np.abs(rows[:, 1:]) < 2**24).all(1)
     if not valid.all():

@@ -22,8 +22,8 @@ Anchors = Sequence[tuple[float, float]]
 
 
 LARGEST = 40.0
-"""The logarithm of a size whose area can still be represented; such a box is many times as large as the
-image."""
+"""The logarithm of a size whose area can still be represented; such a box is many times as
+large as the image."""
 
 
 def numbers(about: Mapping[str, Any]) -> int:

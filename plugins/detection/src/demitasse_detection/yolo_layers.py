@@ -121,8 +121,8 @@ def check_mask(mask: Sequence[int], biases: Sides) -> None:
 
 
 def shares(biases: Sides, x: Tensor, scale: int) -> Sides:
-    """Return anchors as fractions of the image, which has ``scale`` pixels for each place of the map
-    x."""
+    """Return anchors as fractions of the image, which has ``scale`` pixels for each
+    place of the map x."""
     if len(x.shape) != 4:
         raise ValueError(f"its bottom {x!r} is not a map: images x channels x rows x columns")
     rows, columns = x.shape[2:]

@@ -28,16 +28,16 @@ class Found:
 
 
 OfImage: TypeAlias = Callable[[Reals, Found], tuple[float, Reals]]
-"""A function that returns the loss and its slopes, given the map of one image (A, H, W, 5 + C) and its
-objects."""
+"""A function that returns the loss and its slopes, given the map of one image (A, H, W, 5 +
+C) and its objects."""
 
 
 def over_images(
     maps: Any, truth: Any, anchors: int, about: Mapping[str, Any], of_image: OfImage
 ) -> tuple[float, Reals]:
-    """Return the loss of maps (N, A (5 + C), H, W) with that many anchors, as the mean over images, and
-    its slopes, in the shape of the maps. Raise SampleError for a row of ``truth`` that is not a valid
-    object."""
+    """Return the loss of maps (N, A (5 + C), H, W) with that many anchors, as the mean over
+    images, and its slopes, in the shape of the maps. Raise SampleError for a row of ``truth`` that
+    is not a valid object."""
     images, _, rows, columns = maps.shape
     told = np.asarray(maps, np.float64).reshape(images, anchors, -1, rows, columns)
     told = np.moveaxis(told, 2, -1)  # images, anchors, rows, columns, numbers

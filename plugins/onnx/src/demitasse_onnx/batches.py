@@ -1,5 +1,5 @@
-"""The axis of the samples in everything that a net computes, so that a model can accept any number of
-samples."""
+"""The axis of the samples in everything that a net computes, so that a model can accept any
+number of samples."""
 
 from __future__ import annotations
 

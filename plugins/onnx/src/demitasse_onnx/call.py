@@ -17,8 +17,8 @@ Value = Tensor | np.ndarray | None
 """What a node reads: a tensor that the net computes, a constant, or None for an omitted input."""
 
 _OF_MEMORY = "consumed_inputs"
-"""An attribute from before version 6: it allows a node to reuse memory, and does not affect its
-result."""
+"""An attribute from before version 6: it allows a node to reuse memory, and does not
+affect its result."""
 
 LARGEST, MOST_AXES = 2**31, 32
 """The maximum number of elements and of axes of a blob; a file with more is damaged, not a net."""
@@ -58,8 +58,8 @@ class Operands:
         return self.attributes[name]
 
     def tensor(self, position: int = 0) -> Tensor:
-        """Return an input as a tensor, even if it is constant. Raise ValueError if it is missing or not
-        numeric."""
+        """Return an input as a tensor, even if it is constant. Raise ValueError if it is
+        missing or not numeric."""
         value = self.values[position] if position < len(self.values) else None
         if value is None:
             raise ValueError(f"input {position} is left out, but it is needed")
@@ -144,8 +144,8 @@ class Operator:
         return list(self.arrays(call, self.complete(call))) if self.arrays is not None else []
 
     def complete(self, call: Call) -> dict[str, Any]:
-        """Return a call's attributes, completed by the defaults. Raise ValueError for an unsupported
-        attribute."""
+        """Return a call's attributes, completed by the defaults. Raise ValueError for an
+        unsupported attribute."""
         given = dict(self.defaults)
         for name, value in call.attributes.items():
             if name == _OF_MEMORY and call.opset < 6:
@@ -189,8 +189,8 @@ def _kind(value: Any) -> str:
 
 
 def constant_of(call: Call, position: int, what: str) -> np.ndarray:
-    """Return input ``position`` of a call as numbers. Raise ValueError unless it is a constant of the
-    file."""
+    """Return input ``position`` of a call as numbers. Raise ValueError unless it is a
+    constant of the file."""
     value = call.operands[position] if position < len(call.operands) else None
     if not isinstance(value, np.ndarray):
         raise ValueError(f"{what} (input {position}) must be constants in the file")

@@ -49,8 +49,8 @@ def made_of(
     attributes: Attributes,
     outputs: int = 1,
 ) -> list[np.ndarray]:
-    """Return the constants that a node makes from constants. Raise ValueError with the reason if it
-    cannot."""
+    """Return the constants that a node makes from constants. Raise ValueError with the
+    reason if it cannot."""
     last = max((place for place, each in enumerate(arrays) if each is not None), default=-1)
     given = [np.zeros(0) if each is None else each for each in arrays[: last + 1]]
     try:
@@ -253,8 +253,8 @@ def _gather_elements(arrays: Arrays, attributes: Attributes) -> np.ndarray:
 
 
 def _gather_slices(arrays: Arrays, attributes: Attributes) -> np.ndarray:
-    """Evaluate GatherND: the last axis of the indices enumerates the data's axes after the batch
-    axes."""
+    """Evaluate GatherND: the last axis of the indices enumerates the data's axes
+    after the batch axes."""
     data, index = arrays
     common = attributes.get("batch_dims", 0)
     count = index.shape[-1]
@@ -331,8 +331,8 @@ def _dequantized(arrays: Arrays, attributes: Attributes) -> np.ndarray:
 
 
 def _along(scale: np.ndarray, axes: int, axis: int) -> tuple[int, ...]:
-    """Return the shape in which a single scale, or one for each element of an axis, broadcasts to an
-    array."""
+    """Return the shape in which a single scale, or one for each element of an axis,
+    broadcasts to an array."""
     if scale.size == 1:
         return (1,) * axes
     return tuple(-1 if each == axis % axes else 1 for each in range(axes))

@@ -27,8 +27,8 @@ from demitasse_onnx.batches import batch_axes
 from demitasse_onnx.call import Call
 
 LARGEST_FILE = 2**31 - 1
-"""The maximum size of a protobuf message in bytes. Python's library writes longer ones, which no other
-reads."""
+"""The maximum size of a protobuf message in bytes. Python's library writes longer ones,
+which no other reads."""
 
 OPSETS = (13, 22)
 """The oldest and the newest version of ONNX's operators that can be written."""
@@ -138,8 +138,8 @@ def _blank(graph: Graph, shapes: Mapping[str, Sequence[int]], path: object) -> d
 
 
 class Exporter:
-    """Writes a graph's operations as nodes, in order. The functions of ``demitasse_onnx.words`` call its
-    methods."""
+    """Writes a graph's operations as nodes, in order. The functions of ``demitasse_onnx.words``
+    call its methods."""
 
     def __init__(
         self,
@@ -218,8 +218,8 @@ class Exporter:
         )
 
     def _output(self, key: str, tensor: Tensor) -> onnx.ValueInfoProto:
-        """Return an output under its own name; a copy is added if the tensor is an input or has another
-        name."""
+        """Return an output under its own name; a copy is added if the tensor is an input or
+        has another name."""
         if self.name(tensor) != key or tensor.kind != "activation":
             free = key not in self._taken or tensor in self._known
             name = key if free else self.fresh(f"{key}.output")
@@ -258,8 +258,8 @@ class Exporter:
         return name
 
     def batch_axis(self, tensor: Tensor) -> int | None:
-        """Return the axis along which a batch's samples lie, or None if there is none or it is
-        unknown."""
+        """Return the axis along which a batch's samples lie, or None if there is none
+        or it is unknown."""
         return self._batches.get(tensor)
 
     def value(self, tensor: Tensor) -> np.ndarray | None:

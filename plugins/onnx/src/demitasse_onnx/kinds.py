@@ -31,8 +31,8 @@ def kind_of_type(number: int) -> str:
 
 
 def kind_made(node: onnx.NodeProto, kinds: Sequence[str], attributes: Mapping[str, Any]) -> str:
-    """Return the kind of what a node makes from operands of some kinds: usually that of its first
-    operand."""
+    """Return the kind of what a node makes from operands of some kinds: usually that of
+    its first operand."""
     operator, place = node.op_type, 0
     if operator in _CONDITIONS:
         return CONDITION

@@ -21,8 +21,8 @@ from demitasse_onnx.values import array, attribute
 SUPPORTED = "as the README of demitasse-onnx lists them"
 _DOMAINS = ("", "ai.onnx")
 READ = (set(OPERATORS) - {"Input", "Loss", "Samples"}) | MADE
-"""The ONNX operators that are supported; the remaining entries of OPERATORS belong to the reader
-itself."""
+"""The ONNX operators that are supported; the remaining entries of OPERATORS belong to
+the reader itself."""
 
 _FLOW = ("If", "Loop", "Scan")
 
@@ -189,10 +189,10 @@ class Nodes:
         return Layer(name, "onnx", tuple(bottoms), tops, call, self._location)
 
     def _shared(self, node: onnx.NodeProto, operands: list[Operand], attributes: dict[str, Any]) -> str:
-        """Return the name under which nodes that read the same learned arrays share them, as the
-        branches of a siamese net do; "" if they do not. Arrays with a single value do not count:
-        exporters store those once for unrelated nodes, for example the scales of untrained batch
-        normalisations."""
+        """Return the name under which nodes that read the same learned arrays share them, as
+        the branches of a siamese net do; "" if they do not. Arrays with a single value do not
+        count: exporters store those once for unrelated nodes, for example the scales of
+        untrained batch normalisations."""
         held = {i: each for i, each in enumerate(operands) if isinstance(each, np.ndarray)}
         if node.op_type not in OPERATORS or OPERATORS[node.op_type].arrays is None:
             return ""
@@ -213,9 +213,9 @@ class Nodes:
         return name != "" and name in self._used
 
     def _outputs(self, read: set[str]) -> Iterator[Layer]:
-        """Yield layers for outputs. A net's outputs are the blobs that no layer reads; if nodes read an
-        output, an in-place layer makes it again, and a constant output becomes a layer without a
-        bottom."""
+        """Yield layers for outputs. A net's outputs are the blobs that no layer reads; if nodes
+        read an output, an in-place layer makes it again, and a constant output becomes a layer
+        without a bottom."""
         for value in self._graph.output:
             blob, name = (value.name,), f"{value.name}.output"
             known = {**self._constants, **self._initializers}

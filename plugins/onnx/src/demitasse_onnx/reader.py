@@ -159,8 +159,8 @@ class OnnxReader:
             raise ModelError(f"{where}: {given!r} is not a shape (valid: like 1,3,224,224)") from error
 
     def _hint(self, overrides: Mapping[str, Any]) -> str:
-        """Return advice for the case that an input's open extents, which are 1, are too small for a
-        layer."""
+        """Return advice for the case that an input's open extents, which are 1, are too
+        small for a layer."""
         for value in self._model.graph.input:
             dims = value.type.tensor_type.shape.dim
             if f"input.{value.name}" not in overrides and any(

@@ -1,5 +1,5 @@
-"""A model in the form that a trainer takes: its inputs are samples, and its output is followed by a
-loss."""
+"""A model in the form that a trainer takes: its inputs are samples, and its output is
+followed by a loss."""
 
 from __future__ import annotations
 

@@ -146,8 +146,8 @@ def _scale(out: Exporter, node: Node) -> None:
 
 
 def _batch_norm(out: Exporter, node: Node) -> None:
-    """Normalise by the stored statistics, which are sums divided by ``factor``; 0 if nothing was ever
-    stored."""
+    """Normalise by the stored statistics, which are sums divided by ``factor``; 0 if
+    nothing was ever stored."""
     x, mean, variance, factor, w, b = (*node.inputs, None, None)[:6]
     assert x is not None
     learned = {}
@@ -179,8 +179,8 @@ def _batch_norm(out: Exporter, node: Node) -> None:
 
 
 def _lrn_within(out: Exporter, node: Node) -> None:
-    """The mean of squares over the square counts zeros beyond the edge, so it is the average of a padded
-    input."""
+    """The mean of squares over the square counts zeros beyond the edge, so it is the average
+    of a padded input."""
     attributes, x = node.attributes, _x(out, node)
     size, reach = attributes["size"], attributes["size"] // 2
     squares = out.emit(node, "Mul", [x, x])
@@ -303,8 +303,8 @@ def _crop(out: Exporter, node: Node) -> None:
 
 
 def _sliced(out: Exporter, node: Node) -> None:
-    """Write each piece as a slice, because Split takes its sizes in different places in different
-    versions."""
+    """Write each piece as a slice, because Split takes its sizes in different places in
+    different versions."""
     axis, start = node.attributes["axis"], 0
     axes = out.constant(f"{node.layer}.axes", np.array([axis], np.int64))
     for piece, shape in zip(node.outputs, node.attributes["shapes"], strict=True):
@@ -322,8 +322,8 @@ def _tile(out: Exporter, node: Node) -> None:
 
 
 def _total(before: str | None) -> Word:
-    """Write a sum over trailing axes as a product of rows and a column of ones, which is the same in all
-    versions."""
+    """Write a sum over trailing axes as a product of rows and a column of ones, which is the
+    same in all versions."""
 
     def word(out: Exporter, node: Node) -> None:
         x, axis = _inputs(node)[0], node.attributes["axis"]

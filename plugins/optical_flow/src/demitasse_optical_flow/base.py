@@ -74,8 +74,7 @@ def _reached(layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Se
 
 
 def decimal(value: float) -> float:
-    """Return the shortest decimal number that a 32-bit field stores as ``value``: 0.7, not
-    0.699999988."""
+    """Return the shortest decimal that a 32-bit field stores as ``value``: 0.7, not 0.699999988."""
     return float(str(np.float32(value)))
 
 

@@ -80,8 +80,8 @@ def writing(about: Mapping[str, Any]) -> Callable[[Sequence[Any]], Work]:
 
 
 def named(about: Mapping[str, Any], first: int, n: int, count: int) -> str:
-    """Return the file name of flow ``n`` of ``count``; ``first`` is the number of the first flow's
-    sample."""
+    """Return the file name of flow ``n`` of ``count``; ``first`` is the number of the
+    first flow's sample."""
     if about["file"]:
         return str(about["file"])
     pass_number, within = divmod(first + n, about["batch"])

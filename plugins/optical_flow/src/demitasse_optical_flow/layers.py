@@ -18,9 +18,9 @@ from demitasse_optical_flow.resampling import Accum, Downsample, Resample
 
 
 class Correlation(FlowLayer):
-    """The similarity of each patch of the first bottom to the patches around its place in the second:
-    the mean of the products of their elements (SUBTRACT: of the absolute differences). FlowNet, section
-    3."""
+    """The similarity of each patch of the first bottom to the patches around its place in the
+    second: the mean of the products of their elements (SUBTRACT: of the absolute differences).
+    FlowNet, section 3."""
 
     name = "Correlation"
     bottoms = (2, 2)
@@ -156,9 +156,9 @@ class NegReLU(FlowLayer):
 
 
 class Mean(FlowLayer):
-    """output_scale * (input_scale * x + mean_scale * mean) for each bottom; with ``operation`` SUBTRACT
-    the mean is subtracted. The numbers of ``value`` are the channels' means, repeated as often as
-    necessary."""
+    """output_scale * (input_scale * x + mean_scale * mean) for each bottom; with ``operation``
+    SUBTRACT the mean is subtracted. The numbers of ``value`` are the channels' means, repeated as
+    often as necessary."""
 
     name = "Mean"
     bottoms = (1, None)

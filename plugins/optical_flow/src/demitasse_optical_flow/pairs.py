@@ -22,8 +22,8 @@ _BEGINNING = 4096
 
 
 def lists_flows(source: Any) -> bool:
-    """Return whether a source is a text file whose first line names three files, the last of them a
-    flow."""
+    """Return whether a source is a text file whose first line names three files, the
+    last of them a flow."""
     if not isinstance(source, str) or not is_file(Path(source)):
         return False
     try:

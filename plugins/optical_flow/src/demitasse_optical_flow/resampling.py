@@ -114,8 +114,8 @@ class Accum(FlowLayer):
 
 
 def _sizes(bottoms: Sequence[Tensor], given: tuple[int, int], fields: str) -> tuple[int, int]:
-    """Return rows and columns: those of a second bottom, else as given. Raise ValueError if neither
-    exists."""
+    """Return rows and columns: those of a second bottom, else as given. Raise ValueError
+    if neither exists."""
     if len(bottoms) > 1:
         check_image(bottoms[1])
         given = (bottoms[1].shape[2], bottoms[1].shape[3])
@@ -129,9 +129,9 @@ def _ratio(extent: int, size: int) -> np.float32:
 
 
 def _places(size: int, own: np.float32, other: np.float32) -> np.ndarray:
-    """Return the positions of results among the pixels. The fork shifts columns by half of the rows'
-    step and rows by half of the columns' step; the steps differ if the aspect ratio of the image
-    changes."""
+    """Return the positions of results among the pixels. The fork shifts columns by half of the
+    rows' step and rows by half of the columns' step; the steps differ if the aspect ratio of
+    the image changes."""
     half = np.float32(2)
     return np.arange(size, dtype=np.float32) * own + other / half - np.float32(0.5)
 
@@ -143,8 +143,8 @@ def _rounded(places: np.ndarray) -> np.ndarray:
 
 
 def _nearest(extent: int, size: int, own: np.float32, other: np.float32) -> np.ndarray:
-    """A position outside the image, where the fork would read from the next row, gets the last pixel
-    inside."""
+    """A position outside the image, where the fork would read from the next row, gets the
+    last pixel inside."""
     chosen = np.clip(_rounded(_places(size, own, other)), 0, extent - 1)
     return np.asarray(np.arange(extent) == chosen[:, None], np.float64)
 

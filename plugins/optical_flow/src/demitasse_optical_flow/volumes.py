@@ -46,8 +46,8 @@ def volume_backward(dy: Any, a: Any, b: Any, about: Mapping[str, Any]) -> tuple[
 
 
 def _reach(shape: tuple[int, ...], about: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Return how many rows and columns of zeros come before and after an image, so that all taps
-    exist."""
+    """Return how many rows and columns of zeros come before and after an image, so
+    that all taps exist."""
     reach = []
     for axis, steps in enumerate((about["down"], about["across"])):
         first = about["first"][axis]

@@ -79,8 +79,8 @@ class Warped:
         return made
 
     def to_flow(self, dy: Any) -> Reals:
-        """Return dflow: dy times the slopes of x at the place that it comes from, summed over
-        channels."""
+        """Return dflow: dy times the slopes of x at the place that it comes from,
+        summed over channels."""
         r, c = self._rows, self._columns
         given = np.where(self._inside, dy, 0.0)
         b, a = r.share[:, None], c.share[:, None]

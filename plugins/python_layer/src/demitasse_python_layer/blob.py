@@ -9,8 +9,8 @@ import numpy as np
 
 
 class LayerBlob:
-    """Values and gradients of the same shape, in arrays of the blob's own until a plan's arrays replace
-    them."""
+    """Values and gradients of the same shape, in arrays of the blob's own until a plan's
+    arrays replace them."""
 
     def __init__(self, shape: Sequence[int] = (), dtype: str = "float32") -> None:
         self._dtype = dtype
@@ -20,8 +20,8 @@ class LayerBlob:
         """Whether the blob was given a shape, by ``reshape`` or as a bottom in place."""
 
     def reshape(self, *shape: int) -> None:
-        """Give the blob a shape; arrays of that shape are kept. Raise ValueError for an invalid
-        shape."""
+        """Give the blob a shape; arrays of that shape are kept. Raise ValueError for
+        an invalid shape."""
         wanted = tuple(int(extent) for extent in shape)
         if any(extent < 0 for extent in wanted):
             raise ValueError(f"{wanted} is not a shape of a blob")

@@ -1,5 +1,5 @@
-"""Exceptions of a user's own code in one line: where in that code, and whether Python 2 is the
-reason."""
+"""Exceptions of a user's own code in one line: where in that code, and whether
+Python 2 is the reason."""
 
 from __future__ import annotations
 

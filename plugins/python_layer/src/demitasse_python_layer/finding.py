@@ -21,8 +21,8 @@ STAND_INS = "demitasse.stand_ins"
 """The group of entry points for functions without arguments, each named after a module that users' code
 imports. The function makes imports of that module succeed if nobody has installed it."""
 _ABOVE, _MANY = 4, 500
-"""How many folders above a net's file are searched for a missing module, and how many names in each
-folder."""
+"""How many folders above a net's file are searched for a missing module, and how many
+names in each folder."""
 
 
 def instance(module: str, layer: str, net: str) -> Any:
@@ -103,8 +103,8 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _names(folder: Path, suffix: str) -> list[Path]:
-    """Return some of the files in a folder, or some of all its entries; none if the folder cannot be
-    read."""
+    """Return some of the files in a folder, or some of all its entries; none if the
+    folder cannot be read."""
     if folder == Path(folder.anchor):
         return []
     try:

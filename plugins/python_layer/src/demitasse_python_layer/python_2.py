@@ -1,5 +1,5 @@
-"""Users' modules written in Python 2, as many of Caffe's time are: how they are recognised, and read as
-such."""
+"""Users' modules written in Python 2, as many of Caffe's time are: how they are recognised,
+and read as such."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _OF_BOTH = {"six", "PY2", "PY3", "version_info"}
 
 
 def imported(module: str) -> Any:
-    """Import a user's module. It is read as Python 2, together with what it imports of the user's, if it
-    does not work in Python 3 and a distribution provides a reader. Raise whatever importing it
-    raises."""
+    """Import a user's module. It is read as Python 2, together with what it imports of the
+    user's, if it does not work in Python 3 and a distribution provides a reader. Raise whatever
+    importing it raises."""
     known = {*sys.modules}
     try:
         found = importlib.import_module(module)
@@ -71,8 +71,8 @@ def is_python_2(error: BaseException) -> bool:
 
 @cache
 def readers() -> tuple[Reader, ...]:
-    """Return the readers of Python 2 that are installed. Raise PluginError with the entry point if one
-    fails."""
+    """Return the readers of Python 2 that are installed. Raise PluginError with the entry
+    point if one fails."""
     return tuple(made_by_all(READERS))
 
 

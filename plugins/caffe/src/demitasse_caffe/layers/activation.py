@@ -183,10 +183,10 @@ class Threshold(CaffeLayer):
 
 
 class Dropout(CaffeLayer):
-    """Sets a fraction of the elements to 0 in training and scales the others up; the identity in tests.
-    With Faster R-CNN's ``scale_train: false`` the others are not scaled, and tests scale all elements
-    down. With SegNet's ``sample_weights_test`` tests drop elements, too. Kendall et al. 2017, *Bayesian
-    SegNet*."""
+    """Sets a fraction of the elements to 0 in training and scales the others up; the identity in
+    tests. With Faster R-CNN's ``scale_train: false`` the others are not scaled, and tests scale all
+    elements down. With SegNet's ``sample_weights_test`` tests drop elements, too. Kendall et al. 2017,
+    *Bayesian SegNet*."""
 
     name = "Dropout"
 

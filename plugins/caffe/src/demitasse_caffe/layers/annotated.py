@@ -15,8 +15,8 @@ from demitasse_caffe.layers.transformation import check_mean_by_channels, resizi
 from demitasse_caffe.schema import number
 
 ROW = 8
-"""The numbers of an object: image, class, number, xmin, ymin, xmax, ymax, and whether it is
-difficult."""
+"""The numbers of an object: image, class, number, xmin, ymin, xmax, ymax, and
+whether it is difficult."""
 
 
 class AnnotatedData(CaffeLayer):

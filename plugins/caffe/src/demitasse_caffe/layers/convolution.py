@@ -242,9 +242,9 @@ class Pooling(CaffeLayer):
 
 
 class SPP(CaffeLayer):
-    """A pyramid of poolings, with 1, 2 x 2, 4 x 4, ... windows over the whole image at its levels,
-    flattened and concatenated, so that images of any size give rows of the same length. He et al.
-    2014."""
+    """A pyramid of poolings, with 1, 2 x 2, 4 x 4, ... windows over the whole image at its
+    levels, flattened and concatenated, so that images of any size give rows of the same
+    length. He et al. 2014."""
 
     name = "SPP"
 
@@ -289,8 +289,8 @@ def _pooled(
     graph: GraphBuilder,
     level: int = 0,
 ) -> list[Tensor]:
-    """Return the pooled x and, for a maximum, its places. Each ``level`` of a layer draws its own random
-    numbers."""
+    """Return the pooled x and, for a maximum, its places. Each ``level`` of a layer draws its
+    own random numbers."""
     if method == "MAX":
         return list(graph.apply("pooling_max", x, **attributes))
     if method == "AVE":
@@ -399,8 +399,8 @@ _FIRST_AXIS = {
     "stride": ("temporal_stride", "stride_l"),
     "pad": ("temporal_pad", "pad_l"),
 }
-"""C3D's and P3D's names for the extents along a video's time axis; the other fields then mean rows and
-columns."""
+"""C3D's and P3D's names for the extents along a video's time axis; the other fields then mean
+rows and columns."""
 
 
 def of_first_axis(message: Any) -> list[str]:

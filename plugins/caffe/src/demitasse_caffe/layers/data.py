@@ -99,9 +99,9 @@ class ImageData(CaffeLayer):
 
 
 class DenseImageData(CaffeLayer):
-    """Pairs of images from a text file: an image, and the classes of its pixels. Both are resized,
-    cropped at random places and mirrored in the same way, even in tests. Badrinarayanan et al. 2017,
-    *SegNet*."""
+    """Pairs of images from a text file: an image, and the classes of its pixels. Both are
+    resized, cropped at random places and mirrored in the same way, even in tests. Badrinarayanan
+    et al. 2017, *SegNet*."""
 
     name = "DenseImageData"
     bottoms = (0, 0)

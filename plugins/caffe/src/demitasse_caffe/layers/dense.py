@@ -104,8 +104,8 @@ class _Blobs:
         self._message, self._given, self._graph, self._made = message, message.denseblock_param, graph, 0
 
     def of_steps(self, filters: Sequence[Shape], channels: Sequence[int]) -> list[tuple[Tensor, ...]]:
-        """Return filter, scale, shift, mean and variance of each step; in files all filters come
-        first."""
+        """Return filter, scale, shift, mean and variance of each step; in files all
+        filters come first."""
         given = self._given
         return list(
             zip(

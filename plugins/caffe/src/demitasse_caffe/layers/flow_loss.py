@@ -17,9 +17,9 @@ from demitasse_caffe.schema import number
 class L1Loss(Loss):
     """The sum of |a - b| divided by the number of samples, as in NVIDIA's fork (DetectNet). With an
     ``l1_loss_param`` it is FlowNet's: the same sum or, with ``l2_per_location``, the sum of the lengths
-    of a - b at each place. It is divided by the number of samples or, with ``normalize_by_num_entries``,
-    by the number of known places; NaN marks an unknown one. With one bottom, that takes the place of a -
-    b."""
+    of a - b at each place. It is divided by the number of samples or, with
+    ``normalize_by_num_entries``, by the number of known places; NaN marks an unknown one. With one
+    bottom, that takes the place of a - b."""
 
     name = "L1Loss"
     bottoms = (1, 2)

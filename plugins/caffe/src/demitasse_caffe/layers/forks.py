@@ -196,8 +196,8 @@ class SpatialTransformer(CaffeLayer):
 
 
 class Permute(CaffeLayer):
-    """The axes in a new order; those that are not named follow those that are. Liu et al. 2016,
-    *SSD*."""
+    """The axes in a new order; those that are not named follow those that are. Liu
+    et al. 2016, *SSD*."""
 
     name = "Permute"
 
@@ -318,9 +318,9 @@ class Normalize(CaffeLayer):
 
 
 def _unit_lengths(layer: Layer, message: Any, x: Tensor, graph: GraphBuilder) -> Sequence[Tensor]:
-    """Emit NormFace's Normalize, which is recognised by its field and by its second top, the lengths; it
-    has no scale. Wang et al. 2017, *NormFace: L2 Hypersphere Embedding for Face Verification*, section
-    3."""
+    """Emit NormFace's Normalize, which is recognised by its field and by its second top, the
+    lengths; it has no scale. Wang et al. 2017, *NormFace: L2 Hypersphere Embedding for Face
+    Verification*, section 3."""
     about = message.normalize_param
     if message.HasField("norm_param"):
         raise ValueError(
@@ -396,8 +396,8 @@ class BN(CaffeLayer):
         return [graph.apply("scale", x, w, b, axis=1), *statistics]
 
     def _by_averages(self, message: Any, x: Tensor, graph: GraphBuilder) -> Tensor:
-        """Emit the BN of PSPNet's and TSN's forks: its blobs are scale, shift, average mean and
-        variance."""
+        """Emit the BN of PSPNet's and TSN's forks: its blobs are scale, shift, average
+        mean and variance."""
         norm, shape = message.bn_param, x.shape[1:2]
         keep, epsilon = number(norm.momentum), number(norm.eps)
         if not (0 <= keep <= 1 and 0 <= epsilon < math.inf):

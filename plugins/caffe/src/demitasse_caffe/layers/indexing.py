@@ -13,9 +13,9 @@ from demitasse_caffe.layers.transformation import as_numbers
 
 
 class Crop(CaffeLayer):
-    """The first bottom, cropped to the extents of the second along the axes from ``axis`` on. The crop
-    starts at ``offset`` (one for all axes, or one for each). Only the shape of the second bottom
-    matters."""
+    """The first bottom, cropped to the extents of the second along the axes from ``axis`` on.
+    The crop starts at ``offset`` (one for all axes, or one for each). Only the shape of the
+    second bottom matters."""
 
     name = "Crop"
     bottoms = (2, 2)

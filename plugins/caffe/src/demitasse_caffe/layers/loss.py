@@ -28,8 +28,8 @@ class Loss(CaffeLayer):
 
 
 class SoftmaxWithLoss(Loss):
-    """The mean of -log softmax(x)[label], times the label's weight in SegNet's fork. A second top is the
-    softmax."""
+    """The mean of -log softmax(x)[label], times the label's weight in SegNet's fork. A second
+    top is the softmax."""
 
     name = "SoftmaxWithLoss"
     tops = (0, 2)
@@ -133,8 +133,7 @@ class HingeLoss(Loss):
 
 
 class EuclideanLoss(Loss):
-    """Half the squared distance of the bottoms, as the mean over samples. Gradients reach both
-    bottoms."""
+    """Half the squared distance of the bottoms, as the mean over samples; gradients reach both."""
 
     name = "EuclideanLoss"
     no_gradient = MappingProxyType({})
@@ -239,8 +238,8 @@ class TripletLoss(Loss):
 
 
 class Accuracy(CaffeLayer):
-    """The fraction of labels among the top_k predictions. A second top is that fraction for each
-    class."""
+    """The fraction of labels among the top_k predictions. A second top is that
+    fraction for each class."""
 
     name = "Accuracy"
     bottoms = (2, 2)
@@ -308,8 +307,8 @@ def _divided(loss: Tensor, divisor: float, graph: GraphBuilder) -> Tensor:
 
 
 def _infogain_matrix(layer: Layer, infogain: Any, classes: int, graph: GraphBuilder) -> Tensor:
-    """Return the matrix of a file. If only shapes matter, a missing file is replaced by a matrix for
-    ``classes``."""
+    """Return the matrix of a file. If only shapes matter, a missing file is replaced by a
+    matrix for ``classes``."""
     if not infogain.source:
         raise ValueError(
             "needs an infogain matrix: a third bottom, or infogain_loss_param { source: ... }"

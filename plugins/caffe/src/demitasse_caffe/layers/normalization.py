@@ -175,8 +175,8 @@ def untrained(graph: GraphBuilder, message: Any, index: int, shape: Shape, fill:
 
 
 def _extent(message: Any, bottoms: Sequence[Tensor]) -> tuple[int, Shape]:
-    """Return the first axis of a scale or bias, and its shape. Raise ValueError where Caffe would
-    stop."""
+    """Return the first axis of a scale or bias, and its shape. Raise ValueError where
+    Caffe would stop."""
     x = bottoms[0]
     if bottoms[1:] and not bottoms[1].shape:
         return 0, ()

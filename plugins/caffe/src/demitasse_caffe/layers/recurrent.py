@@ -191,8 +191,8 @@ class _Weights:
         return learned(self._graph, self._message, self._made - 1, shape, fill)
 
     def product(self, x: Tensor, outputs: int, axis: int, biased: bool = False) -> Tensor:
-        """Return x, flattened from an axis on, times the next parameter, plus another parameter if
-        ``biased``."""
+        """Return x, flattened from an axis on, times the next parameter, plus another
+        parameter if ``biased``."""
         w = self.next((outputs, prod(x.shape[axis:])))
         b = self.next((outputs,), "bias_filler") if biased else None
         made: Tensor = self._graph.apply("inner_product", x, w, b, axis=axis)

@@ -43,8 +43,8 @@ class Interp(CaffeLayer):
 
 def _resized(interp: Any, inner: Sequence[int]) -> list[int]:
     """Return the extents of the result: the steps between pixels divided by shrink_factor, then
-    multiplied by zoom_factor; or height and width, which count if neither or both of the factors are
-    given."""
+    multiplied by zoom_factor; or height and width, which count if neither or both of the
+    factors are given."""
     given = [name for name in ("shrink_factor", "zoom_factor") if interp.HasField(name)]
     named = interp.HasField("height") and interp.HasField("width")
     if not given and not named:

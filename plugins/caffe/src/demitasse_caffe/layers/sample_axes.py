@@ -31,8 +31,8 @@ def check_samples(x: Tensor, axis: int, what: str, graph: GraphBuilder) -> None:
 
 
 def sample_axis(tensor: Tensor, graph: Any) -> int | None:
-    """Return the axis of a tensor along which its samples lie, or None if it has none or it cannot be
-    traced."""
+    """Return the axis of a tensor along which its samples lie, or None if it has none or it
+    cannot be traced."""
     feeds = getattr(graph, "feeds", ())
     axes: dict[Tensor, int] = {t: 0 for feed in feeds for t in feed.tensors.values()}
     for node in graph.nodes if axes else ():
@@ -55,8 +55,8 @@ def share_of(batch: int, graph: GraphBuilder) -> int:
 
 
 def all_samples(own: int, graph: GraphBuilder) -> int:
-    """Return how many samples a batch has over all workers, given that this worker has ``own``
-    samples."""
+    """Return how many samples a batch has over all workers, given that this worker
+    has ``own`` samples."""
     feeds = getattr(graph, "feeds", ())
     return own * feeds[0].batch // feeds[0].count if graph.workers > 1 and feeds else own
 

@@ -195,8 +195,8 @@ class CTCGreedyDecoder(CaffeLayer):
         return tops
 
     def score(self, layer: Layer, batches: Sequence[np.ndarray]) -> Mapping[str, float]:
-        """Return means over batches; the two numbers of the form with labels are named ``.edit`` and
-        ``.line``."""
+        """Return means over batches; the two numbers of the form with labels are named
+        ``.edit`` and ``.line``."""
         if len(layer.bottoms) == 2 and all(batch.shape == (2, 1) for batch in batches):
             edit, line = np.mean(batches, axis=0)[:, 0]
             return {".edit": float(edit), ".line": float(line)}
@@ -235,8 +235,7 @@ def _counted(blank: int, x: Tensor) -> int:
 
 
 def _columns(given: Tensor, x: Tensor, what: str, graph: GraphBuilder) -> Tensor:
-    """Return a tensor as (places, samples). Raise ValueError unless it has a column for each sample of
-    x."""
+    """Return a tensor as (places, samples). Raise ValueError if it lacks a column for a sample of x."""
     if len(given.shape) < 2 or given.shape[1] != x.shape[1] or math.prod(given.shape[2:]) != 1:
         raise ValueError(
             f"{what} {given!r} should be (places, samples), a column for each of the {x.shape[1]} "

@@ -86,8 +86,7 @@ class Silence(CaffeLayer):
 
 
 class Split(CaffeLayer):
-    """The bottom under several names. Files do not need it, since a blob may be read any number of
-    times."""
+    """The bottom under several names. Files do not need it: a blob can be read any number of times."""
 
     name = "Split"
     tops = (1, None)

@@ -19,8 +19,8 @@ _STRETCHES = ("vertical_stretch", "horizontal_stretch")
 _PAIRS = ("img_rand_resize", "rand_resize_ratio", *_STRETCHES)
 _NVIDIAS = tuple(f"{name}_{bound}" for name in _PAIRS for bound in ("lower", "upper"))
 _IDLE_ALONE = ("allow_upscale", "interpolation_algo_down", "interpolation_algo_up")
-"""Fields that say how NVIDIA's fork resizes images. They have an effect only together with one of the
-others."""
+"""Fields that say how NVIDIA's fork resizes images. They have an effect only together with
+one of the others."""
 
 SCALING = (*_INTELS, *_NVIDIAS, "resize_param")
 """The fields of Intel's and NVIDIA's forks, and one of SSD's."""
@@ -90,8 +90,8 @@ def transform(
 
 
 def check_served(parameters: Any, served: Collection[str] = ()) -> None:
-    """Raise ValueError for fields that forks have in transform_param, except those that are
-    ``served``."""
+    """Raise ValueError for fields that forks have in transform_param, except those
+    that are ``served``."""
     for field, value in parameters.ListFields():
         counts = field.number >= _NOT_CAFFES and value != 0 and field.name not in _IDLE_ALONE
         if counts and field.name not in served:

@@ -18,8 +18,8 @@ _TSNS = ("num_segments", "modality", "name_pattern", "grayscale")
 """The fields that show which fork a layer belongs to."""
 
 _CUTTING = ("fix_crop", "more_fix_crop", "multi_scale", "is_flow")
-"""Fields of transform_param that apply where frames are read, together with the crop and the
-mirroring."""
+"""Fields of transform_param that apply where frames are read, together with the crop
+and the mirroring."""
 
 
 class VideoData(CaffeLayer):

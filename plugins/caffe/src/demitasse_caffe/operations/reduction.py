@@ -1,5 +1,5 @@
-"""Sums over trailing axes, the maximum along one axis, and normalization of rows by mean and
-deviation."""
+"""Sums over trailing axes, the maximum along one axis, and normalization of rows by
+mean and deviation."""
 
 from functools import partial
 

@@ -1,5 +1,5 @@
-"""Windows over images: as columns of a matrix, pooled stochastically, and put back where they were taken
-from."""
+"""Windows over images: as columns of a matrix, pooled stochastically, and put back where
+they were taken from."""
 
 from __future__ import annotations
 

@@ -48,8 +48,8 @@ class Detector(ImageNet):
         return [{**each, "prediction": row} for each, row in zip(about, scores, strict=True)]
 
     def detect_selective_search(self, image_fnames: Sequence[str | Path]) -> list[dict[str, Any]]:
-        """Raise ModelError: Caffe gets the windows from a MATLAB package, which is not available
-        here."""
+        """Raise ModelError: Caffe gets the windows from a MATLAB package, which is
+        not available here."""
         raise ModelError(
             "selective search needs a program that is not included; make the windows yourself "
             "(OpenCV has one in ximgproc) and call detect_windows"

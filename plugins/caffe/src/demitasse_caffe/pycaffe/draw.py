@@ -54,8 +54,8 @@ def draw_net(
     phase: int | None = None,
     display_lrm: bool = False,
 ) -> bytes:
-    """Draw a net and return the content of the picture's file. Raise ModelError for any format but
-    SVG."""
+    """Draw a net and return the content of the picture's file. Raise ModelError for
+    any format but SVG."""
     return get_pydot_graph(caffe_net, rankdir, phase=phase).create(ext)
 
 

@@ -1,5 +1,4 @@
-"""Errors that scripts can catch by the type that Caffe's own module raises. Each remains a
-DemitasseError."""
+"""Errors that scripts can catch by the type that Caffe raises; each remains a DemitasseError."""
 
 from __future__ import annotations
 

@@ -85,9 +85,9 @@ def _spline(image: np.ndarray, size: tuple[int, int], order: int) -> np.ndarray:
 
 
 def oversample(images: Sequence[np.ndarray], crop_dims: Dims) -> np.ndarray:
-    """Return ten crops of each image (height, width, channels): the four corners, the centre, and the
-    mirror images of these five. The shape is (10 * images, crop height, crop width, channels), the type
-    float32."""
+    """Return ten crops of each image (height, width, channels): the four corners, the centre, and
+    the mirror images of these five. The shape is (10 * images, crop height, crop width, channels),
+    the type float32."""
     size = np.array(images[0].shape[:2])
     crop = np.array([int(extent) for extent in crop_dims])
     if (crop > size).any() or (crop < 1).any():
@@ -154,8 +154,8 @@ class Transformer:
         return np.asarray(made, np.float32)
 
     def set_transpose(self, in_: str, order: Sequence[int]) -> None:
-        """Set the order of an image's axes in the input: (2, 0, 1) for images (height, width,
-        channels)."""
+        """Set the order of an image's axes in the input: (2, 0, 1) for images (height,
+        width, channels)."""
         self._check(in_)
         if sorted(order) != list(range(len(self.inputs[in_]) - 1)):
             raise ShapeError(
@@ -173,8 +173,8 @@ class Transformer:
         self.channel_swap[in_] = order
 
     def set_raw_scale(self, in_: str, scale: float) -> None:
-        """Set a factor that is applied before the mean: 255 for images in [0, 1] and a mean in [0,
-        255]."""
+        """Set a factor that is applied before the mean: 255 for images in [0, 1] and a
+        mean in [0, 255]."""
         self._check(in_)
         self.raw_scale[in_] = scale
 
@@ -248,8 +248,8 @@ def blobprotovector_str_to_arraylist(text: bytes) -> list[np.ndarray]:
 
 
 def array_to_datum(arr: np.ndarray, label: int | None = None) -> Any:
-    """Return a Datum of an array (channels, height, width): bytes for uint8, float_data for any other
-    type."""
+    """Return a Datum of an array (channels, height, width): bytes for uint8, float_data
+    for any other type."""
     if arr.ndim != 3:
         told = f"a datum has the shape (channels, height, width); given {arr.shape}"
         raise also(ShapeError(told), ValueError)

@@ -332,8 +332,8 @@ class Net(Callbacks):
 
     @in_turn
     def _forward(self, first: int, last: int) -> float:
-        """Run layers ``first`` to ``last`` inclusive, by number; return their contribution to the
-        loss."""
+        """Run layers ``first`` to ``last`` inclusive, by number; return their
+        contribution to the loss."""
         self.prepare(first, last)
         self._run(range(first, last + 1), "forward")
         tops = (self.top_names[name] for name in self._layer_names[first : last + 1])
@@ -354,8 +354,8 @@ class Net(Callbacks):
     set_device = staticmethod(set_device)
 
     def set_phase_test(self) -> None:
-        """Do nothing if the net is made for TEST, as nets without a phase are; raise ModelError
-        otherwise."""
+        """Do nothing if the net is made for TEST, as nets without a phase are; raise
+        ModelError otherwise."""
         self._has_phase("test")
 
     def set_phase_train(self) -> None:
@@ -393,8 +393,8 @@ class Net(Callbacks):
                     yield node.layer, part
 
     def _follow_layers(self, first: int, last: int | None) -> None:
-        """Plan again if the user's code of a layer that is about to run has given its tops new
-        shapes."""
+        """Plan again if the user's code of a layer that is about to run has given
+        its tops new shapes."""
         running = set(self._layer_names[first : None if last is None else last + 1])
         changed = [part.reshaped() for layer, part in self._users_parts() if layer in running]
         if any(changed):

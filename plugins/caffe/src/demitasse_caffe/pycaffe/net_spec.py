@@ -125,8 +125,8 @@ class NetSpec:
         return list(self.tops.values())
 
     def update(self, name: str, params: Mapping[str, Any]) -> None:
-        """Set further parameters of the layer of a top, or change those that it has, as SSD's scripts
-        do."""
+        """Set further parameters of the layer of a top, or change those that it has, as
+        SSD's scripts do."""
         self[name].fn.params.update(params)
 
     def to_proto(self) -> Any:
@@ -136,8 +136,8 @@ class NetSpec:
 
 
 def to_proto(*tops: Any) -> Any:
-    """Return the net that computes some tops, as a NetParameter. Tops and layers are named by type and
-    number."""
+    """Return the net that computes some tops, as a NetParameter. Tops and layers are named
+    by type and number."""
     return _Writer({}).write(tops)
 
 

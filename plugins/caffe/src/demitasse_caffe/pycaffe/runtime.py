@@ -67,8 +67,7 @@ def seed() -> int:
 
 
 def set_random_seed(value: int) -> None:
-    """Set the seed of nets and solvers made from now on. The default is 0, not the clock's time as in
-    Caffe."""
+    """Set the seed of nets and solvers made from now on; by default 0, not the time as in Caffe."""
     _State.seed = int(value)
 
 
@@ -153,8 +152,8 @@ def solver_rank() -> int:
 
 
 def set_solver_count(count: int) -> None:
-    """Raise CompositionError unless ``count`` is 1: the hardware description sets the number of
-    workers."""
+    """Raise CompositionError unless ``count`` is 1: the hardware description sets the
+    number of workers."""
     if count != 1:
         raise CompositionError("the hardware description (--hw) decides how many workers train")
 

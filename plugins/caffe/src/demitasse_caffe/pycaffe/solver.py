@@ -108,9 +108,9 @@ class Solver:
     def add_callback(
         self, on_start: Callable[[], None] | NCCL, on_gradient: Callable[[], None] | None = None
     ) -> None:
-        """Register two functions: one is called at the start of each iteration, when the gradients are
-        zero, the other when the gradients are complete, before they are used. An NCCL object provides
-        both."""
+        """Register two functions: one is called at the start of each iteration, when the
+        gradients are zero, the other when the gradients are complete, before they are used. An
+        NCCL object provides both."""
         if isinstance(on_start, NCCL):
             nccl = on_start
             on_start, on_gradient = nccl.on_start, nccl.on_gradients_ready

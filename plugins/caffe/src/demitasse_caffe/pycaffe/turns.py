@@ -1,5 +1,5 @@
-"""One thread at a time in a net. In Caffe Python's global lock ensures it, because its kernels keep the
-lock."""
+"""One thread at a time in a net. In Caffe Python's global lock ensures it, because its
+kernels keep the lock."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Reading and writing parameters whatever a script calls the file: the content decides, not the
-suffix."""
+"""Reading and writing parameters: the content of a file decides, not the suffix."""
 
 from __future__ import annotations
 

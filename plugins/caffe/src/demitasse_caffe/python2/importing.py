@@ -51,8 +51,8 @@ def _finder() -> _Finder:
 
 
 def run_as_python_2(script: Path) -> None:
-    """Run a script as Python would, as ``__main__``. Raise SyntaxError for anything that is not
-    Python."""
+    """Run a script as Python would, as ``__main__``. Raise SyntaxError for anything
+    that is not Python."""
     module = ModuleType("__main__")
     module.__file__ = str(script)
     sys.modules["__main__"] = module

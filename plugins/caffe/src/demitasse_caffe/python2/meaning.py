@@ -86,8 +86,8 @@ def _keyed(given: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def advanced(iterator: Any) -> Any:
-    """Return ``iterator.next()``. Cursors of databases also have this method, although they are not
-    iterators."""
+    """Return ``iterator.next()``. Cursors of databases also have this method, although they
+    are not iterators."""
     is_none = hasattr(iterator, "next") and not hasattr(iterator, "__next__")
     return iterator.next() if is_none else next(iterator)
 
@@ -111,8 +111,8 @@ def rounded(number: Any, digits: int = 0) -> Any:
 
 
 def binary(file: Any) -> Any:
-    """Return a binary view of a file that was opened without a ``b``, which made no difference in Python
-    2."""
+    """Return a binary view of a file that was opened without a ``b``, which made no
+    difference in Python 2."""
     return _Bytes(file) if isinstance(file, io.TextIOWrapper) else file
 
 

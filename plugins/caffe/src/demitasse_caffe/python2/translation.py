@@ -75,8 +75,8 @@ def _refactoring(packaged: bool) -> Callable[[str, str], str]:
 
 @cache
 def _library() -> str:
-    """Return the name of 2to3's library: Python's own, or its successor. Raise ModelError if there is
-    neither."""
+    """Return the name of 2to3's library: Python's own, or its successor. Raise ModelError if
+    there is neither."""
     for name in ("lib2to3", "fissix"):
         with suppress(ImportError), warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # from Python's own, removed in 3.13
@@ -103,8 +103,8 @@ def _with_spaces(text: str) -> str:
 
 
 def _own(name: str) -> str:
-    """Return the name by which a module calls a function of ``meaning``, such as ``rounded`` for
-    round."""
+    """Return the name by which a module calls a function of ``meaning``, such as
+    ``rounded`` for round."""
     if name in _BUILTINS:
         return name
     return "round" if name == "rounded" else f"_python2_{name}"
@@ -139,9 +139,9 @@ class _Meaning(ast.NodeTransformer):
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.Call:
-        """Replace calls that read a pickle (Python 2 wrote its strings as bytes) or write one, that get
-        an array's bytes, advance an iterator or a database's cursor, or sort by a comparison
-        function."""
+        """Replace calls that read a pickle (Python 2 wrote its strings as bytes) or write one,
+        that get an array's bytes, advance an iterator or a database's cursor, or sort by a
+        comparison function."""
         self.generic_visit(node)
         plain = not (node.args or node.keywords)
         by_comparison = any(word.arg == "cmp" for word in node.keywords)

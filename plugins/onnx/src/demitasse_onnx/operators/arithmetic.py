@@ -35,8 +35,8 @@ def core_of(shape: Shape, of: Shape) -> tuple[int, Shape]:
 def _along(
     given: Operands, x: Tensor, other: Tensor | np.ndarray | np.number[Any], name: str
 ) -> tuple[int, Tensor]:
-    """Return the smaller operand as a tensor along some axes of x, preceded by the first of these
-    axes."""
+    """Return the smaller operand as a tensor along some axes of x, preceded by the
+    first of these axes."""
     if isinstance(other, np.number):  # NumPy's arithmetic turns arrays without axes into these
         other = np.asarray(other)
     if isinstance(other, np.ndarray) and other.dtype.kind not in "fiu":

@@ -22,9 +22,9 @@ from demitasse_onnx.operators.shape import repeated
 
 
 def _above(sign: float, negated: bool) -> Expand:
-    """Return the operator that is 1 where the first operand is above the second (below it if ``sign`` is
-    negative), else 0. With ``negated`` it is the opposite, which expresses "or equal". No gradient
-    passes."""
+    """Return the operator that is 1 where the first operand is above the second (below it if
+    ``sign`` is negative), else 0. With ``negated`` it is the opposite, which expresses "or equal".
+    No gradient passes."""
 
     def expand(given: Operands) -> Sequence[Tensor]:
         x, other, swapped = ordered(given)

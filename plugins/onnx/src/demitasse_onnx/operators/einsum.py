@@ -1,5 +1,5 @@
-"""Einstein summation: products of operands whose axes have letters, summed over letters that the result
-lacks."""
+"""Einstein summation: products of operands whose axes have letters, summed over letters that
+the result lacks."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ def _elu(given: Operands) -> Sequence[Tensor]:
 
 
 def _clip(given: Operands) -> Sequence[Tensor]:
-    """The limits are attributes before version 11 and constants since. The upper limit takes
-    precedence."""
+    """The limits are attributes before version 11 and constants since. The upper limit
+    takes precedence."""
     x = given.tensor()
     limits: list[float] = []
     for position, name, default in ((1, "min", -np.inf), (2, "max", np.inf)):
@@ -121,8 +121,8 @@ def _slopes(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
 
 
 def _prelu(given: Operands) -> Sequence[Tensor]:
-    """A single slope, or one for each channel, is one operation. Any other slopes multiply the negative
-    part."""
+    """A single slope, or one for each channel, is one operation. Any other slopes multiply
+    the negative part."""
     x, slopes = given.tensor(), given.values[1] if given.has(1) else None
     shape = () if slopes is None else tuple(slopes.shape)
     w = given.learned[0] if given.learned else given.tensor(1)

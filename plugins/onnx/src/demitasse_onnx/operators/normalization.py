@@ -27,8 +27,8 @@ def _statistics(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarra
 
 
 def _batch_normalization(given: Operands) -> Sequence[Tensor]:
-    """Normalise by stored statistics or, if the file says that the node trains, by the batch's in phase
-    train."""
+    """Normalise by stored statistics or, if the file says that the node trains, by the
+    batch's in phase train."""
     if not given["spatial"]:
         raise ValueError("only statistics of each channel are supported (spatial 1)")
     if given["epsilon"] < 0:
@@ -179,9 +179,9 @@ def _softmax(given: Operands) -> Sequence[Tensor]:
 
 
 def _logarithm_of_softmax(given: Operands) -> Sequence[Tensor]:
-    """Computed as d - log(sum of exp(d)), where d is x minus the maximum of its row, because the softmax
-    itself may be too small to have a logarithm. The maximum does not affect the result, so it needs no
-    gradient."""
+    """Computed as d - log(sum of exp(d)), where d is x minus the maximum of its row, because the
+    softmax itself may be too small to have a logarithm. The maximum does not affect the result, so it
+    needs no gradient."""
     x = given.tensor()
     axis, behind = _axis_of_softmax(given)
     axes = list(range(len(x.shape)))

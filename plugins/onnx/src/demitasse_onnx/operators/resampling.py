@@ -132,8 +132,8 @@ def edged(given: Operands, x: Tensor, axis: int, before: int, behind: int) -> Te
 
 
 def _rows(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
-    """Return the learned matrix of an embedding, whose rows are selected by numbers that the net
-    computes."""
+    """Return the learned matrix of an embedding, whose rows are selected by numbers that
+    the net computes."""
     table = call.operands[0] if call.operands else None
     if not isinstance(table, np.ndarray) or not isinstance(call.operands[-1], int):
         return []

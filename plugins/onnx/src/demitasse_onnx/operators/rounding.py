@@ -1,5 +1,5 @@
-"""Rounding, conversion between types of numbers, and quantisation. No gradient passes through
-rounding."""
+"""Rounding, conversion between types of numbers, and quantisation. No gradient passes
+through rounding."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def _cast_like(given: Operands) -> Sequence[Tensor | np.ndarray]:
 
 
 def _along(given: Operands, x: Tensor, numbers: np.ndarray, name: str) -> tuple[Tensor, int]:
-    """Return a single number, or one for each place along the attribute axis, as a tensor for
-    ``scale``."""
+    """Return a single number, or one for each place along the attribute axis, as a
+    tensor for ``scale``."""
     if given["block_size"]:
         raise ValueError("blocks of one scale each are not supported")
     axis = given["axis"]
