@@ -41,7 +41,7 @@ def _windows(given: Operands, word: str) -> _Windows:
     strides = numbers_of(given, "strides", spatial, 1, 1)
     before, behind = pads_of(given, x, kernel, strides)
     zeros = given.call.zeros or (0,) * (2 * spatial)
-    if any(zeros) and (any(before) or given["count_include_pad"]):  # both pad: the zeros become part of x
+    if any(zeros) and (any(before) or given["count_include_pad"]):  # both pad: the zeros join x
         x = surrounded(given, x, (0, 0, *zeros[:spatial]), (0, 0, *zeros[spatial:]))
         zeros = (0,) * (2 * spatial)
         before, behind = pads_of(given, x, kernel, strides)
