@@ -206,8 +206,7 @@ def of_map(places: list[tuple[int, int, int, int, float]]) -> np.ndarray:
     [
         ([(0, 0, 0, 0, 5.0), (1, 2, 1, 1, 5.0)], 1.0),
         ([(0, 0, 0, 0, 5.0)], 0.5),  # the other object is not found
-        # There the best detection has the wrong class, and so has a second one elsewhere: 1/2 for one
-        # class.
+        # The best one there has the wrong class, as has a second one elsewhere: 1/2 for one class.
         ([(0, 0, 0, 1, 6.0), (0, 0, 2, 0, 6.0), (1, 2, 1, 1, 5.0)], 0.25),
         ([(0, 0, 0, 0, 5.0), (0, 1, 1, 0, 6.0), (1, 2, 1, 1, 5.0)], 0.75),  # one more, and surer
     ],

@@ -153,8 +153,7 @@ def test_an_object_that_suits_another_maps_anchor_is_not_this_ones() -> None:
     about = with_defaults(overlap=1.0, alike=0.9)
     empty = yolov3_loss(maps, np.zeros((1, 5)), about)
     np.testing.assert_array_equal(yolov3_loss(maps, truth, about)[1], empty[1])
-    # The overlap of 0.3 x 0.2 and 0.35 x 0.25 is 0.69 of their union, so this anchor may predict the
-    # box, too.
+    # 0.3 x 0.2 and 0.35 x 0.25 overlap by 0.69 of their union: both may predict the box.
     slopes = parts(yolov3_loss(maps, truth, {**about, "alike": 0.6})[1])
     assert np.argwhere(slopes[..., 5]).tolist() == [[0, 1, 2]]
     own = parts(yolov3_loss(maps, truth, {**about, "mask": (0, 1, 2)})[1])

@@ -32,8 +32,7 @@ class ShapeGraph:
         assumed = len(self.assumed)
         try:
             return kind.build(layer, bottoms, self)
-        # What a third-party type may raise, because the layer is wrong or because this is not a real
-        # graph.
+        # What a third-party type may raise: the layer is wrong, or this is not a real graph.
         except (
             *(DemitasseError, ValueError, TypeError, LookupError),
             *(AttributeError, ArithmeticError, MemoryError, OSError),

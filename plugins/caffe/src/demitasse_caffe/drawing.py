@@ -129,8 +129,7 @@ def _boxes(layers: list[Layer], shapes: list[list[Any]]) -> tuple[list[Box], lis
     for layer, tops in zip(layers, shapes, strict=True):
         if layer.tops == layer.bottoms and len(layer.tops) == 1:
             on = current.get(layer.tops[0], [])
-            # An earlier reader has seen the unchanged blob; the in-place layer then has a box of its
-            # own.
+            # An earlier reader has seen the unchanged blob; the layer then has a box of its own.
             if on and not any(blob.readers for blob in on) and len({blob.box for blob in on}) == 1:
                 boxes[on[0].box].chips.append(layer)
                 continue
@@ -142,8 +141,7 @@ def _boxes(layers: list[Layer], shapes: list[list[Any]]) -> tuple[list[Box], lis
         for top, shape in zip(layer.tops, tops, strict=True):
             blob = Blob(number, _label(top, shape, layer.name))
             blobs.append(blob)
-            # If the layers of both phases are drawn, two of them may make the blob, such as two data
-            # layers.
+            # Of the layers of both phases, two may make the blob, such as two data layers.
             twins = [other for other in current.get(top, ()) if not other.readers]
             current[top] = [blob] if top in layer.bottoms else [*twins, blob]
     _add_outputs(boxes, current)

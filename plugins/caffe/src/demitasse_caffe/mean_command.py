@@ -36,7 +36,7 @@ class Progress:
     "--backend", "-backend", default=None, help="The samples' format, if it cannot be detected."
 )
 def command(source: str, target: str | None, backend: str | None) -> None:
-    """Compute, and say what was written."""
+    """Compute the mean and print what was written."""
     with compose() as runtime:
         mean = runtime.program("compute_image_mean", source, target, kind=backend, progress=Progress())
     if target is not None:

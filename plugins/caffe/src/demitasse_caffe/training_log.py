@@ -217,8 +217,7 @@ def _named(folder: Path, head: str) -> Path:
     else:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
     link = folder / LINK
-    # Ignored, as in glog: it may be another user's, another process may be making it, or links are
-    # unsupported.
+    # Ignored, as in glog: it may be another user's or another process's, or links do not exist.
     with suppress(OSError):
         link.unlink(missing_ok=True)
         link.symlink_to(name)

@@ -119,8 +119,7 @@ def upgrade_net(
         places[first:] = own
     for layer, place in zip(result.layer, places, strict=True):
         settle_forks(layer, place)
-        # Older BatchNorms needed three multipliers; their parameters are statistics, which are never
-        # trained.
+        # Older BatchNorms needed three multipliers; they hold statistics, which are not trained.
         if layer.type == "BatchNorm" and len(layer.param) == 3:
             for spec in layer.param:
                 spec.lr_mult = spec.decay_mult = 0

@@ -61,7 +61,7 @@ def read_caffemodel(path: Path) -> Weights:
         if arrays:
             weights.parameters[name] = arrays
         if kind == "DataAugmentation" and len(arrays) == 3:
-            # The mean of each pixel, for images of the training size, is a mean of channels here.
+            # The mean of each pixel fits the training size only: the mean of channels replaces it.
             arrays[1] = arrays[2]
             continue
         if any(_has_gradient(blob) for blob in blobs):

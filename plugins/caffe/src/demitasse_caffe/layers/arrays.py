@@ -75,8 +75,7 @@ class MemoryData(CaffeLayer):
         try:
             samples, labels = graph.source(spec, shape[0], {"data": "raw", "label": "real"})
         except DataError as error:
-            # No plugin serves a source of this name; an error that does not name it is about the given
-            # arrays.
+            # No plugin serves this source; an error that does not name it is about the given arrays.
             if spec.source not in str(error):
                 raise
             wanted = zip(layer.tops, (shape, shape[:1]), strict=True)
@@ -109,8 +108,7 @@ class DummyData(CaffeLayer):
         for number, shape in enumerate(_shapes(dummy, count)):
             fill = filler(dummy.data_filler[number if given > 1 else 0], shape) if given else Constant()
             if isinstance(fill, Constant) and graph.phase != "train":
-                # In training even a constant batch is divided among workers, which works only with
-                # samples.
+                # In training even a constant batch is divided among workers, so it must be samples.
                 value = np.asarray(fill(shape, RandomStream(graph.seed)))
                 tops.append(graph.constant(f"{layer.name}.{layer.tops[number]}", value))
                 continue

@@ -232,8 +232,7 @@ def read(
     try:
         return graph.source(spec, batch, fields)
     except DataError as error:
-        # No plugin serves a source of this name; an error that does not name it is about the given
-        # arrays.
+        # No plugin serves this source; an error that does not name it is about the given arrays.
         if str(spec.source) not in str(error):
             raise
         raise ValueError(

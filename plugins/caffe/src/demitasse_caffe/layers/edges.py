@@ -76,8 +76,7 @@ class SigmoidCrossEntropyBalanceLoss(Loss):
             graph.apply("scale", here, graph.apply("product", others, each), axis=0)
             for here, others in ((ones, of_zeros), (zeros, of_ones))
         ]
-        # -log p for a target of 1 is log(1 + exp(-x)), and -log(1 - p) for a target of 0 is log(1 +
-        # exp(x)).
+        # A target of 1 costs -log p = log(1 + exp(-x)), one of 0 -log(1 - p) = log(1 + exp(x)).
         against = graph.apply("sum", zeros, ones, coefficients=(1.0, -1.0))
         terms = graph.apply("softplus", graph.apply("product", x, against))
         weighted = graph.apply("product", graph.apply("sum", *weights), terms)

@@ -59,7 +59,6 @@ class ArgMax(CaffeLayer):
         check_whole("the size of a sample", math.prod(x.shape[1:]), x)
         samples = graph.apply("reshape", x, shape=(x.shape[0], math.prod(x.shape[1:])))
         found = graph.apply("largest", samples, axis=1, count=count, give="both" if values else "places")
-        # The axes are samples, places and values, then the largest. With more axes the others have
-        # extent 1.
+        # The axes are samples, places and values, then the largest; further ones have extent 1.
         kinds, ones = 2 if values else 1, [1] * (len(x.shape) - 3)
         return [graph.apply("reshape", found, shape=(x.shape[0], kinds, count, *ones))]

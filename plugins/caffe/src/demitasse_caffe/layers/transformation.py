@@ -81,8 +81,7 @@ def transform(
         **drawn,
     )
     if parameters.mirror and not training:
-        # The operation draws the place of the crop and the mirroring together; here only the latter is
-        # drawn.
+        # The operation draws the crop's place and the mirroring together; here only the latter.
         transformed = graph.apply(
             "image_transform", transformed, None, *counters, mirror=True, random=True, **drawn
         )

@@ -82,8 +82,8 @@ def set_phase_train() -> None:
 
 
 def default_phase(trained: bool) -> int | None:
-    """Return the phase of a net that is not given one, as scripts of 2014 did not. It is the phase that
-    the script set, if any; otherwise TEST if the net is ``trained`` (made with weights), or None."""
+    """Return the phase of a net made without one, as in scripts of 2014. It is the phase that the script
+    set, if any; otherwise TEST if the net is ``trained`` (made with weights), or None."""
     if _State.phase is None and trained:
         LOG.info("a net of trained weights is given no phase: it is made for caffe.TEST")
         return TEST

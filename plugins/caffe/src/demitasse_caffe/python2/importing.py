@@ -23,10 +23,10 @@ def import_as_python_2() -> None:
 
 
 def reader() -> Callable[[Iterable[str]], AbstractContextManager[None]]:
-    """Return a context manager in which imports read the user's own modules as Python 2, for callers
-    that meet such a module later. It takes the names of modules that were imported before and are to be
-    imported again. All entries of sys.path at the time of this call, other than its first folder and
-    those of PYTHONPATH, count as installed."""
+    """Return a function for callers that meet a module in Python 2 later. Given the names of modules to
+    import again, it returns a context manager in which imports read the user's own modules as Python 2.
+    All entries of sys.path at the time of this call, other than its first folder and those of
+    PYTHONPATH, count as installed."""
     finder = _finder()
 
     @contextmanager

@@ -40,8 +40,7 @@ class Divisor:
         if not isinstance(other, np.ndarray):
             return divided(other, self._value)
         if _is_whole(other):
-            # With a divisor that is not an integer, the quotient was truncated when it was stored as
-            # integers.
+            # If the divisor is not an integer, the quotient was truncated when it was stored.
             np.copyto(other, divided(other, self._value), casting="unsafe")
         else:
             other /= self._value
