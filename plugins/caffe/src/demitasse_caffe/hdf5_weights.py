@@ -57,7 +57,7 @@ def _fill(group: Any, layers: Mapping[str, Sequence[np.ndarray]], path: Path) ->
     for layer, arrays in layers.items():
         if not layer.strip("."):
             raise ModelError(f"{path}: a layer called {layer!r} cannot be a group of an HDF5 file")
-        # A slash would make groups within groups. Caffe cannot write such a layer, nor read one.
+        # A slash would make groups within groups. Caffe cannot write such a layer, and ignores one.
         inner = group.require_group(layer)
         for number, array in enumerate(arrays):
             if array.size or not array.ndim:
