@@ -1,4 +1,4 @@
-"""What the tests share: real files, files from text, and a builder that records operations."""
+"""What the tests share: real files, files made from text, and a builder that records operations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TYPES = {kind.name: kind for kind in LAYER_TYPES}
 
 @pytest.fixture
 def read(tmp_path: Path) -> Callable[..., Any]:
-    """A reader of a text, as a file called ``name``."""
+    """Return a reader of a text, as if it were a file called ``name``."""
 
     def reader(text: str, name: str = "net.prototxt", types: Any = None) -> ModelReader | None:
         path = tmp_path / name
@@ -35,7 +35,7 @@ def read(tmp_path: Path) -> Callable[..., Any]:
 
 
 class Recorder:
-    """A graph builder that keeps what a layer type asks for and knows the vocabulary's shapes."""
+    """A graph builder that records what a layer type asks for and knows the vocabulary's shape rules."""
 
     def __init__(self, phase: str = "train", sample: tuple[int, ...] = (3, 32, 32)) -> None:
         self.phase, self.dtype, self.seed, self.stream = phase, "float32", 7, 0
@@ -85,7 +85,7 @@ class Recorder:
         return Tensor(name, (1,), "uint64", "scalar")
 
     def expand(self, net: NetDefinition) -> dict[str, Any]:
-        """Build all layers of a net; the shape of each blob by its name."""
+        """Build all layers of a net; return the shape of each blob by its name."""
         for self.stream, layer in enumerate(net.layers):
             self.layer(layer)
         return {name: tensor.shape for name, tensor in self.blobs.items()}
@@ -104,7 +104,7 @@ def recorder() -> type[Recorder]:
 
 @pytest.fixture
 def build(read: Callable[..., Any], recorder: type[Recorder]) -> Callable[..., Recorder]:
-    """Build a layer below inputs ``x`` (and more) of the given shapes."""
+    """Build a layer whose inputs ``x`` (and others) have the given shapes."""
 
     def build(text: str, phase: str = "train", **shapes: tuple[int, ...]) -> Recorder:
         graph = recorder(phase)
@@ -116,7 +116,7 @@ def build(read: Callable[..., Any], recorder: type[Recorder]) -> Callable[..., R
 
 @pytest.fixture
 def run(tmp_path: Path) -> Any:
-    """Run a net of layers below inputs of random numbers; its inputs, its outputs and its parameters."""
+    """Run a net of layers on random inputs; return its inputs, its outputs and its parameters."""
 
     def run(layers: str, **shapes: tuple[int, ...]) -> Any:
         path = tmp_path / "net.prototxt"

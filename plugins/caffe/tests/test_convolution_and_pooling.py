@@ -115,7 +115,7 @@ def pooling(parameters: str, tops: str = 'top: "y"') -> str:
         ("kernel_h: 2 kernel_w: 3 stride_h: 2 stride_w: 1", (6, 6), (3, 4)),
         ("global_pooling: true", (7, 5), (1, 1)),
         ("pool: AVE kernel_size: 8", (8, 8), (1, 1)),
-        # ceil((3 - 5) / 3) + 1 = 1: a window beyond the edges, as of GoogLeNets on small images.
+        # ceil((3 - 5) / 3) + 1 = 1: a window beyond the edges, as when GoogLeNet runs on small images.
         ("pool: AVE kernel_size: 5 stride: 3", (3, 3), (1, 1)),
         ("kernel_size: 9 stride: 3 pad: 1", (5, 8), (1, 2)),
     ],

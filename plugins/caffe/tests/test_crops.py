@@ -1,4 +1,4 @@
-"""Crop layers of the form before 2014, which the net aligns, and those that forks align."""
+"""Crop layers in the format before 2014, which the net aligns, and those that forks align."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def enlarged(scale: int) -> str:
 def test_what_is_cut_lies_where_it_was(
     tmp_path_factory: pytest.TempPathFactory, windows: list[tuple[str, int, int, int]], pad: int
 ) -> None:
-    """Means and bilinear enlargements leave a ramp's numbers at the coordinates that they name."""
+    """Means and bilinear upsampling keep the numbers of a ramp at the coordinates that the numbers
+    name."""
     text = INPUT + old("x0", "CONVOLUTION", "data", mean("CONVOLUTION", 1, 1, pad))
     for number, (kind, *about) in enumerate(windows):
         text += old(f"x{number + 1}", kind, f"x{number}", mean(kind, *about))
@@ -76,11 +77,11 @@ def test_what_is_cut_lies_where_it_was(
     assert cut.shape == ramp.shape
     off = (cut - ramp)[MIDDLE, MIDDLE] / 1001
     assert np.ptp(off) < 0.001
-    assert abs(off.mean()) < 0.501  # what lies between pixels is cut at the nearest
+    assert abs(off.mean()) < 0.501  # a crop between two pixels goes to the nearest
 
 
 def test_a_published_net_in_the_old_form_is_cut_where_its_later_file_says(read: Read) -> None:
-    """FCN-32s on VGG-16: its file in the present form has an offset of 19."""
+    """FCN-32s on VGG-16: its file in the current format has an offset of 19."""
     text, top = 'input: "data" input_dim: 1 input_dim: 3 input_dim: 500 input_dim: 500\n', "data"
     for stage, depth in enumerate((2, 2, 3, 3, 3)):
         for number in range(depth):

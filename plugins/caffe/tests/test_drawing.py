@@ -1,4 +1,4 @@
-"""Nets as pictures: what is shown, where it stands, and that it is well-formed."""
+"""Pictures of nets: what they show, where it is, and that the SVG is well-formed."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def message(text: str) -> Any:
 
 
 def words(picture: str) -> list[str]:
-    """The texts of a picture, in order."""
+    """Return the texts of a picture, in order."""
     return [text.text or "" for text in ElementTree.fromstring(picture).iter(f"{SVG}text")]
 
 
 def boxes(picture: str) -> dict[str, tuple[float, float, float, float]]:
-    """The rectangle of each box by its name: left, top, width, height."""
+    """Return the rectangle of each box by its name: left, top, width, height."""
     found = {}
     for group in ElementTree.fromstring(picture).iter(f"{SVG}g"):
         name = next((t.text for t in group.findall(f"{SVG}text") if t.get("class") == "name"), None)
@@ -219,7 +219,7 @@ def test_the_real_nets_are_drawn_with_all_their_shapes(shared: Path) -> None:
 
 @pytest.mark.parametrize("apart", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_real_nets_are_drawn(shared: Path, apart: int) -> None:
-    """Every fourth, or all."""
+    """Draws every fourth net, or all of them."""
     drawn = 0
     for path in sorted((shared / "prototxt").rglob("*.prototxt"))[::apart]:
         try:
@@ -245,7 +245,7 @@ def test_the_command_writes_the_picture(tmp_path: Path, read: Callable[..., Any]
 
 
 def test_shapes_that_the_file_says_need_no_samples(read: Any) -> None:
-    """Nor anyone who makes them, where a picture is drawn in a program."""
+    """A program that draws a picture needs no samples either, nor a source for them."""
     text = """layer { name: "d" type: "DummyData" top: "x" top: "y"
                       dummy_data_param { shape { dim: 16 dim: 3 dim: 9 } shape { dim: 16 } } }"""
     for phase in ("train", "test"):

@@ -1,4 +1,4 @@
-"""What no file of protobuf has room for is refused, and none is left behind."""
+"""Numbers that do not fit into any protobuf file are rejected, and no file is left behind."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from demitasse_caffe.plugin import model_reader, model_writer
 def test_numbers_that_no_message_of_protobuf_holds_are_refused_before_any_is_copied(
     tmp_path: Path,
 ) -> None:
-    """Python's protobuf would write 2 GiB in several blobs: a file that Caffe does not read. The numbers
-    here are one, seen from many places."""
+    """Python's protobuf would write 2 GiB in several blobs, in a file that Caffe cannot read. All
+    numbers here are one number in memory, broadcast."""
     wide = np.broadcast_to(np.float32(0), (2**28, 1))  # 1 GiB
     two = {"a": [wide], "b": [wide]}
     path, told = (

@@ -103,7 +103,7 @@ def test_a_filler_of_impossible_numbers_is_refused(fields: dict[str, Any], messa
     "kind", ["constant", "gaussian", "msra", "positive_unitball", "uniform", "xavier"]
 )
 def test_a_single_number_is_filled_as_a_blob_of_1_by_1_by_1_by_1(kind: str) -> None:
-    """A scale of num_axes 0, or the slope that all channels of a PReLU share."""
+    """Such numbers are a Scale with num_axes 0, and a PReLU's slope shared by all channels."""
     about = {"type": kind, **({"sparse": 1} if kind == "gaussian" else {})}
     assert made((), **about) == made((1, 1, 1, 1), **about)
 

@@ -1,4 +1,4 @@
-"""Fields and words of Caffe's forks: read over where they change nothing, else refused by name."""
+"""Fields and words of Caffe's forks: ignored if they change nothing, otherwise rejected by name."""
 
 from __future__ import annotations
 
@@ -161,13 +161,13 @@ def test_what_changes_a_layers_results_is_refused_by_name(
 @pytest.mark.parametrize(
     ("more", "field"),
     [
-        (  # SSD's scripts change the samples of the training layer alone
+        (  # SSD's scripts change only the samples of the training layer
             "include { phase: TRAIN }",
             "transform_param { noise_param { prob: 1 } }",
         ),
         ("include { phase: TRAIN }", "transform_param { distort_param { all_effects: true } }"),
         ("exclude { phase: TEST }", "dropout_param { sqrt_scale: true }"),
-        ("", "param { lr_mult: 1 regularization_type: 'L1' }"),  # SkimCaffe's, which only trains
+        ("", "param { lr_mult: 1 regularization_type: 'L1' }"),  # SkimCaffe's, only for training
         ("", "connectivity_mode: DISCONNECTED_GRPWISE"),
     ],
 )
@@ -320,7 +320,7 @@ def test_no_field_of_a_fork_is_one_that_is_read_here() -> None:
 
 
 def test_each_field_and_type_is_told_of_one_owner() -> None:
-    """The same of two forks is an entry of its own, that names both."""
+    """What two forks share is an entry of its own, which names both."""
     from demitasse_caffe.forks import FORKS
     from demitasse_caffe.schema import CAFFE_TYPES
 

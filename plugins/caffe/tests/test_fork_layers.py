@@ -1,4 +1,4 @@
-"""Layer types of widespread forks: what they emit and compute, and what is said of wrong ones."""
+"""Layer types of widespread forks: what they emit and compute, and the errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_one_of_the_two_names_pays_no_heed_to_a_group(run: Any) -> None:
 
 @pytest.mark.parametrize("outputs", [0, 2, 4])
 def test_nor_to_a_number_of_outputs_that_is_not_the_channels(outputs: int, run: Any) -> None:
-    """MnasNet's file says 16 of 32 channels."""
+    """MnasNet's file has a num_output of 16 for 32 channels."""
     _, made, learned = run(depthwise("ConvolutionDepthwise", outputs=outputs), x=(2, 3, 5, 6))
     assert learned["c"][0].shape[:2] == (3, 1)
     assert made["y"].shape[:2] == (2, 3)
@@ -133,7 +133,8 @@ def test_a_wrong_layer_is_named_with_what_is_wrong(layer: str, message: str, run
 
 
 def test_gradients_pass_through_all_of_them(tmp_path: Path) -> None:
-    """By differences of the loss, in float64's place with a tolerance for float32."""
+    """Compares with differences of the loss; the tolerance is that of float32, in which nets run
+    here."""
     text = (
         depthwise("ConvolutionDepthwise", outputs=6).replace("'x'", "'data'")
         + "layer { name: 's' type: 'ShuffleChannel' bottom: 'y' top: 's' "
@@ -245,8 +246,8 @@ def test_segnets_normalisation_is_by_the_batch_or_by_none(mode: str, run: Any) -
 
 
 def test_segnets_normalisation_tells_the_batchs_mean_and_variance(tmp_path: Path) -> None:
-    """From them its script for tests makes the scale and the shift of INFERENCE; no gradient passes
-    through them."""
+    """A script in SegNet's repository makes the scale and the shift of INFERENCE from them. No gradient
+    passes through them."""
     given = INPUT.format("x", "dim: 3 dim: 4 dim: 2 dim: 5")
     text = (
         "force_backward: true layer {{ name: 'l' type: 'BN' bottom: 'x' top: 'x' top: 'm' {} "
@@ -393,7 +394,7 @@ def test_without_places_each_element_is_repeated(more: str, times: tuple[int, in
 
 
 def reorganised(x: np.ndarray, stride: int, forward: bool) -> np.ndarray:
-    """Darknet's loops over the elements of x as they lie in memory."""
+    """Repeat Darknet's loops over the elements of x in their order in memory."""
     images, channels, rows, columns = x.shape
     given, made, fewer = x.ravel(), np.zeros(x.size, x.dtype), channels // stride**2
     for b, k, j, i in np.ndindex(x.shape):
@@ -460,7 +461,7 @@ def test_who_brings_an_operation_that_nobody_composed_is_told(tmp_path: Path) ->
 
 
 def test_what_dropout_keeps_stays_as_it_is_where_tests_scale_down(tmp_path: Path) -> None:
-    """The same elements are dropped as without the field."""
+    """The same elements are dropped with and without the field."""
     path, x = tmp_path / "net.prototxt", np.random.default_rng(0).normal(size=(50, 40)).astype("f4")
     found = {}
     with demitasse.compose(plugins=["-tuning"]) as runtime:

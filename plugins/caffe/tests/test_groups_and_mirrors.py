@@ -1,5 +1,5 @@
-"""GroupNorm, BroadcastMul, caffe-windows' Flip and ChannelScale, beside NumPy in float64; V1 layers of
-DeepLab's older fork."""
+"""GroupNorm, BroadcastMul, and caffe-windows' Flip and ChannelScale, compared with NumPy in float64; V1
+layers of DeepLab's older fork."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_number_of_each_channel_multiplies_all_its_places(
 
 
 def test_lengths_that_were_taken_away_come_back(run: Any) -> None:
-    """NormFace's two layers, one after the other, as AMSoftmax's nets have them."""
+    """NormFace's two layers in sequence, as in AMSoftmax's nets."""
     given, made, _ = run(
         "layer { name: 'n' type: 'Normalize' bottom: 'x' top: 'n' top: 'length' }"
         "layer { name: 's' type: 'ChannelScale' bottom: 'n' bottom: 'length' top: 'y' }",
@@ -118,7 +118,7 @@ def test_mistakes_are_told(run: Any, layer: str, shapes: dict[str, Any], said: s
 
 
 def test_the_form_before_2014_has_deeplabs_layers_too(read: Any) -> None:
-    """Those of its training nets, with a layer for tests that nobody has here."""
+    """The layers of its training nets, with a layer for tests that is unknown here."""
     text = """
         layers { name: "d" type: DUMMY_DATA top: "d" top: "l" dummy_data_param {
           num: 2 channels: 3 height: 17 width: 17 num: 2 channels: 1 height: 17 width: 17 } }

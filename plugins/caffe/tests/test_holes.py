@@ -1,4 +1,4 @@
-"""DeepLab's ``hole`` is what Caffe calls dilation: read, converted and set as that."""
+"""DeepLab's ``hole`` is Caffe's dilation: it is read, converted and set as such."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def layer_of(windows: str, kind: str = "Convolution") -> str:
 
 
 def settled(read: Read, windows: str, **more: Any) -> Any:
-    """The parameters of a convolution, as a net of the present form has them."""
+    """Return the parameters of a convolution, as in a net in the current format."""
     return read(layer_of(windows)).net("test", **more).layers[-1].parameters.convolution_param
 
 
@@ -99,7 +99,7 @@ def test_holes_that_differ_from_dilation_are_told(windows: str, message: str, re
 
 
 def test_a_net_of_the_form_before_2014_has_them_and_crops_with_them(read: Read) -> None:
-    """A kernel of 3 at distance 6 reaches 13, which is 6 on each side of the middle."""
+    """A kernel of 3 with dilation 6 reaches 13, which is 6 on each side of its centre."""
     for windows, dilation, offset in (("hole: 6", [6], [6]), ("", [], [1])):
         _, conv, cut = (each.parameters for each in read(V1_CROPPED.format(windows)).net("test").layers)
         assert list(conv.convolution_param.dilation) == dilation

@@ -1,4 +1,4 @@
-"""Whole nets, with shapes as their papers and Caffe's logs give them."""
+"""Whole nets, with shapes from their papers and from Caffe's logs."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ GOOGLENET = {
 }
 
 
-# Learned numbers: LeNet 431,080 and AlexNet 60,965,224 are the published counts; the others are sums
-# of outputs * (inputs + 1) over their layers, by hand.
+# Numbers of parameters: those of LeNet (431,080) and AlexNet (60,965,224) are published; the others are
+# sums of outputs * (inputs + 1) over their layers, worked out by hand.
 
 NETS = [
     ("examples/mnist/lenet.prototxt", 64, LENET, 431080),
@@ -109,8 +109,8 @@ RESNET_50 = {
 
 
 def test_resnet_50_has_its_published_shapes_and_parameters(shared: Path, recorder: Any) -> None:
-    """25,557,032 is the published count; this file's first convolution has a bias of 64 besides, and
-    53 layers keep statistics of 26,560 channels."""
+    """25,557,032 is the published count; in addition, this file's first convolution has a bias of 64,
+    and 53 layers keep statistics of 26,560 channels."""
     path = "prototxt/KaimingHe+deep-residual-networks/prototxt/ResNet-50-deploy.prototxt"
     reader = model_reader(shared / path, TYPES)
     assert reader is not None

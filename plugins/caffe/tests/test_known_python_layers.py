@@ -1,4 +1,5 @@
-"""Layers in Python whose modules everybody's nets name: what they become, and when they do not."""
+"""Python layers whose modules many nets name: what they are replaced by, and when they are not
+replaced."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ Read = Callable[..., tuple[Layer, tuple[str, ...]]]
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    """A layer as it is defined in a phase, and what is told."""
+    """Return a layer as defined in a phase, and the notes about it."""
 
     def read(text: str, phase: str = "test", plugins: tuple[str, ...] = ("-tuning",)) -> Any:
         path = tmp_path / "net.prototxt"

@@ -81,7 +81,7 @@ def test_a_dropout_of_everything_is_an_error(build: Any) -> None:
 
 @pytest.mark.parametrize("ratio", [1, 2, -0.5])
 def test_a_ratio_of_dropout_has_no_effect_in_a_test(build: Any, ratio: float) -> None:
-    """As in Caffe, where a test copies: real deploy nets say 1."""
+    """As in Caffe, where a test copies the input: real deploy nets have a ratio of 1."""
     text = f'type: "Dropout" bottom: "x" top: "y" dropout_param {{ dropout_ratio: {ratio} }}'
     assert build(text, "test", x=(2, 3)).operations == []
 
@@ -160,7 +160,7 @@ def test_batch_normalisation_has_caffes_numbers(build: Any) -> None:
     assert usual == {"keep": 0.999, "epsilon": 1e-5, **sums}
     text = batch_norm("moving_average_fraction: 0.9 eps: 0.001")
     assert build(text, x=(8, 6)).operations[0][2] == {"keep": 0.9, "epsilon": 0.001, **sums}
-    # With 0 a channel that is constant would be 0 / 0, and so would what only pads a layout.
+    # With an epsilon of 0 a constant channel, or one that only pads a layout, would be 0 / 0.
     assert 0 < build(batch_norm("eps: 0"), x=(8, 6)).operations[0][2]["epsilon"] < 1e-37
 
 
@@ -232,7 +232,7 @@ def test_a_second_bottom_is_the_scale_or_the_bias(build: Any) -> None:
     assert graph.parameters == []
     assert graph.operations[0][1][2] is graph.blobs["w"]
     total = 'name: "sum" type: "Reduction" bottom: "x" top: "w" } layer { '
-    graph = build(total + text.format("Scale", ""), x=(5,))  # one number for all, whatever the axis
+    graph = build(total + text.format("Scale", ""), x=(5,))  # a single number, whatever the axis
     assert graph.operations[1][2] == {"axis": 0}
     for kind in ("Scale", "Bias"):
         with pytest.raises(

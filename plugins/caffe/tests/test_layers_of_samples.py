@@ -1,4 +1,4 @@
-"""Layers that bring samples: what they read, how it is transformed, and what they refuse."""
+"""Layers that provide samples: what they read, how it is transformed, and what they reject."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_the_backend_is_named_where_its_files_are(build: Any, tmp_path: Path) ->
 def test_without_a_source_samples_are_what_the_caller_holds(
     build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not what lies in the working directory."""
+    """They are not a database that happens to be in the working directory."""
     (tmp_path / "data.mdb").touch()
     monkeypatch.chdir(tmp_path)
     ((spec, batch, _),) = build('name: "d" type: "Data" top: "x" data_param { batch_size: 3 }').sources

@@ -1,4 +1,4 @@
-"""HDF5 weights and solver states both ways, gradients, and nets in binary form."""
+"""HDF5 weights and solver states, read and written; gradients; and binary nets."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NET = (("z", [(4, 3, 2, 2), (4,)]), ("norm", [(4,), (4,), (1,)]), ("a/b", [(5, 1
 
 
 def trained() -> Weights:
-    """A net in no order of names; ``norm`` is not trained, so it has no state."""
+    """Return a net whose layers are not sorted by name; ``norm`` is not trained, so it has no state."""
     history = made(*NET, seed=1)
     history["norm"] = [np.empty(0, np.float32)] * 3
     return Weights(made(*NET), 70, {"history": history}, gradients=made(*NET, seed=2))
@@ -126,7 +126,7 @@ def test_another_h5_is_left_to_another_plugin(shared: Path, tmp_path: Path) -> N
 def test_what_another_layer_shares_is_an_empty_array(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "w.caffemodel.h5", "w") as file:
         file["data/first/0"] = np.ones((2, 2), np.float32)
-        file["data/second/1"] = np.ones(2, np.float32)  # its weights are first's
+        file["data/second/1"] = np.ones(2, np.float32)  # its weights belong to first
     second = weights_of(tmp_path / "w.caffemodel.h5").parameters["second"]
     assert [array.shape for array in second] == [(0,), (2,)]
 
@@ -152,7 +152,7 @@ def test_a_state_and_its_weights_come_back(tmp_path: Path, suffix: str, slots: t
     assert tuple(found.state) == slots
     for number, slot in enumerate(slots, 1):
         values = {k: [set(a.ravel().tolist()) for a in v] for k, v in found.state[slot].items()}
-        # What is not trained has zeros in the file: Caffe counts all parameters.
+        # The file has zeros for what is not trained, because Caffe counts all parameters.
         assert values == {"z": [{number}] * 2, "norm": [{0.0}] * 3, "a/b": [{number}] * 2}
     assert same(weights_of(tmp_path / model).parameters, weights.parameters)
 
@@ -230,7 +230,7 @@ def test_real_states_have_their_history_by_layer(shared: Path, tmp_path: Path, n
 
 
 def caffes_hdf5(path: Path, weights: dict[str, list[np.ndarray]], history: list[np.ndarray]) -> Path:
-    """A state and its weights as Caffe writes them: layers are in no order but that of names."""
+    """Write a state and its weights as Caffe does: layers are sorted by name only."""
     model = path.with_name("w.caffemodel.h5")
     with h5py.File(model, "w") as file:
         for layer, arrays in weights.items():
@@ -401,7 +401,8 @@ def test_a_real_caffemodel_is_a_net_too(shared: Path) -> None:
 
 
 def test_what_a_fork_has_under_the_number_of_clips_parameters_is_no_damage(tmp_path: Path) -> None:
-    """Caffe's clip_param alone has required fields; the forks' 148 is of a PSROIPooling, say."""
+    """Only Caffe's clip_param has required fields; a fork's field 148 belongs to a PSROIPooling, for
+    example."""
     net = schema({}).message("NetParameter")
     net.layer.add(name="loss", type="PSROIPooling").clip_param.min = 1
     path = tmp_path / "net.binarynet"
@@ -414,15 +415,15 @@ def test_what_a_fork_has_under_the_number_of_clips_parameters_is_no_damage(tmp_p
 
 
 def field(number: int, payload: bytes) -> bytes:
-    """A field of bytes as protobuf writes it; all lengths here are below 128."""
+    """Return a field of bytes as protobuf writes it; all lengths here are below 128."""
     tag = number << 3 | 2
     head = bytes([tag]) if tag < 128 else bytes([tag & 127 | 128, tag >> 7])
     return head + bytes([len(payload)]) + payload
 
 
 def test_a_forks_fields_in_a_binary_net_are_told_once(tmp_path: Path) -> None:
-    """Written by hand: two layers with message 203 and one of them with 150, a field 90 of the net, and
-    a Clip's number in a PSROIPooling."""
+    """Written by hand: two layers with message 203, one of them also with 150, a field 90 of the net,
+    and Clip's field number in a PSROIPooling."""
     strange = field(203, b"\x08\x01")
     layers = (
         field(1, b"p") + field(2, b"PriorBox") + field(4, b"p") + strange,

@@ -1,4 +1,4 @@
-"""Caffe looks at no file's name: nets, solvers and weights are told by what is in them."""
+"""Caffe does not look at file names: nets, solvers and weights are recognised by their content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nets: rules by phase, level and stage; older forms upgraded; overrides."""
+"""Nets: rules by phase, level and stage; upgrades of older formats; overrides."""
 
 from __future__ import annotations
 
@@ -377,7 +377,7 @@ def test_an_override_that_cannot_be_names_its_key(read: Any, key: str, value: An
     assert f"net.prototxt: override {key!r}: " in str(error.value)
 
 
-# Files that are not what Caffe reads, with what is said of each.
+# Files that Caffe does not read, with the error for each.
 REFUSED = {
     "HolmesShuan+ResNet-18-Caffemodel-on-ImageNet/solver.prototxt": ":15:14: device_id: '1' is no",
     "chuanqi305+MobileNet-SSD/create_lmdb/code/labelmap.prototxt": ":1: neither a net",

@@ -1,4 +1,4 @@
-"""What libraries had in Caffe's time, for its scripts and layers."""
+"""What libraries had in Caffe's time, restored for Caffe's scripts and layers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def load(stream, Loader):
 def load_all(stream, Loader):
     return [stream, Loader.__name__]
 """
-"""As PyYAML 6 asks for a loader."""
+"""A stand-in for PyYAML 6, whose functions require a loader."""
 LAYER = """
 import numpy as np
 import yaml
@@ -59,7 +59,7 @@ def run(folder: Path, script: str, *how: str) -> str:
 
 
 def test_a_layer_in_python_finds_them(tmp_path: Path) -> None:
-    """Without the facade's own command, too, as in a training."""
+    """This works without the facade's own command, too, for example in a training."""
     assert run(tmp_path, SCRIPT) == "[8.]\n"
 
 
@@ -93,7 +93,7 @@ def test_a_script_finds_them(tmp_path: Path) -> None:
 
 
 def test_bytes_become_numbers(tmp_path: Path) -> None:
-    """As scripts read a Datum's pixels; the array is theirs to write to."""
+    """Scripts read a Datum's pixels in this way; the array is writable."""
     script = (
         "import numpy as np\n"
         "a = np.fromstring(b'\\1\\2\\3', dtype=np.uint8)\n"

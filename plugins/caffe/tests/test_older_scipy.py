@@ -1,4 +1,4 @@
-"""scipy.misc's functions of images, as scripts of Caffe's time have them."""
+"""scipy.misc's image functions, as scripts of Caffe's time use them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print(image.shape, imread("b.png").shape, scipy.misc.imread("a.png", flatten=Tru
 
 @pytest.fixture
 def image() -> np.ndarray:
-    """(height, width, 3), smooth."""
+    """Return a smooth image (height, width, 3)."""
     y, x = np.mgrid[0:12, 0:20]
     return np.stack([y * 20, x * 12, (x + y) * 7], axis=2).astype(np.uint8)
 
@@ -49,7 +49,7 @@ def test_a_script_finds_them_where_they_were(tmp_path: Path, image: np.ndarray) 
 
 
 def test_numbers_are_scaled_as_scipys_own_example_has_it() -> None:
-    """The example in the documentation of bytescale, SciPy 1.1."""
+    """The example from the documentation of bytescale in SciPy 1.1."""
     given = [
         [91.06794177, 3.39058326, 84.4221549],
         [73.88003259, 80.91433048, 4.88878881],
@@ -68,7 +68,7 @@ def test_files_are_read_and_written_as_opencv_reads_them(tmp_path: Path, image: 
     assert (imread(tmp_path / "a.png") == image).all()
     gray = imread(tmp_path / "a.png", mode="L")
     assert np.abs(gray.astype(int) - cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)).max() <= 1
-    imsave(tmp_path / "f.png", image[:, :, 0] / 7.0 + 3)  # from the least to the most
+    imsave(tmp_path / "f.png", image[:, :, 0] / 7.0 + 3)  # scaled from the minimum to the maximum
     read = cv2.imread(str(tmp_path / "f.png"), cv2.IMREAD_UNCHANGED)
     assert np.abs(read - image[:, :, 0] * (255 / 220)).max() <= 0.5 + 1e-9
     with pytest.raises(FileNotFoundError):

@@ -110,7 +110,7 @@ def test_a_nearer_name_that_cannot_be_meant_hides_no_other(tree: Path) -> None:
 
 
 def test_a_name_with_marks_and_words_of_a_sentence_is_suggested_whole(tree: Path) -> None:
-    """The suggestion comes from the folder, not out of an error's words."""
+    """The suggestion comes from the folder's names and is not parsed from the words of an error."""
     there = solver(tree).with_name("what did you mean 'net'?.prototxt")
     there.touch()
     with pytest.raises(ModelError) as e:
@@ -132,7 +132,7 @@ def test_a_missing_folder_is_told_with_the_nearest_name(
 
 
 def test_an_absolute_path_is_tried_as_it_is_and_then_its_name_beside_the_file(tree: Path) -> None:
-    """Those of another machine are not there."""
+    """A path from another machine does not exist here."""
     missing, beside = str(tree / "nowhere/own_net.prototxt"), solver(tree).with_name("own_net.prototxt")
     found, tried = find(missing, solver(tree))
     assert (found, tried[0], tried[-1]) == (None, missing, str(beside))
@@ -194,7 +194,7 @@ def test_a_pattern_is_found_where_it_matches(tree: Path) -> None:
 
 
 def test_a_pattern_is_of_a_folders_names_and_not_of_all_below_it(tree: Path) -> None:
-    """A stranger's /**/x would have every disk searched."""
+    """An untrusted /**/x would otherwise search whole disks."""
     (tree / "caffe/examples/mnist/nowhere_else").touch()
     other = str(tree / "other.prototxt")
     assert find(f"{tree}/**/nowhere_else", other)[0] is None
@@ -229,7 +229,7 @@ def test_a_long_walk_upwards_is_told_in_short(tmp_path: Path) -> None:
     message = str(caught.value)
     assert f"tried {deep / 'x/net.prototxt'}, {deep.parent / 'x/net.prototxt'}, " in message
     assert re.search(r", \d+ places above, ", message)
-    assert message.count("net.prototxt") == 5  # asked for, three places above and the folder itself
+    assert message.count("net.prototxt") == 5  # the name itself, three places above, and the folder
 
 
 def test_a_file_that_is_found_elsewhere_than_is_written_is_told(read: Any, tmp_path: Path) -> None:

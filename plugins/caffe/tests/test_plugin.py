@@ -1,4 +1,4 @@
-"""The plugin enters by its entry point and does what its manifest says."""
+"""The plugin is found by its entry point and does what its manifest says."""
 
 import importlib.metadata
 import inspect

@@ -1,4 +1,4 @@
-"""Images into blobs, and arrays into messages, and back; pictures of nets."""
+"""Images to blobs, arrays to messages, and back; pictures of nets."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_photos_are_those_that_another_reader_sees(shared: Path) -> None:
 
 
 def test_an_open_image_is_read_as_its_file_is(tmp_path: Path) -> None:
-    """As scripts have it that take images from the network."""
+    """Scripts that download images read them in this way."""
     cv2 = pytest.importorskip("cv2")
     pixels = RANDOM.integers(0, 256, (5, 7, 3), np.uint8)
     content = cv2.imencode(".png", pixels[:, :, ::-1])[1].tobytes()
@@ -76,18 +76,19 @@ def test_what_is_no_image_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [(9, 4), (3, 12), (6, 8), (1, 1)])
 @pytest.mark.parametrize("order", [0, 1, 3])
 def test_resizing_agrees_with_splines(size: tuple[int, int], channels: int, order: int) -> None:
-    """On pixels' areas for 1 or 3 channels, between the corners' centres for others, as in Caffe."""
+    """Pixel areas are aligned for 1 or 3 channels, the centres of the corner pixels for others, as in
+    Caffe."""
     ndimage = pytest.importorskip("scipy.ndimage")
     image = RANDOM.normal(size=(6, 8, channels)).astype(np.float32)
     made = caffe.io.resize_image(image, size, order)
     assert (made.shape, made.dtype) == ((*size, channels), np.float32)
     sizes = list(zip(size, (6, 8), strict=True))
-    border = "mirror" if channels == 5 else "nearest"  # which only a spline's coefficients see
+    border = "mirror" if channels == 5 else "nearest"  # only a spline's coefficients depend on it
     if channels == 5:
         places = [np.linspace(0, old - 1, n) for n, old in sizes]
     else:
         places = [(np.arange(n) + 0.5) * (old / n) - 0.5 for n, old in sizes]
-    if order == 0:  # a place between two pixels is the later one's
+    if order == 0:  # a position between two pixels belongs to the later one
         places = [np.floor(place + 0.5) for place in places]
     grid = np.meshgrid(*places, indexing="ij")
     for channel in range(channels):

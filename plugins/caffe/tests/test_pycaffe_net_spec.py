@@ -1,4 +1,4 @@
-"""Nets written as Python are the messages that one would write by hand."""
+"""Nets written in Python are the messages that one would write by hand."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_parameters_are_numbers_texts_and_enumerations() -> None:
 
 
 def test_parameters_are_added_and_changed_until_a_net_is_written() -> None:
-    """SSD's scripts make a PriorBox and then give it what only some have."""
+    """SSD's scripts make a PriorBox, and then set parameters that only some of them have."""
     n = caffe.NetSpec()
     n.data = L.Input(shape={"dim": [1, 3, 8, 8]})
     n.box = L.PriorBox(n.data, n.data, min_size=30.0, clip=True)
@@ -114,8 +114,8 @@ def test_parameters_are_added_and_changed_until_a_net_is_written() -> None:
 
 
 def test_what_ssds_scripts_write(caplog: pytest.LogCaptureFixture) -> None:
-    """Normalize has its parameters in norm_param; a quotient of whole numbers is whole in the Python 2
-    that they are of; where and what detections are saved in changes no result."""
+    """Normalize's parameters are in norm_param. A quotient of integers is an integer in Python 2, in
+    which the scripts are written. Where and how detections are saved does not change results."""
     data = L.Input(shape={"dim": [1, 3, 8, 8]})
     norm = L.Normalize(data, scale_filler={"type": "constant", "value": 20}, channel_shared=False)
     conv = L.Convolution(norm, num_output=4, kernel_size=3, pad=(3 - 1) / 2)
@@ -134,7 +134,8 @@ def test_what_ssds_scripts_write(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_ssds_label_maps_and_annotated_samples() -> None:
-    """As ssd_detect.py reads the one, and scripts write the other to databases; bytes worked by hand."""
+    """ssd_detect.py reads label maps, and scripts write annotated samples to databases. The bytes are
+    worked out by hand."""
     labels = caffe_pb2.LabelMap()
     text_format.Merge("item { name: 'n1' label: 3 display_name: 'cat' }", labels)
     assert [(item.label, item.display_name) for item in labels.item] == [(3, "cat")]
@@ -209,14 +210,14 @@ def test_a_crop_aligns_what_a_convolution_has_made_smaller() -> None:
 
 
 def test_a_crop_of_an_upsampled_score() -> None:
-    """As fully convolutional nets have it: padded by 100, pooled thrice, upsampled by 8."""
+    """As in fully convolutional nets: padded by 100, pooled three times, upsampled by 8."""
     data = L.Input(shape={"dim": [1, 3, 20, 20]})
     top = L.Convolution(data, kernel_size=3, pad=100)
     for _ in range(3):
         top = L.Pooling(L.ReLU(top), kernel_size=2, stride=2)
     score = L.Deconvolution(top, convolution_param={"kernel_size": [16], "stride": [8]})
     made = crop(score, data)
-    # A pixel x becomes x + 99, then (x + 99 - 3.5) / 8, then 8 times that and 7.5.
+    # A pixel x becomes x + 99, then (x + 99 - 3.5) / 8, and then 8 times that plus 7.5.
     assert offset(made) == [103]
     assert to_proto(made).layer[-1].crop_param.axis == 2
     assert offset(crop(made, L.Crop(made, data, axis=2, offset=[4]))) == [4]

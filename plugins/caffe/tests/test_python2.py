@@ -1,4 +1,4 @@
-"""Scripts in Python 2 do in Python 3 what they did: expectations are what Python 2.7 gives."""
+"""Python 2 scripts do in Python 3 what they did before; expected values are those of Python 2.7."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_quotient_in_place() -> None:
 
 
 def test_what_python_2_pickled_is_read(tmp_path: Path) -> None:
-    """As CIFAR-10's batches are: a dict of str, with an array's bytes in a str, of protocol 2."""
+    """Like CIFAR-10's batches: a dict of str, with an array's bytes in a str, in protocol 2."""
     written = b"\x80\x02}q\x01(U\x06labelsq\x02]q\x03K\x06aU\x04dataq\x04U\x02\xff\x01q\x05u."
     (tmp_path / "batch").write_bytes(written)
     made = run(
@@ -124,9 +124,9 @@ def test_what_python_2_pickled_is_read(tmp_path: Path) -> None:
     assert made["batch"] == made["again"] == {"labels": [6], "data": "\xff\x01"}
 
 
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # as such scripts leave them
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # such scripts leave files open
 def test_pickles_are_in_files_that_were_opened_as_text(tmp_path: Path) -> None:
-    """Which Python 2 made no difference of."""
+    """Python 2 made no difference between text and binary files."""
     path = str(tmp_path / "own.pkl")
     made = run(
         "import cPickle\n"
@@ -165,7 +165,7 @@ def test_what_the_source_says_of_itself_is_heard(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == "2 3\n", "a tab goes to the next eighth column"
     run("try:\n    raise ValueError, 'bad'\nexcept ValueError, e: print 'told', e")
     assert capsys.readouterr().out == "told bad\n"
-    run("print(f'{7 * 6}')\ny = (z := 3)")  # what is Python 3 already
+    run("print(f'{7 * 6}')\ny = (z := 3)")  # already Python 3
     assert capsys.readouterr().out == "42\n"
     run("'A.'\nfrom __future__ import annotations\nprint(1 < 2, sep='')")
     assert capsys.readouterr().out == "True\n"

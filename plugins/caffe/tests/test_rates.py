@@ -1,4 +1,5 @@
-"""Learning rate policies against Caffe's own steps, which keep a count; warm-up and linear scaling."""
+"""Learning rate policies compared with Caffe's own steps, which keep a count; warm-up and linear
+scaling."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def rate(tmp_path: Path) -> Callable[..., Rate]:
 
 
 class Counting:
-    """The rates of an iteration after the other, as a solver that keeps the count of steps taken."""
+    """The rates of successive iterations, computed like a solver that counts the steps taken."""
 
     def __init__(self, policy: str, **fields: Any) -> None:
         self.policy, self.fields, self.steps = policy, fields, 0
@@ -104,12 +105,12 @@ def test_every_policy_is_caffes_at_every_iteration(
             {0: 0.5, 4: 0.5, 5: 0.05, 7: 0.05, 8: 0.005, 99: 0.005},
         ),
         ("lr_policy: 'multistep' gamma: 0.1", {0: 0.5, 99: 0.5}),
-        (  # Caffe counts them in their order, and one an iteration
+        (  # Caffe counts them in their order, at most one in each iteration
             "lr_policy: 'multistep' gamma: 0.1 stepvalue: 8 stepvalue: 5 stepvalue: 8 stepvalue: 20",
             {5: 0.5, 7: 0.5, 8: 0.05, 9: 0.005, 10: 0.0005, 19: 0.0005, 20: 0.00005},
         ),
         ("lr_policy: 'poly' power: 2", {0: 0.5, 50: 0.125, 100: 0.0, 150: 0.0}),
-        # What is not given is 0, as in Caffe.
+        # Missing values are 0, as in Caffe.
         ("lr_policy: 'poly'", {0: 0.5, 50: 0.5}),
         ("lr_policy: 'inv' gamma: 1", {0: 0.5, 50: 0.5}),
         ("lr_policy: 'inv' power: 1", {0: 0.5, 50: 0.5}),
@@ -125,7 +126,7 @@ def test_every_policy_is_caffes_at_every_iteration(
     ],
 )
 def test_the_rate_follows_the_policys_formula(rate: Any, text: str, expected: dict[int, float]) -> None:
-    """Those in Caffe's documentation of lr_policy, by hand."""
+    """The formulas from Caffe's documentation of lr_policy, worked out by hand."""
     found = rate(text, base='net: "net.prototxt" base_lr: 0.5 max_iter: 100 ')
     for iteration, wanted in expected.items():
         assert found(iteration) == pytest.approx(wanted, rel=1e-12)
@@ -156,7 +157,7 @@ def test_no_rate_fails_however_long_the_run(
 def test_a_state_has_the_steps_that_caffe_has_counted(
     rate: Any, policy: str, fields: dict[str, Any], least: str
 ) -> None:
-    """Caffe counts when it asks for a rate, so the last iteration before a snapshot is what counts."""
+    """Caffe counts steps when it computes a rate, so the last iteration before a snapshot decides."""
     base = 'net: "net.prototxt" base_lr: 0.1 max_iter: 200\n'
     taken = rates.StepsTaken(rate(f"{written(policy, fields)}\n{least}", base=base))
     caffes = Counting(policy, **fields)
@@ -181,7 +182,7 @@ def test_rates_of_stages_hold_up_to_an_iteration(rate: Callable[..., Rate]) -> N
 def test_a_warm_up_rises_to_base_lr_and_leaves_the_policy_as_it_is(
     rate: Any, policy: str, fields: dict[str, Any]
 ) -> None:
-    """As Intel's fork has it: the policy counts its iterations from the start of the run."""
+    """As in Intel's fork, the policy counts its iterations from the start of the run."""
     base = 'net: "net.prototxt" base_lr: 0.1 max_iter: 200\n' + written(policy, fields)
     plain, warm = rate("", base), rate("\nwarmup_iter: 20 warmup_start_lr: 0.02", base)
     for iteration in range(20):
@@ -231,7 +232,7 @@ def test_a_ramp_rises_by_the_square_and_leaves_the_policy_as_it_is(
 
 @pytest.mark.parametrize(("policy", "fields"), POLICIES)
 def test_a_rate_does_not_fall_below_the_least(rate: Any, policy: str, fields: dict[str, Any]) -> None:
-    """That of poly falls to it by its own curve, and does not end early."""
+    """A poly rate approaches the minimum by its own curve and does not reach it early."""
     base = 'net: "net.prototxt" base_lr: 0.1 max_iter: 200\n' + written(policy, fields)
     plain, bounded = rate("", base), rate("\nmin_lr: 0.04", base)
     for iteration in range(0, 210):
@@ -245,13 +246,13 @@ def test_a_rate_does_not_fall_below_the_least(rate: Any, policy: str, fields: di
 
 
 def test_the_rate_grows_with_the_samples_of_an_iteration(rate: Any) -> None:
-    """64 samples, four times, where base_lr is meant for 32: 8 times the rate."""
+    """64 samples in each of four passes, with a base_lr for 32 samples: 8 times the rate."""
     scaled = rate("base_batch_size: 32 iter_size: 4")
     assert [scaled(i) for i in (0, 7)] == pytest.approx([0.8, 0.8])
 
 
 def test_a_scaled_rate_warms_up_from_the_rate_that_is_not_scaled(rate: Any) -> None:
-    """From eta to k eta, as Goyal et al. (2017) do."""
+    """From eta to k eta, as in Goyal et al. (2017)."""
     scaled = rate("base_batch_size: 16 warmup_iter: 3")
     assert [scaled(i) for i in range(5)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
     told = rate("base_batch_size: 16 warmup_iter: 2 warmup_start_lr: 0")

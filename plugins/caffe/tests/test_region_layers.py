@@ -1,4 +1,4 @@
-"""Layer types for regions of images: what they compute, and what is said of wrong ones."""
+"""Layer types for regions of images: what they compute, and the errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ POOL = (
 PARAMETERS = "pooled_h: 3 pooled_w: 4 spatial_scale: 0.25"
 ROIS = np.float32(
     [
-        [0, 0, 0, 27, 35],  # all of the planes
+        [0, 0, 0, 27, 35],  # the whole plane
         [1, 8, 6, 14.5, 20.5],
-        [1, 4, 4, 4, 4],  # a point: every cell is it
-        [0, 20, 30, 60, 70],  # reaches beyond
-        [0, -30, -30, -9, -9],  # lies beyond
+        [1, 4, 4, 4, 4],  # a point: every cell is that point
+        [0, 20, 30, 60, 70],  # extends beyond the plane
+        [0, -30, -30, -9, -9],  # lies beyond the plane
         [1, 20, 20, 10, 10],  # the wrong way round: of extent 1
     ]
 )
-"""Regions in an image of 36 x 28, a quarter of which planes of 9 x 7 have."""
+"""Regions in an image of 36 x 28; the planes of 9 x 7 have a quarter of its size."""
 
 
 def net_of(folder: Path, layer: str, rois: tuple[int, ...] = ROIS.shape) -> Path:
@@ -46,7 +46,7 @@ def nearest(number: float) -> int:
 
 
 def maxima(x: np.ndarray, roi: np.ndarray) -> np.ndarray:
-    """By the definition, with fractions: 3 x 4 cells of one region."""
+    """Compute the maxima by the definition, with fractions: 3 x 4 cells of one region."""
     left, top, right, bottom = (nearest(float(corner) / 4) for corner in roi[1:])
     high, wide = max(bottom - top + 1, 1), max(right - left + 1, 1)
     y = np.zeros((3, 3, 4))

@@ -1,4 +1,4 @@
-"""The schema is Caffe's, lives in pools of its own, and grows by what layer types declare."""
+"""The schema is Caffe's, lives in its own pools, and is extended by what layer types declare."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIELD = re.compile(r"^ *(optional|repeated|required) (\S+) (\w+) = (\d+)(?: \[(.
 
 
 def written_fields() -> set[tuple[str, str, str, str, int]]:
-    """(message, label, type, name, number) of every field in the text of the schema."""
+    """Return (message, label, type, name, number) for every field in the text of the schema."""
     found, stack = set(), []
     for line in files("demitasse_caffe").joinpath("caffe.proto").read_text().splitlines():
         if opened := re.match(r" *(message|enum) (\w+) \{", line):
@@ -207,7 +207,7 @@ def test_number_gives_back_what_was_written() -> None:
 
 
 def test_the_last_field_of_a_messages_type_is_caffes() -> None:
-    """Copies of Caffe's own net_spec.py look the field of a layer's type up so."""
+    """Copies of Caffe's own net_spec.py find the field of a layer's type in this way."""
     fields = [
         field
         for field in schema({}).descriptor("LayerParameter").fields

@@ -1,4 +1,5 @@
-"""Solvers and nets are values: copied, and sent to processes that have imported nothing yet."""
+"""Solvers and nets are values: they can be copied, and sent to processes that have not imported anything
+yet."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Windows over images whose sides are padded each by its own number, and other layers of nets that come
-from TensorFlow, as Synopsys's fork has them: beside slow readings of what its fields say."""
+"""Windows over images with separate padding on each side, and other layers of nets that come from
+TensorFlow, as in Synopsys's fork. They are compared with slow implementations of what its fields
+mean."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ Ends = tuple[int, int]
 def window(
     x: np.ndarray, kernel: int, stride: int, rows: Ends, columns: Ends, ceil: bool
 ) -> tuple[list[int], list[int]]:
-    """Where windows begin: Caffe's rule with what is padded on each side in place of twice the pad."""
+    """Return where windows begin, by Caffe's rule, with the padding of both sides instead of twice the
+    pad."""
     starts = []
     for n, (before, behind) in zip(x.shape[2:], (rows, columns), strict=True):
         room = n + before + behind - kernel
@@ -103,7 +105,7 @@ IMAGES = [(3, 1, 9), (3, 2, 9), (2, 1, 9), (2, 2, 9), (5, 3, 9), (5, 3, 4), (4, 
 def test_same_is_as_large_as_the_image_over_the_stride(
     run: Any, kernel: int, stride: int, height: int
 ) -> None:
-    """TensorFlow's rule: what is needed, the larger half behind."""
+    """TensorFlow's rule: as much padding as necessary, with the larger half after the image."""
     about = f"kernel_size: {kernel} stride: {stride} pad_type: 1"
     layers = (
         f"layer {{ name: 'p' type: 'Pooling' bottom: 'x' top: 'p' pooling_param {{ {about} }} }}\n"
@@ -163,7 +165,8 @@ def test_what_cannot_be_is_told(run: Any, layer: str, said: str) -> None:
 
 
 def test_functions_and_shapes_of_mobile_nets(run: Any) -> None:
-    """Howard et al. 2019, *Searching for MobileNetV3*: a block's gate has a number for each channel."""
+    """Howard et al. 2019, *Searching for MobileNetV3*: the gate of a block has a number for each
+    channel."""
     given, made, _ = run(
         """
 layer { name: "i" type: "Pooling" bottom: "x" top: "i" pooling_param { pool: AVE_TF

@@ -1,4 +1,4 @@
-"""Solvers: every field as Caffe means it, policies by their formulas, mistakes by name."""
+"""Solvers: every field with Caffe's meaning, policies by their formulas, mistakes by name."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_every_field_arrives_in_the_record(solve: Any) -> None:
     assert (solver.display_interval, solver.snapshot_interval) == (5, 25)
     assert (solver.snapshot_prefix, solver.snapshot_last, solver.seed) == ("out/x", False, 3)
     assert (solver.snapshot_gradients, solver.debug) == (True, True)
-    # Caffe clips the sum over iter_size, then divides it; gradients here are its mean from the start.
+    # Caffe clips the sum over iter_size and then divides; here gradients are the mean from the start.
     assert solver.clip == 2.5
 
 
@@ -142,7 +142,7 @@ def test_updates_are_words_that_the_plugin_brings(solve: Any) -> None:
 
 
 def test_a_snapshot_is_written_in_the_format_that_is_asked_for(solve: Any) -> None:
-    """And as it always is, because Caffe's formats have no place for cursors."""
+    """Our own format is always written as well, because Caffe's formats have no place for cursors."""
     assert solve("snapshot_format: BINARYPROTO").snapshot_suffixes == (
         ".demitasse",
         ".caffemodel",
@@ -173,7 +173,7 @@ def test_gradients_are_not_clipped_below_a_norm_of_0(solve: Any) -> None:
 
 
 def test_a_net_that_is_tested_0_times_is_no_test_net(solve: Any) -> None:
-    """As solvers have it whose net has no data for the phase; Caffe's tests then do nothing."""
+    """Solvers whose net has no data for the phase are like this; Caffe's tests then do nothing."""
     solver = solve("test_iter: 0 test_interval: 1000000")
     assert (solver.tests, solver.test_iterations) == ((), ())
     solver = solve("test_iter: 0 test_iter: 3 test_interval: 10")
@@ -181,7 +181,7 @@ def test_a_net_that_is_tested_0_times_is_no_test_net(solve: Any) -> None:
 
 
 def test_a_solver_that_is_to_train_nothing_is_read(solve: Any) -> None:
-    """Scripts that only write weights anew have such solvers; Caffe never asks for their rate."""
+    """Scripts that only rewrite weights use such solvers; Caffe never computes their rate."""
     solver = solve(base="net: 'net.prototxt' base_lr: 0.1 lr_policy: 'poly' power: 0.5 max_iter: 0")
     assert (solver.max_iterations, solver.rate(0), solver.rate(3)) == (0, 0.0, 0.0)
 
@@ -476,8 +476,8 @@ def test_solvers_of_every_type_are_made_from_real_files(shared: Path) -> None:
 
 
 def test_every_real_solver_is_made_or_says_what_it_lacks(shared: Path) -> None:
-    """A net or folder that is on its author's machine alone, a field of a fork, a step without a size, a
-    list of devices: nothing that Caffe itself would read."""
+    """What they lack is a net or folder that only their author has, support for a fork's field, a
+    stepsize, or a single device instead of a list: Caffe itself would read none of these files."""
     made, reasons = 0, []
     for path in sorted(shared.rglob("*solver*.prototxt")):
         try:

@@ -1,4 +1,4 @@
-"""Prototxt text: what is wrong is said with file, line, column and the nearest name."""
+"""Prototxt text: errors have file, line, column and the nearest name."""
 
 from __future__ import annotations
 
@@ -216,7 +216,8 @@ def test_fields_of_a_type_that_nobody_knows_are_left_to_the_error_about_the_type
 
 
 def test_fields_of_a_fork_in_caffes_own_layers_are_told_where_no_type_is_unknown(read: Any) -> None:
-    """A net of a fork has both: the type is what is missing. Its other phase may be all Caffe's."""
+    """A fork's net has both; the missing type is then the error. Another phase may consist of Caffe's
+    own types."""
     fork = (
         'layer { name: "drop" type: "Dropout" dropout_param { sqrt_scale: true } }'
         'layer { name: "roi" type: "PSROIPooling" include { phase: TRAIN } psroi_param { x: 1 } }'
@@ -309,7 +310,7 @@ def test_a_list_for_a_field_of_one_value_names_the_field(read: Any) -> None:
 
 @pytest.mark.parametrize(("written", "first"), [("[0, 1]", 0), ("[ 2,\n  3 ]", 2), ("[]", 0), ("4", 4)])
 def test_of_several_devices_the_first_is_read(written: str, first: int, read: Any) -> None:
-    """TSN's fork has a list of devices, which do not count here, where Caffe has one."""
+    """TSN's fork has a list of devices where Caffe has a single one; devices have no effect here."""
     text = f"base_lr: 0.1\ndevice_id: {written}\nmax_iter: 3"
     solver = parse(Path("s.prototxt"), text, Outline(text), "SolverParameter", schema({}))
     assert (solver.device_id, solver.max_iter) == (first, 3)
@@ -372,7 +373,7 @@ def test_any_text_can_be_outlined(text: str) -> None:
 
 
 def attempt(path: Path, data: bytes) -> None:
-    """Whatever stands in a file, reading it works or is a user's error."""
+    """Whatever a file contains, reading it either works or raises a user's error."""
     path.write_bytes(data)
     try:
         reader = model_reader(path, {})

@@ -1,4 +1,4 @@
-"""Layers of videos and volumes: the operations they emit, what they read, and what they refuse."""
+"""Layers for videos and volumes: the operations they emit, what they read, and what they reject."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def test_a_convolution_of_videos_has_the_shape_of_its_windows(
 @pytest.mark.parametrize(
     ("kind", "field", "y"),
     [
-        # C3D's first pooling leaves the frames alone; ceil((14 - 3) / 2) + 1.
+        # C3D's first pooling does not reduce the frames; ceil((14 - 3) / 2) + 1.
         (
             "Pooling3D",
             "pooling3d_param { kernel_size: 3 stride: 2 kernel_depth: 1 temporal_stride: 1 }",
             (16, 6, 7),
         ),
         ("Pooling3D", "pooling_param { kernel_size: 2 stride: 2 kernel_depth: 4 }", (13, 6, 7)),
-        # P3D's words: ceil((16 - 3) / 2) + 1 frames, and one more with padding.
+        # P3D's parameters: ceil((16 - 3) / 2) + 1 frames, and one more with padding.
         ("Pooling3D", "pooling3d_param { kernel_size: 1 kernel_l: 3 stride_l: 2 }", (8, 12, 14)),
         (
             "Pooling3D",
@@ -149,7 +149,7 @@ def video(fields: str, transform: str = "", tops: str = 'top: "data" top: "label
 
 @pytest.fixture
 def clips(read: Any, recorder: Any) -> Any:
-    """Build a layer of videos, whose samples are so large."""
+    """Build a layer of videos whose samples have the given size."""
 
     def clips(text: str, phase: str = "train", sample: tuple[int, ...] = (3, 16, 32, 32)) -> Any:
         graph = recorder(phase, sample)
@@ -188,7 +188,8 @@ def test_c3d_reads_frames_from_a_number_on(clips: Any) -> None:
 
 
 def test_arrays_are_cut_as_a_lists_videos_are(clips: Any) -> None:
-    """Where the crop is done by the net, too; what only the reading of frames does they must have."""
+    """This holds where the net can also do the crop. Arrays must already have what only the reading of
+    frames does."""
     graph = clips(video(C3D, "crop_size: 112 mean_value: 90"), sample=(3, 16, 128, 171))
     assert graph.blobs["data"].shape == (2, 3, 16, 112, 112)
     text = video(TSN, "crop_size: 112 fix_crop: true mirror: true")

@@ -62,7 +62,7 @@ def weights_of(path: Path) -> Weights:
 
 
 def numbers_of(path: Path) -> dict[str, list[bytes]]:
-    """Each layer's float32 values by protobuf's own reading of the whole schema."""
+    """Return each layer's float32 values, read by protobuf itself with the whole schema."""
     net = schema({}).message("NetParameter")
     net.ParseFromString(path.read_bytes())
     found = {}
@@ -142,7 +142,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     assert list(tmp_path.iterdir()) == [path]
 
 
-# Older forms.
+# Older formats.
 
 
 def net_of(layers: str) -> Any:
@@ -201,8 +201,8 @@ def test_double_data_is_read_as_float64(tmp_path: Path) -> None:
 
 
 def test_a_single_number_without_a_shape_is_read(tmp_path: Path) -> None:
-    # As Caffe's Blob::ToProto writes those without axes: PReLU's slope that channels share, and Scale's
-    # factor where num_axes is 0. The solver's history of them is written alike.
+    # Caffe's Blob::ToProto writes blobs without axes in this way: PReLU's slope shared by all channels,
+    # and Scale's factor if num_axes is 0. The solver's history of them is written in the same way.
     net = net_of("layer { name: 's' type: 'Scale' blobs { data: [2.5] } blobs { double_data: [0.1] } }")
     factor, offset = read_message(tmp_path, net)["s"]
     assert (factor.shape, float(factor), offset.shape, float(offset)) == ((), 2.5, (), 0.1)
@@ -257,7 +257,7 @@ def test_means_are_blobs(shared: Path) -> None:
     assert read_blob(shared / "mean/cifar10_mean.binaryproto").shape == (1, 3, 32, 32)
     mean = read_blob(shared / "mean/imagenet_mean.binaryproto")
     assert mean.shape == (1, 3, 256, 256)
-    # The same mean as NumPy has it beside it.
+    # The same mean, from the NumPy file next to it.
     assert np.allclose(mean[0], np.load(shared / "mean/ilsvrc_2012_mean.npy"), atol=1e-3)
 
 
@@ -390,7 +390,7 @@ def test_any_bytes_are_weights_or_a_users_error(tmp_path: Path, data: bytes) -> 
 @pytest.mark.parametrize("name", ["caffemodel", "solverstate"])
 def test_damaged_bytes_are_weights_or_a_users_error(shared: Path, tmp_path: Path, name: str) -> None:
     original = (shared / EVERPEACE / f"cifar10/cifar10_full_iter_70000.{name}").read_bytes()
-    # Most of the file is numbers; much of what gives it form lies in the beginning.
+    # Most of the file is numbers; much of its structure is at the beginning.
     dice = random.Random(name)
     refused = 0
     path = tmp_path / f"damaged.{name}"
@@ -439,14 +439,14 @@ def test_weights_hold_neither_a_net_nor_a_solver(tmp_path: Path) -> None:
 
 
 def video_blob(array: np.ndarray) -> bytes:
-    """A blob as C3D writes it: five extents in fields 1 to 5, then packed numbers in field 6."""
+    """Return a blob as C3D writes it: five extents in fields 1 to 5, then packed numbers in field 6."""
     shape = (1,) * (5 - array.ndim) + array.shape
     extents = b"".join(bytes([8 * (number + 1), extent]) for number, extent in enumerate(shape))
     return extents + inside(6, array.astype("<f4").tobytes())
 
 
 def inside(number: int, data: bytes) -> bytes:
-    """A field of bytes, in protobuf's form."""
+    """Return a field of bytes in protobuf's format."""
     size, digits = len(data), []
     while size > 127:
         digits.append(size % 128 + 128)

@@ -1,4 +1,4 @@
-"""ROIAlign beside a slow reading, point by point; its gradient; mistakes."""
+"""ROIAlign compared with a slow implementation, point by point; its gradient; mistakes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LAYER = (
 
 
 def between(plane: np.ndarray, row: float, column: float) -> float:
-    """By straight lines between the four places around a point, which is not beyond the plane."""
+    """Interpolate linearly between the four places around a point that is not beyond the plane."""
     row, column = (min(max(v, 0.0), n - 1.0) for v, n in zip((row, column), plane.shape, strict=True))
     top, left = math.floor(row), math.floor(column)
     bottom, right = math.ceil(row), math.ceil(column)
@@ -48,7 +48,8 @@ def slow(x: np.ndarray, regions: np.ndarray, size: tuple[int, int], scale: float
 
 
 def problem(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Some regions reach beyond the planes, some have their corners in the wrong order."""
+    """Return a problem in which some regions extend beyond the planes, and some have their corners in
+    the wrong order."""
     dice = np.random.default_rng(seed)
     sample, corners = dice.integers(0, 2, (count, 1)), dice.integers(-40, 140, (count, 4)) / 2
     corners[: count // 2, 2:] = corners[: count // 2, :2] + dice.integers(1, 60, (count // 2, 2))
@@ -73,7 +74,7 @@ def test_points_are_between_places_and_the_gradient_is_their_slope(
     about = {"size": size, "scale": scale, "grown": grown, "source": ""}
     dy = np.random.default_rng(seed).normal(size=made.shape)
     gradient = aligned_backward(dy, regions, x.shape, about)
-    turned = np.random.default_rng(seed + 1).normal(size=x.shape)  # the words are linear in x
+    turned = np.random.default_rng(seed + 1).normal(size=x.shape)  # the operations are linear in x
     assert (gradient * turned).sum() == pytest.approx(
         (dy * aligned(turned, regions, about)).sum(), abs=1e-9
     )

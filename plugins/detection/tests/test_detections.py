@@ -1,4 +1,4 @@
-"""What DetectionOutput finds, beside a slow reading of the paper; how many rows there are; mistakes."""
+"""DetectionOutput compared with a slow implementation of the paper; the number of rows; mistakes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def overlap(one: np.ndarray, other: np.ndarray) -> float:
 def slow(
     loc: np.ndarray, conf: np.ndarray, prior: np.ndarray, about: dict[str, Any]
 ) -> list[list[float]]:
-    """Image by image, class by class, box by box."""
+    """Find the objects image by image, class by class, box by box."""
     images, count = len(loc), prior.size // 8
     classes, rows = about["num_classes"], []
     boxes, variances = prior.reshape(2, count, 4)
@@ -93,7 +93,7 @@ def text(about: dict[str, Any]) -> str:
 
 
 def problem(seed: int, images: int, count: int, about: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Random predictions; no two confidences are equal."""
+    """Return random predictions in which no two confidences are equal."""
     dice, classes = np.random.default_rng(seed), about["num_classes"]
     corners = dice.uniform(0, 0.7, (count, 2))
     boxes = np.concatenate([corners, corners + dice.uniform(0.1, 0.5, (count, 2))], 1)
@@ -152,7 +152,7 @@ BASE: dict[str, Any] = {
 def test_rows_that_were_planned_and_not_found_are_not_given_to_who_runs_a_net(
     runtime: demitasse.Runtime, written: Any
 ) -> None:
-    """Whoever reads the blob within the net finds -1 there."""
+    """Readers of the blob within the net find -1 in these rows."""
     given = problem(1, 2, 6, BASE)
     given["conf"][1] = 0
     behind = "layer { name: 'b' type: 'Power' bottom: 'found' top: 'all' power_param { scale: 2 } }"
@@ -196,7 +196,7 @@ def test_a_wrong_field_is_told_with_its_layer(run: Any, fields: str, message: st
 
 
 def test_a_net_of_faceboxes_own_fork_is_told_what_its_priors_are(run: Any) -> None:
-    """8 x 8 places with 21 boxes there and 3 here, 4 x 4 and 2 x 2 with one."""
+    """The fork has 8 x 8 places with 21 boxes, and 3 here; 4 x 4 and 2 x 2 places have one."""
     given = problem(0, 2, 3 * 64 + 16 + 4, BASE)
     count = 21 * 64 + 16 + 4
     given |= {"loc": np.zeros((2, 4 * count)), "conf": np.zeros((2, 3 * count))}

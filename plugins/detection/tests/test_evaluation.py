@@ -1,4 +1,5 @@
-"""How good what is found is: beside a slow reading of the paper and scikit-learn's average precision."""
+"""The evaluation of detections, compared with a slow implementation of the paper and with scikit-learn's
+average precision."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ EVALUATE = (
 
 
 def problem(seed: int, images: int = 3) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of what is found, near the objects and elsewhere, and of the objects, a part an image."""
+    """Return rows of detections, near the objects and elsewhere, and rows of objects, one part for each
+    image."""
     dice = np.random.default_rng(seed)
     objects = np.full((images, 1, 6, 8), -1.0)
     found = []
@@ -90,14 +92,14 @@ def test_each_object_is_found_once_by_the_most_confident(
     together = objects.copy()
     together[..., 0] = np.where(
         objects[..., 0] == -1, -1, np.arange(len(objects))[:, None, None]
-    )  # as SSD has them
+    )  # as in SSD
     np.testing.assert_allclose(evaluated(found, together.reshape(1, 1, -1, 8), about), wanted)
 
 
 @given(st.integers(0, 10**6))
 def test_average_precisions_are_scikit_learns_and_a_slow_readings(seed: int) -> None:
-    """Of two batches together; scikit-learn counts the objects that are found alone."""
-    from sklearn.metrics import average_precision_score  # two seconds of whoever collects tests
+    """Two batches are evaluated together. scikit-learn counts only the objects that are found."""
+    from sklearn.metrics import average_precision_score  # takes two seconds
 
     batches = []
     for part in range(2):
@@ -189,8 +191,9 @@ eval_detection_param { side: 3 num_class: 2 num_object: 2 nms: 0.45 biases: [1, 
 
 
 def of_map(places: list[tuple[int, int, int, int, float]]) -> np.ndarray:
-    """A map of 2 anchors and 2 classes on 3 x 3 places that is sure of nothing but boxes of an anchor's
-    sides in the middle of its place: anchor, row, column, class and logit of an object."""
+    """Return a map of 2 anchors and 2 classes on 3 x 3 places that is confident only of the given boxes:
+    anchor, row, column, class and logit of an object. The boxes have the anchor's sides and are centred
+    in their places."""
     told = np.zeros((1, 2, 7, 3, 3))
     told[:, :, 4] = -20
     for anchor, row, column, label, object_ in places:
@@ -203,7 +206,7 @@ def of_map(places: list[tuple[int, int, int, int, float]]) -> np.ndarray:
     [
         ([(0, 0, 0, 0, 5.0), (1, 2, 1, 1, 5.0)], 1.0),
         ([(0, 0, 0, 0, 5.0)], 0.5),  # the other object is not found
-        # The best is of the wrong class there, so is a second one elsewhere: 1/2 of one class.
+        # The best one there has the wrong class, as has a second one elsewhere: 1/2 for one class.
         ([(0, 0, 0, 1, 6.0), (0, 0, 2, 0, 6.0), (1, 2, 1, 1, 5.0)], 0.25),
         ([(0, 0, 0, 0, 5.0), (0, 1, 1, 0, 6.0), (1, 2, 1, 1, 5.0)], 0.75),  # one more, and surer
     ],
@@ -214,7 +217,7 @@ def test_what_intels_maps_say_is_scored(
     third = 1 / 3
     label = np.zeros((1, 1, 3, 8))
     label[0, 0, 0] = (0, 1, 0, 0, 0, third, third, 0)
-    label[0, 0, 1] = (0, 2, 1, 0, (2.5 - 1) / 3, 1, (2.5 + 1) / 3, 1)  # a difficult one counts, too
+    label[0, 0, 1] = (0, 2, 1, 0, (2.5 - 1) / 3, 1, (2.5 + 1) / 3, 1)  # a difficult object counts, too
     made = run(MAPS.replace("FIELDS", ""), map=of_map(places), label=label)["e"]
     rows = made[0, 0]
     np.testing.assert_array_equal(rows[:2, :3], [[-1, 1, 1], [-1, 2, 1]])

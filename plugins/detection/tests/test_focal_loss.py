@@ -1,4 +1,4 @@
-"""FocalLoss beside the paper's equation, its slopes, and SoftmaxWithLoss where gamma is 0."""
+"""FocalLoss compared with the paper's equation, its slopes, and SoftmaxWithLoss for a gamma of 0."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAYER = "layer {{ name: 'f' type: 'FocalLoss' bottom: 'x' bottom: 'label' top: '
 
 
 def slow(x: np.ndarray, label: np.ndarray, about: dict[str, Any]) -> float:
-    """Label by label."""
+    """Compute the loss label by label."""
     rows = np.moveaxis(x, about["axis"], -1).reshape(-1, x.shape[about["axis"]])
     total, counted = 0.0, 0
     for row, number in zip(rows, label.reshape(-1), strict=True):
@@ -72,7 +72,7 @@ def test_the_loss_is_the_papers_and_its_slopes_are_slopes(
 def test_what_is_sure_beyond_all_bounds_has_finite_slopes(gamma: float) -> None:
     x, about = np.array([[1000.0, 0.0], [1000.0, 0.0]]), {**DEFAULTS, "gamma": gamma, "alpha": 1.0}
     loss, _, slopes = focal_loss(x, np.array([0, 1]), about)
-    assert loss == 500  # the sure one adds nothing, the wrong one 1000
+    assert loss == 500  # the confident one adds nothing, the wrong one 1000
     np.testing.assert_allclose(slopes, [[0, 0], [0.5, -0.5]])
 
 

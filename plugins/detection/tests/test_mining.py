@@ -1,4 +1,5 @@
-"""R-FCN's hardest regions beside a slow reading of its authors' loops; what they teach; mistakes."""
+"""R-FCN's hardest regions compared with a slow implementation of its authors' loops; their gradients;
+mistakes."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ ANNOTATOR = (
 def slow(
     regions: np.ndarray, losses: np.ndarray, label: np.ndarray, weights: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Region by region, the largest loss first, as long as its image has not had ``count``."""
+    """Choose region by region, the largest loss first, until an image has ``count`` regions."""
     kept, inside = np.full_like(label, -7), np.zeros_like(weights)
     left: dict[float, int] = {}
     places = [(n, i, j) for n in range(len(regions)) for i, j in np.ndindex(regions.shape[2:])]
@@ -91,7 +92,7 @@ def test_the_loss_of_each_label_is_its_part_of_all(run: Any, fields: str, over: 
     x, label = dice.normal(0, 3, (5, 4, 2, 1)), dice.integers(0, 4, (5, 1, 2, 1)).astype(float)
     label[1, 0, 0], label[4, 0, 1] = -1, -1
     x[2, :, 1, 0] = [0, 0, 0, -300]
-    label[2, 0, 1] = 3  # of a probability that is 0 in single precision
+    label[2, 0, 1] = 3  # a label whose probability is 0 in single precision
     made = run(OF_CLASSES.format(fields), x=x, label=label)
     p = np.exp(x) / np.exp(x).sum(1, keepdims=True)
     own = np.take_along_axis(p, np.maximum(label, 0).astype(int), 1)
@@ -123,8 +124,8 @@ layer { name: 'm' type: 'SmoothL1LossOHEM' bottom: 'told' bottom: 'target' botto
 
 
 def test_what_is_learned_is_of_the_hardest_regions(runtime: demitasse.Runtime, tmp_path: Path) -> None:
-    """The part of R-FCN's nets behind their regions, one iteration: parameters less the gradient of the
-    losses over the three hardest of seven regions of an image."""
+    """Runs one iteration of the part of R-FCN's nets after the regions: the parameters change by the
+    gradient of the losses over the three hardest of seven regions of an image."""
     dice = np.random.default_rng(6)
     x, told = dice.normal(0, 2, (7, 4)), dice.normal(0, 1, (7, 8))
     blobs = {

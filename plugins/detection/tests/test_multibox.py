@@ -1,4 +1,4 @@
-"""MultiBoxLoss beside a slow reading of the paper; its slopes; mistakes."""
+"""MultiBoxLoss compared with a slow implementation of the paper; its slopes; mistakes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def of_classes(scores: np.ndarray, label: int, kind: str) -> float:
 
 
 def slow(loc: np.ndarray, conf: np.ndarray, prior: np.ndarray, truth: np.ndarray, about: Any) -> float:
-    """Image by image, prior by prior, as the paper has it."""
+    """Compute the loss image by image, prior by prior, as in the paper."""
     count = prior.size // 8
     priors, variances = prior.reshape(2, count, 4)
     loc, conf = loc.reshape(len(loc), count, 4), conf.reshape(len(conf), count, -1)
@@ -181,9 +181,9 @@ def test_objects_of_each_image_by_itself_are_those_of_all_together() -> None:
     box = [0.2, 0.2, 0.6, 0.7, 0]
     rows = np.array([[0, 1, 0, *box], [0, 2, 1, *box], [1, 2, 0, *box], [-1, *[0] * 7]])
     together = multibox_loss(location, confidence, priors, rows[None, None], about)
-    rows[:, 0] = (5, 0, 7, -1)  # what is not -1 does not count
+    rows[:, 0] = (5, 0, 7, -1)  # numbers other than -1 do not matter
     apart = multibox_loss(location, confidence, priors, rows.reshape(2, 1, 2, 8), about)
-    padded = np.concatenate([rows.reshape(2, 1, 2, 8), np.zeros((2, 1, 3, 8))], 2)  # zeros are none
+    padded = np.concatenate([rows.reshape(2, 1, 2, 8), np.zeros((2, 1, 3, 8))], 2)  # zeros: no object
     assert together[0] == apart[0] == multibox_loss(location, confidence, priors, padded, about)[0] != 0
 
 

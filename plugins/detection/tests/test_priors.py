@@ -1,4 +1,4 @@
-"""The boxes that PriorBox makes, beside a slow reading of the paper; mistakes."""
+"""PriorBox's boxes compared with a slow implementation of the paper; mistakes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAYER = (
 
 
 def thirds(low: int, high: int) -> st.SearchStrategy[float]:
-    """Numbers that 32 bits hold."""
+    """Return a strategy for numbers that 32-bit floats represent exactly."""
     return st.integers(low * 4, high * 4).map(lambda n: n / 4)
 
 
@@ -56,7 +56,7 @@ def text(about: dict[str, Any]) -> str:
 
 
 def slow(about: dict[str, Any], places: tuple[int, int], image: tuple[int, int]) -> np.ndarray:
-    """One box after the other, as the paper tells them: centre, scale, ratio."""
+    """Compute one box after the other, as the paper describes them: centre, scale, ratio."""
     height = about.get("img_h", about.get("img_size", image[0]))
     width = about.get("img_w", about.get("img_size", image[1]))
     down = about.get("step_h", about.get("step", height / places[0]))
@@ -88,7 +88,7 @@ def slow(about: dict[str, Any], places: tuple[int, int], image: tuple[int, int])
                         at = left + apart / 2 + along_by * apart, upper + apart / 2 + down_by * apart
                         add(*at, w, h, inside=True)
             for number, least in enumerate(about.get("min_size", [])):
-                size = int(least)  # as its fork has it
+                size = int(least)  # as in its fork
                 forms = [(size, size)]
                 if about["max_size"]:
                     forms += [(math.sqrt(size * int(about["max_size"][number])),) * 2]

@@ -1,4 +1,4 @@
-"""Proposal beside a slow reading of the paper's own code and OpenCV, and mistakes."""
+"""Proposal compared with a slow implementation of the paper's own code and with OpenCV, and mistakes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PUBLISHED = """
      -79  -167    96   184
     -167  -343   184   360
 """
-"""The boxes of Ren et al.'s own anchors.mat, which py-faster-rcnn's generate_anchors.py prints: corners
+"""The boxes in Ren et al.'s own anchors.mat, which py-faster-rcnn's generate_anchors.py prints: corners
 counted from 1."""
 
 
@@ -44,7 +44,7 @@ def problem(seed: int, images: int = 1, shapes: int = 4) -> dict[str, np.ndarray
 
 
 def slow(scores: Any, told: Any, info: Any, about: dict[str, Any]) -> list[tuple[float, list[float]]]:
-    """Box by box: the scores and corners of the regions of one image."""
+    """Return the scores and corners of the regions of one image, computed box by box."""
     height, width, enlarged = info[0]
     boxes = anchors(about["base"], about["ratios"], about["scales"])
     found = []
@@ -118,7 +118,7 @@ def test_a_net_gives_opencvs_regions(written: Any, tmp_path: Path) -> None:
     cv2 = pytest.importorskip("cv2", reason="OpenCV 4 is not installed (opencv-python-headless<5)")
     given = {name: array.astype("f4") for name, array in problem(3).items()}
     given["im_info"][0, 2] = 1
-    # OpenCV has no least size, and rows of zeros behind those that it finds.
+    # OpenCV has no minimum size, and appends rows of zeros to those that it finds.
     more = "ratio: [0.5, 2] scale: [1, 2] feat_stride: 8 base_size: 8 min_size: 0"
     for limits in ("nms_thresh: 0.7", "nms_thresh: 0.3", "post_nms_topn: 9", "pre_nms_topn: 20"):
         path = written(LAYER.format("top: 'likely'", f"{more} {limits}"), **given)

@@ -1,4 +1,5 @@
-"""RegionLoss beside a slow reading of Darknet's rules, number by number; its slopes; mistakes."""
+"""RegionLoss compared with a slow implementation of Darknet's rules, number by number; its slopes;
+mistakes."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ BIASES = ((1.0, 1.5), (3.0, 2.0), (0.5, 4.0))
 
 
 def slow(maps: np.ndarray, truth: np.ndarray, about: dict[str, Any]) -> tuple[float, np.ndarray]:
-    """The objective and its deltas: first nothing is anywhere, then each object takes its place."""
+    """Compute the objective and its deltas: at first every place is empty, then each object takes its
+    place."""
     images, _, rows, columns = maps.shape
     classes, each = about["classes"], 5 + about["classes"]
     deltas, loss = np.zeros_like(maps), 0.0
@@ -91,7 +93,7 @@ def test_the_loss_and_its_slopes_are_darknets(
     assert loss == pytest.approx(wanted, rel=1e-9, abs=1e-12)
     np.testing.assert_allclose(slopes, deltas, rtol=1e-9, atol=1e-12)
     if about["rescored"]:
-        return  # there the overlap is a number, though it depends on the map
+        return  # there the overlap is used as a constant, although it depends on the map
     for at in np.random.default_rng(seed).permutation(maps.size)[:6]:
         sides = []
         for change in (1e-6, -1e-6):

@@ -1,4 +1,4 @@
-"""PSROIPooling beside a slow reading of the paper, its gradient, and mistakes."""
+"""PSROIPooling compared with a slow implementation of the paper, its gradient, and mistakes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LAYER = (
 
 
 def slow(x: np.ndarray, regions: np.ndarray, size: int, scale: float) -> np.ndarray:
-    """Region by region, cell by cell. Scales are powers of two, so that nothing is rounded."""
+    """Pool region by region, cell by cell. Scales are powers of two, so that nothing is rounded."""
     depth = x.shape[1] // size**2
     y = np.zeros((len(regions), depth, size, size))
     for r, (sample, *corners) in enumerate(regions.reshape(-1, 5)):
@@ -44,7 +44,8 @@ def slow(x: np.ndarray, regions: np.ndarray, size: int, scale: float) -> np.ndar
 
 
 def problem(seed: int, size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Some regions reach beyond the planes, some have their corners in the wrong order."""
+    """Return a problem in which some regions extend beyond the planes, and some have their corners in
+    the wrong order."""
     dice = np.random.default_rng(seed)
     sample, corners = dice.integers(0, 2, (count, 1)), dice.integers(-40, 140, (count, 4)) / 2
     return dice.normal(size=(2, 3 * size**2, 7, 9)), np.concatenate([sample, corners], 1)
@@ -64,7 +65,7 @@ def test_the_means_are_the_papers_and_the_gradient_is_their_slope(
     about = {"size": size, "scale": scale, "source": ""}
     dy = np.random.default_rng(seed).normal(size=made.shape)
     gradient = pooled_backward(dy, regions, x.shape, about)
-    turned = np.random.default_rng(seed + 1).normal(size=x.shape)  # the words are linear in x
+    turned = np.random.default_rng(seed + 1).normal(size=x.shape)  # the operations are linear in x
     assert (gradient * turned).sum() == pytest.approx(
         (dy * pooled(turned, regions, about)).sum(), abs=1e-9
     )

@@ -1,5 +1,5 @@
-"""What YOLO's maps say, beside a slow reading of the papers; how many rows there are; mistakes. Beside
-OpenCV, which reads Darknet's own files, it stands in tests/test_yolo_nets.py."""
+"""The detections in YOLO's maps, compared with a slow implementation of the papers; the number of rows;
+mistakes. The comparison with OpenCV, which reads Darknet's own files, is in tests/test_yolo_nets.py."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sigmoid(x: float) -> float:
 def boxes(
     given: np.ndarray, anchors: list[tuple[float, float]], classes: int, kind: str
 ) -> list[tuple[list[float], list[float]]]:
-    """Of an image's map (A (5 + C), H, W) each box and its confidence by class."""
+    """Return each box of an image's map (A (5 + C), H, W), and its confidence by class."""
     channels, rows, columns = given.shape
     each, found = channels // len(anchors), []
     for anchor, (width, height) in enumerate(anchors):
@@ -69,7 +69,8 @@ def common(one: list[float], other: list[float]) -> float:
 def chosen(
     candidates: list[tuple[list[float], list[float]]], number: int, least: float, overlap: float
 ) -> list[list[float]]:
-    """As the fork has it: a prediction for each class above the threshold, away with what overlaps."""
+    """Choose as the fork does: a prediction for each class above the threshold, without those that
+    overlap a better one."""
     told = [
         (belief, label + 1, box)
         for box, beliefs in candidates
@@ -130,7 +131,7 @@ def test_what_is_found_is_what_the_papers_say(
 
 
 def test_boxes_without_bounds_are_boxes(run: Any) -> None:
-    """As a net has them that has not learned yet; the second lies on the first, which is as large."""
+    """An untrained net makes such boxes. The second one covers the first, which is as large."""
     maps = np.zeros((1, 14, 1, 1))
     maps[0, [2, 3, 9, 10]], maps[0, [4, 11]] = 1e30, 5
     (row,) = run(older("num_classes: 2 num_box: 2 biases: [1, 1, 1, 1]"), m0=maps)["found"][0, 0]

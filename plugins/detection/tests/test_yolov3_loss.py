@@ -1,4 +1,5 @@
-"""Yolov3 beside a slow reading of its fork's rules, number by number; its slopes; mistakes."""
+"""Yolov3 compared with a slow implementation of its fork's rules, number by number; its slopes;
+mistakes."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ from demitasse_detection.yolov3_loss import yolov3_loss
 PROPERTY = settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 DEFAULTS = next(word for word in OPERATIONS if word.name == "yolov3_loss").attributes
 SIDES = ((0.1, 0.15), (0.3, 0.2), (0.12, 0.6), (0.35, 0.25), (0.5, 0.8), (0.9, 0.7))
-"""Of anchors, of all maps."""
+"""The sides of the anchors of all maps."""
 
 
 def distance(p: float, t: float, squared: bool) -> tuple[float, float]:
-    """How far a logistic function's value is from a target, and the slope of it by what the value is of:
-    half a square's, or the cross entropy's, less what that is at the target."""
+    """Return the distance of a logistic function's value from a target, and its slope in the function's
+    argument: half the square of the difference, or the cross entropy minus its value at the target."""
     if squared:
         return (p - t) ** 2 / 2, (p - t) * p * (1 - p)
     terms = [(t, p), (1 - t, 1 - p)]
@@ -32,8 +33,8 @@ def distance(p: float, t: float, squared: bool) -> tuple[float, float]:
 
 
 def slow(maps: np.ndarray, truth: np.ndarray, about: dict[str, Any]) -> tuple[float, np.ndarray]:
-    """The loss and its slopes, as the fork goes about it: at first nothing is anywhere, then each object
-    in turn writes over what is at its place, but for the classes, of which it adds its own."""
+    """Compute the loss and its slopes in the fork's order: at first every place is empty, then each
+    object in turn overwrites what is at its place, except for the classes, to which it adds its own."""
     images, _, rows, columns = maps.shape
     classes, mask, squared = about["classes"], about["mask"], about["squared"]
     each = 5 + classes
@@ -120,7 +121,7 @@ def test_the_loss_and_its_slopes_are_the_forks(
 
 
 def parts(slopes: np.ndarray, classes: int = 2) -> np.ndarray:
-    """Of the first image, by anchor, row, column and number."""
+    """Return the slopes of the first image, by anchor, row, column and number."""
     count, rows, columns = slopes.shape[1] // (5 + classes), *slopes.shape[2:]
     return np.moveaxis(slopes[0].reshape(count, 5 + classes, rows, columns), 1, -1)
 
@@ -152,7 +153,7 @@ def test_an_object_that_suits_another_maps_anchor_is_not_this_ones() -> None:
     about = with_defaults(overlap=1.0, alike=0.9)
     empty = yolov3_loss(maps, np.zeros((1, 5)), about)
     np.testing.assert_array_equal(yolov3_loss(maps, truth, about)[1], empty[1])
-    # The overlap of 0.3 x 0.2 and 0.35 x 0.25 is 0.69 of what they cover: it may be told there, too.
+    # 0.3 x 0.2 and 0.35 x 0.25 overlap by 0.69 of their union: both may predict the box.
     slopes = parts(yolov3_loss(maps, truth, {**about, "alike": 0.6})[1])
     assert np.argwhere(slopes[..., 5]).tolist() == [[0, 1, 2]]
     own = parts(yolov3_loss(maps, truth, {**about, "mask": (0, 1, 2)})[1])
@@ -202,7 +203,7 @@ MASK = "mask: 3 mask: 4 mask: 5"
 
 
 def whole(more: str = "", **fields: Any) -> str:
-    """A layer with all that it must have, some fields of it others."""
+    """Return a layer with all required fields, some of them replaced."""
     told = {"num": 3, "num_class": 2, "anchors_scale": 16, "": f"{MASK} {OF_BIASES}", **fields}
     return LOSS.format(" ".join(f"{n}: {v}" if n else str(v) for n, v in told.items()) + f" {more}")
 

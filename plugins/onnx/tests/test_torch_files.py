@@ -1,4 +1,4 @@
-"""PyTorch's own files are told for what they are, without being read."""
+"""Files in PyTorch's own formats are recognised without being read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import demitasse
 
-MAGIC = 0x1950A86A20F9469CFC6C  # torch.serialization's number for its format before version 1.6
+MAGIC = 0x1950A86A20F9469CFC6C  # torch.serialization's magic number for its format before version 1.6
 
 
 def zipped(path: Path, *names: str) -> Path:

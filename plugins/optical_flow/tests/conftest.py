@@ -1,4 +1,4 @@
-"""A runtime, and nets of one layer below inputs."""
+"""A runtime, and nets of a single layer with inputs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def runtime() -> Iterator[demitasse.Runtime]:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """The file of a net: layers below inputs in the shapes of arrays by blob name."""
+    """Write the file of a net: layers whose inputs have the shapes of the arrays, by blob name."""
     return writer(tmp_path_factory.mktemp("nets") / "net.prototxt")
 
 
 @pytest.fixture(scope="module")
 def run(runtime: demitasse.Runtime, written: Callable[..., Path]) -> Callable[..., dict[str, Any]]:
-    """The outputs of layers on arrays by blob name, in float64."""
+    """Return the outputs of layers on arrays by blob name, in float64."""
     return runner(runtime, written)

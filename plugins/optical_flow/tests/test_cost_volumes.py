@@ -1,4 +1,4 @@
-"""Correlation and Correlation1D beside loops written from their definition, their slopes, and
+"""Correlation and Correlation1D compared with loops written from their definition, their slopes, and
 mistakes."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LAYER = "layer {{ name: 'c' type: '{}' bottom: 'a' bottom: 'b' top: 'c' correlat
 
 
 class Fields(NamedTuple):
-    """What a correlation_param has."""
+    """The fields of a correlation_param."""
 
     pad: int
     kernel_size: int
@@ -39,8 +39,8 @@ class Fields(NamedTuple):
 
 
 def slow(a: np.ndarray, b: np.ndarray, f: Fields, one: bool) -> np.ndarray | None:
-    """The fork's loops, number by number, on padded images: from the first place that is its
-    displacements away from the padded border on. None where there is no such place."""
+    """Repeat the fork's loops, number by number, on padded images. They start at the first place whose
+    displacements do not reach beyond the padded border. Return None if there is no such place."""
     samples, channels, height, width = a.shape
     radius, r2 = f.kernel_size // 2, f.max_displacement // f.stride_2
     rows, columns = height + (0 if one else 2 * f.pad), width + 2 * f.pad
@@ -125,8 +125,8 @@ def test_an_image_is_most_like_itself_where_it_was_moved_to(run: Any) -> None:
 @given(st.integers(0, 999), FIELDS, st.booleans())
 @PROPERTY
 def test_gradients_are_the_slopes(seed: int, f: Fields, one: bool) -> None:
-    """Products are linear in each image, so that both sides are the same to the last bits; differences
-    have the slopes of small steps."""
+    """Products are linear in each image, so both sides agree to the last bits; differences are compared
+    with the slopes of small steps."""
     a, b = images(seed)
     expected = slow(a, b, f, one)
     assume(expected is not None)

@@ -1,5 +1,5 @@
-"""L1Loss of FlowNet's fork, LpqLoss and Downsample beside loops written from their definition, their
-slopes, what is not known in them, and mistakes."""
+"""L1Loss of FlowNet's fork, LpqLoss and Downsample compared with loops written from their definition,
+their slopes, unknown places, and mistakes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LAYER = "layer {{ name: 'l' type: '{}' bottom: 'a' bottom: 'b' top: 'l' {} }}"
 
 
 class Fields(NamedTuple):
-    """What an l1_loss_param has."""
+    """The fields of an l1_loss_param."""
 
     l2_per_location: bool
     l2_prescale_by_channels: bool
@@ -32,7 +32,7 @@ class Fields(NamedTuple):
 
 
 def slow(a: np.ndarray, b: np.ndarray, f: Fields) -> float:
-    """Place by place, as the fork computes it."""
+    """Compute the loss place by place, as the fork does."""
     samples, channels, height, width = a.shape
     total, entries = 0.0, 0.0
     for n, i, j in np.ndindex(samples, height, width):
@@ -137,7 +137,7 @@ def test_where_nothing_is_known_nothing_is_learned() -> None:
 
 
 def slow_smaller(x: np.ndarray, rows: int, columns: int) -> np.ndarray:
-    """Place by place: pixels around, by their distance."""
+    """Compute each place from the pixels around it, weighted by their distance."""
     height, width = x.shape[2:]
     down, across = (height - 1) / (rows - 1), (width - 1) / (columns - 1)
     made = np.empty((*x.shape[:2], rows, columns))

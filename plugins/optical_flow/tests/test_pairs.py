@@ -1,5 +1,4 @@
-"""Image pairs and flows of files as samples: in order, shuffled, divided, and what is wrong with
-them."""
+"""Image pairs and flows from files as samples: in order, shuffled, divided, and errors."""
 
 from __future__ import annotations
 
@@ -20,14 +19,14 @@ COUNT, ROWS, COLUMNS = 5, 4, 6
 
 
 def flo(path: Path, flow: np.ndarray) -> None:
-    """As the form's description says."""
+    """Write a flow file, according to the description of the format."""
     body = np.ascontiguousarray(np.moveaxis(flow, 0, 2), "<f4").tobytes()
     path.write_bytes(struct.pack("<fii", 202021.25, flow.shape[2], flow.shape[1]) + body)
 
 
 @pytest.fixture
 def chairs(tmp_path: Path) -> tuple[Path, np.ndarray, np.ndarray]:
-    """A list in a folder beside that of its files, the images and the flows."""
+    """Write the images, the flows, and a list of them in a neighbouring folder."""
     dice = np.random.default_rng(0)
     images = dice.integers(0, 256, (COUNT, 2, ROWS, COLUMNS, 3)).astype(np.uint8)
     flows = dice.normal(size=(COUNT, 2, ROWS, COLUMNS)).astype(np.float32)

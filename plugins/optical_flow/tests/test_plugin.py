@@ -1,4 +1,4 @@
-"""The plugin's door, and whom its kernels are offered for."""
+"""The plugin's interface, and the requests for which it offers kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Resample, Accum and what prepares images beside loops written from their definition, and mistakes."""
+"""Resample, Accum and DataAugmentation compared with loops written from their definition, and
+mistakes."""
 
 from __future__ import annotations
 
@@ -32,13 +33,13 @@ def curve(x: float, kind: str) -> float:
 
 
 def away(x: float) -> int:
-    """To the nearest whole number, halves away from 0."""
+    """Round to the nearest integer, with halves away from 0."""
     return int(math.copysign(math.floor(abs(x) + 0.5), x))
 
 
 def slow(x: np.ndarray, rows: int, columns: int, kind: str, antialias: bool) -> np.ndarray:
-    """The fork's loops, place by place, which take half of the rows' step for columns and the other
-    way."""
+    """Repeat the fork's loops, place by place, which use half of the rows' step for columns and vice
+    versa."""
     height, width = x.shape[2:]
     fx, fy = single(width) / single(columns), single(height) / single(rows)
     widened = antialias and (fx > 1 or fy > 1)
@@ -158,13 +159,13 @@ def test_neg_relu_and_channel_norm(run: Any, slope: float) -> None:
 def test_augmentation_cuts_the_middle_and_takes_a_mean(run: Any) -> None:
     x = np.random.default_rng(0).normal(size=(2, 3, 6, 9))
     made = run(AUGMENT.format("crop_height: 4 crop_width: 6 mean: [1, 2, 3] mean_per_pixel: false"), x=x)
-    columns = (x[..., 1:7] + x[..., 2:8]) / 2  # 9 - 6 is odd: half-way between pixels
+    columns = (x[..., 1:7] + x[..., 2:8]) / 2  # 9 - 6 is odd: halfway between pixels
     expected = columns[:, :, 1:5] - np.array([1.0, 2, 3]).reshape(1, 3, 1, 1)
     np.testing.assert_allclose(made["d"], expected, atol=1e-12)
 
 
 def test_a_crop_as_large_as_the_image_ends_as_the_forks_does(run: Any) -> None:
-    """The last place is 1.05 before the number of pixels."""
+    """The last place is at 1.05 less than the number of pixels."""
     x = np.random.default_rng(0).normal(size=(1, 1, 2, 5))
     made = run(AUGMENT.format("crop_height: 2 crop_width: 5"), x=x)["d"]
     across = np.concatenate([x[..., :4], 0.05 * x[..., 3:4] + 0.95 * x[..., 4:]], -1)

@@ -1,5 +1,5 @@
-"""FlowWarp and PWC-Net's Warp beside loops written from their definition, PyTorch's grid_sample where
-that is there, their slopes, and mistakes."""
+"""FlowWarp and PWC-Net's Warp compared with loops written from their definition and, if available, with
+PyTorch's grid_sample; their slopes, and mistakes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAYER = "layer {{ name: 'w' type: '{}' bottom: 'x' bottom: 'flow' top: 'w' {} }}
 
 
 def slow(x: np.ndarray, flow: np.ndarray, corners: bool, fill: float) -> np.ndarray:
-    """Pixel by pixel."""
+    """Warp pixel by pixel."""
     made = np.full(x.shape, fill)
     height, width = x.shape[2:]
     for n, c, i, j in np.ndindex(x.shape):
@@ -45,8 +45,8 @@ def slow(x: np.ndarray, flow: np.ndarray, corners: bool, fill: float) -> np.ndar
 
 
 def problem(seed: int, whole: bool = True) -> tuple[np.ndarray, np.ndarray]:
-    """Some pixels are taken from whole places, some from outside, some from just beyond the last
-    pixel."""
+    """Return a problem in which some pixels come from integer positions, some from outside, and some
+    from just beyond the last pixel."""
     dice = np.random.default_rng(seed)
     x, flow = dice.normal(size=(2, 3, 5, 7)), dice.normal(size=(2, 2, 5, 7)) * 2
     if whole:
@@ -112,7 +112,8 @@ def test_it_is_grid_sample_of_pytorch() -> None:
 @given(st.integers(0, 999), st.booleans())
 @PROPERTY
 def test_gradients_are_the_slopes(seed: int, corners: bool) -> None:
-    """To the image by its linearity; to the flow at places between pixels by small steps."""
+    """The gradient of the image is checked by linearity, that of the flow by small steps at positions
+    between pixels."""
     x, flow = problem(seed)
     about = {"to_corners": corners, "fill": 0.0}
     dice = np.random.default_rng(seed + 1)

@@ -1,4 +1,4 @@
-"""Mistakes in a user's own code, or in how a net names it: one line that says where."""
+"""Mistakes in a user's own code, or in how a net names it, become one line that says where they are."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made(name: str, method: str = "", param_str: str = "") -> UserLayer:
-    """A layer of a module of that name, whose ``Own`` has one method of its own in the place of another;
+    """Return a layer of a module of that name, whose class ``Own`` has one method replaced; it is
     planned for one bottom of three numbers."""
     text = f"class Own:{textwrap.indent(WHOLE + textwrap.dedent(method), '    ')}"
     Path(f"{name}.py").write_text(text)
@@ -99,7 +99,7 @@ def test_setup_says_which_param_str_it_was_given() -> None:
 
 
 def test_a_blobs_arrays_are_written_to_and_not_replaced() -> None:
-    """As in Caffe: what would take their place, no other layer would see."""
+    """As in Caffe: no other layer would see arrays that take their place."""
     blob = LayerBlob((3,))
     blob.diff[...] = 1
     blob.diff += 2
@@ -152,7 +152,8 @@ def found(module: str, net: str = "") -> str:
 
 
 def test_a_layer_that_ends_the_program_is_told_as_one_that_failed() -> None:
-    """Not in silence, as a program ends that asks for it: the training is not the layer's."""
+    """The run must not end silently, as a program that calls sys.exit does: the training does not belong
+    to the layer."""
     method = "def forward(self, bottom, top):\n    import sys\n    sys.exit({})\n"
     for number, (given, words) in enumerate((("", "SystemExit"), ("'no more'", "SystemExit: no more"))):
         with pytest.raises(DataError, match=rf"Own.forward raised {words} \(ends_{number}.py:"):
@@ -162,7 +163,8 @@ def test_a_layer_that_ends_the_program_is_told_as_one_that_failed() -> None:
 
 
 def test_a_module_that_import_does_not_find_is_told_with_its_folder(tmp_path: Path) -> None:
-    """Beside the net's file, above it, and in the folders there, as repositories are laid out."""
+    """It is searched for beside the net's file, above it, and in the folders there, as repositories are
+    laid out."""
     for path in ("nets/vgg/train.prototxt", "lib/rpn/targets.py", "nets/layers_of_mine/__init__.py"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()

@@ -1,4 +1,4 @@
-"""The plugin's door, its words, and its blobs."""
+"""The plugin's interface, its operations, and its blobs."""
 
 from __future__ import annotations
 
@@ -107,7 +107,8 @@ def test_what_cannot_stand_in_is_told_with_its_entry_point(monkeypatch: pytest.M
 
 
 def test_a_top_in_place_is_its_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in Caffe: it has its shape, its values until they are changed, and one gradient for both."""
+    """As in Caffe: the top has the bottom's shape, its values until they are changed, and shares its
+    gradient."""
     (tmp_path / "clipping_layer.py").write_text(
         """
 class Clipping:

@@ -1,5 +1,5 @@
-"""Binary nets and solvers: serialized messages without text, so without lines. A caffemodel that Caffe
-wrote is one too, with the weights of its layers."""
+"""Binary nets and solvers: serialized messages, which have no text and therefore no lines. A caffemodel
+that Caffe wrote is such a net too, with the weights of its layers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from demitasse_caffe.whole_file import read_whole
 
 _NET, _SOLVER, _BLOB = "NetParameter", "SolverParameter", "BlobProto"
 NO_OUTLINE = Outline("")
-"""That of a file without lines."""
+"""The outline of a file without lines."""
 _CLIP = 148
-"""The number of clip_param."""
+"""The field number of clip_param."""
 
 _SOLVERS = ("net", "net_param", "train_net", "train_net_param", "base_lr", "lr_policy", "max_iter")
 
 
 def binary_kind(path: Path) -> str | None:
-    """NetParameter, SolverParameter or BlobProto (a mean, say) by the content of a file; None for
-    something else. Raises ModelError when it cannot be read."""
+    """Return NetParameter, SolverParameter or BlobProto (for example a mean) by the content of a file,
+    or None for anything else. Raise ModelError if the file cannot be read."""
     data = read_whole(path)
     kinds = ((_NET, _is_net), (_SOLVER, _is_solver), (_BLOB, _is_blob))
     return next((name for name, fits in kinds if _fits(data, name, fits)), None)
@@ -39,7 +39,7 @@ def _fits(data: bytes, name: str, fits: Any) -> bool:
     except (DecodeError, ValueError):
         return False
     known = len(UnknownFieldSet(message)) == 0 or (
-        # A fork's own fields, beside layers, whose number no other kind of file has.
+        # A fork's own fields may occur next to layers, whose field number no other kind of file has.
         (name == _NET and any(layer.name and layer.type for layer in message.layer))
         or (name == _BLOB and video_width(message) is not None)
     )
@@ -61,8 +61,9 @@ def _is_blob(message: Any) -> bool:
 
 
 def parse_binary(path: Path, name: str, schema: Schema) -> tuple[Any, Outline]:
-    """A file as a message of the schema, without the weights of its layers and without a fork's fields,
-    which the notes of the outline tell; it has no lines. Raises ModelError."""
+    """Return a file as a message of the schema, without the weights of its layers and without a
+    fork's fields, and an outline. The outline has no lines; its notes say what was left out.
+    Raise ModelError."""
     wire, message, data = wire_classes()[name](), schema.message(name), read_whole(path)
     try:
         wire.ParseFromString(data)
@@ -85,7 +86,7 @@ def parse_binary(path: Path, name: str, schema: Schema) -> tuple[Any, Outline]:
 
 
 def has_weights(path: Path) -> bool:
-    """Whether a layer of a binary net has arrays."""
+    """Return whether a layer of a binary net has arrays."""
     wire = wire_classes()[_NET]()
     wire.ParseFromString(path.read_bytes())
     return any(layer.blobs for layer in (*wire.layer, *wire.layers, *(v1.layer for v1 in wire.layers)))
@@ -106,8 +107,8 @@ def _drop_weights(net: Any) -> None:
 
 
 def _drop_likenesses(net: Any) -> int:
-    """Leave out what a fork has under the number of Caffe's clip_param, alone in having required fields:
-    the parameters of a SmoothL1Loss, say. How many there were."""
+    """Remove fork messages stored under the number of Caffe's clip_param, the only one with required
+    fields; for example the parameters of a SmoothL1Loss. Return how many there were."""
     like = [layer for layer in net.layer if layer.type != "Clip" and layer.HasField("clip_param")]
     for layer in like:
         layer.ClearField("clip_param")
@@ -115,7 +116,7 @@ def _drop_likenesses(net: Any) -> int:
 
 
 def _check_text(message: Any, path: Path) -> None:
-    """Raise ModelError where a string is no UTF-8, which protobuf hands out as bytes."""
+    """Raise ModelError if a string is not UTF-8; protobuf returns such a string as bytes."""
     for field, value in message.ListFields():
         for each in value if is_repeated(field) else (value,):
             if field.message_type is not None:

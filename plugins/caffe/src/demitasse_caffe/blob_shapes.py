@@ -15,8 +15,8 @@ Opener = Callable[[DataSpec], DataSource]
 
 
 class ShapeGraph:
-    """A builder of graphs that keeps nothing but shapes. ``assumed`` names the layers whose samples
-    are not at hand, and were taken for what their transform_param suggests."""
+    """A graph builder that keeps nothing but shapes. ``assumed`` names the layers whose samples are not
+    available; their shapes are guessed from transform_param."""
 
     def __init__(self, vocabulary: Mapping[str, Operation], phase: str, open_source: Opener | None):
         self.phase, self.dtype, self.seed, self.stream, self.workers = phase, "float32", 0, 0, 1
@@ -26,12 +26,13 @@ class ShapeGraph:
         self._layer: Layer | None = None
 
     def tops(self, layer: Layer, kind: LayerType, bottoms: Sequence[Tensor]) -> Sequence[Tensor] | None:
-        """What a layer makes of its bottoms, None where that cannot be told without running it."""
+        """Return the tops that a layer makes of its bottoms, or None if that cannot be known without
+        running it."""
         self._layer = layer = _without_mean(layer)
         assumed = len(self.assumed)
         try:
             return kind.build(layer, bottoms, self)
-        # What a stranger's type may raise for a layer that is wrong, or because here is no real graph.
+        # What a third-party type may raise: the layer is wrong, or this is not a real graph.
         except (
             *(DemitasseError, ValueError, TypeError, LookupError),
             *(AttributeError, ArithmeticError, MemoryError, OSError),
@@ -40,7 +41,7 @@ class ShapeGraph:
             return None
 
     def apply(self, operation: str, *inputs: Tensor | None, **attributes: Any) -> Any:
-        """The outputs of an operation, by its rule for shapes."""
+        """Return the outputs of an operation, by its shape rule."""
         word = self._vocabulary[operation]
         shapes: dict[str, Any] = {}
         for position, operand in enumerate(word.inputs):
@@ -56,28 +57,28 @@ class ShapeGraph:
         return made[0] if len(made) == 1 else tuple(made)
 
     def parameter(self, shape: Shape, filler: Any, **options: Any) -> Tensor:
-        """A parameter, which is never filled."""
+        """Return a parameter, which is never filled."""
         return Tensor("parameter", tuple(shape), self.dtype, "parameter")
 
     def input(self, name: str, shape: Shape) -> Tensor:
-        """An input of its declared shape."""
+        """Return an input of its declared shape."""
         return Tensor(name, tuple(shape), self.dtype, "input")
 
     def constant(self, name: str, value: np.ndarray) -> Tensor:
-        """A constant."""
+        """Return a constant."""
         return Tensor(name, tuple(value.shape), self.dtype, "constant")
 
     def source(self, spec: DataSpec, batch: int, fields: Mapping[str, str]) -> tuple[Tensor, ...]:
-        """Samples of the shapes that the source says, else of those that are likely."""
+        """Return samples of the shapes that the source reports, or else of likely shapes."""
         shapes = self._stored(spec) or self._likely(fields)
         return tuple(Tensor(name, (batch, *shapes[name]), self.dtype, "input") for name in fields)
 
     def scalar(self, name: str) -> Tensor:
-        """A number that changes with the step."""
+        """Return a number that changes with the step."""
         return Tensor(name, (1,), "float64", "scalar")
 
     def _stored(self, spec: DataSpec) -> dict[str, Shape]:
-        if spec.kind == "fillers":  # DummyData says its shape itself
+        if spec.kind == "fillers":  # DummyData declares its shape itself
             return {spec.options["field"]: spec.options["shape"][1:]}
         declared: Mapping[str, Field] = spec.options.get("declared", {})
         try:
@@ -88,7 +89,8 @@ class ShapeGraph:
         return {name: field.shape for name, field in fields.items()}
 
     def _likely(self, fields: Iterable[str]) -> dict[str, Shape]:
-        """Images of the size that they are cropped to, with a channel for each mean, else 3."""
+        """Return the shape of images of the crop size, with as many channels as there are mean values,
+        else 3."""
         assert self._layer is not None
         transform = self._layer.parameters.transform_param
         if not transform.crop_size:
@@ -103,7 +105,7 @@ class ShapeGraph:
 
 
 def _without_mean(layer: Layer) -> Layer:
-    """A layer that needs no file of means, which has no say in shapes, and may not be at hand."""
+    """Return a layer that needs no mean file, which may be missing and has no influence on shapes."""
     message = layer.parameters
     if isinstance(message, Mapping) or not message.transform_param.mean_file:
         return layer
@@ -119,10 +121,11 @@ def blob_shapes(
     layer_types: Mapping[str, LayerType] | None = None,
     open_source: Opener | None = None,
 ) -> tuple[list[list[Shape | None]], list[str]]:
-    """For each layer the shape of each top, None where it cannot be told: after a layer of a type that
-    nobody knows, or samples that are not at hand. And the layers whose samples' shapes are assumed.
+    """Return for each layer the shape of each top, or None if it cannot be known: after a layer of an
+    unknown type, or after samples that are not available. Also return the layers whose samples' shapes
+    are assumed.
 
-    ``layer_types`` are Caffe's by default, ``open_source`` a runtime's.
+    ``layer_types`` are Caffe's by default; ``open_source`` is a runtime's.
     """
     from demitasse_caffe.layers import LAYER_TYPES
     from demitasse_caffe.operations import OPERATIONS

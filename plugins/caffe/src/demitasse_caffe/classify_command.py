@@ -15,7 +15,7 @@ NETS, MEANS, LABELS = (".prototxt", ".pbtxt"), (".binaryproto", ".npy"), (".txt"
 WEIGHTS, BOTH = (".caffemodel", ".h5", ".demitasse"), ".onnx"
 OTHER_MEANS = (".mat", ".npz")
 IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-"""Of files in a folder."""
+"""The suffixes of files in a folder that are classified."""
 
 
 @click.command(
@@ -70,7 +70,7 @@ def command(
     precision: str | None,
     json_path: str | None,
 ) -> None:
-    """Print a line for each class of each image, images in their order."""
+    """Print a line for each class of each image, in the order of the images."""
     from demitasse_caffe import classifying
     from demitasse_caffe.mean import read_mean
 
@@ -124,7 +124,7 @@ def command(
 
 
 def _scores(classifier: Any, images: list[str]) -> list[np.ndarray | DataError]:
-    """Each image's scores, or why it cannot be read: of many, some may be damaged."""
+    """Return each image's scores, or why it cannot be read: some of many images may be damaged."""
     try:
         return list(classifier.scores(images))
     except DataError as error:
@@ -134,7 +134,8 @@ def _scores(classifier: Any, images: list[str]) -> list[np.ndarray | DataError]:
 
 
 def _sorted_out(given: tuple[str, ...]) -> tuple[str, str, str | None, str | None, list[str]]:
-    """Net, weights, mean, labels and images, by their suffixes. Raises click's UsageError."""
+    """Return net, weights, mean, labels and images, recognised by their suffixes. Raise
+    click's UsageError."""
     found: dict[str, list[str]] = {"net": [], "weights": [], "mean": [], "labels": [], "image": []}
     suffixes = {"net": NETS, "weights": WEIGHTS, "mean": MEANS, "labels": LABELS}
     for word in given:
@@ -161,7 +162,8 @@ def _sorted_out(given: tuple[str, ...]) -> tuple[str, str, str | None, str | Non
 
 
 def _images(word: str) -> list[str]:
-    """An image, or those of a folder by name. Raises click's UsageError for a folder without any."""
+    """Return an image, or those of a folder sorted by name. Raise click's UsageError for a folder
+    without images."""
     if not is_folder(word):
         return [word]
     images = sorted(str(p) for p in Path(word).iterdir() if p.suffix.lower() in IMAGES)

@@ -1,4 +1,4 @@
-"""Image files into a net's classes, as Caffe's C++ example of classification does it."""
+"""Classification of image files by a net, as in Caffe's C++ example."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from demitasse import DataError, ModelError, ShapeError, available_bytes, neares
 from demitasse_caffe.opencv import decoded, opencv
 
 TOGETHER = 32
-"""Images that a net is given at once."""
+"""The number of images in one batch."""
 
 _AT_ONCE = 9
-"""Bytes of a pixel's number in a resized image: as it is decoded, as it becomes a real number, less a
-mean."""
+"""Bytes for each number of a resized image's pixels: the decoded number, the number as a float, and the
+number less the mean."""
 
 
 class Classifier:
-    """A net with weights, and how images become its input: decoded by OpenCV, blue first (red, if
-    ``rgb``), resized to the input's size (or to ``resize`` rows and columns, of which the middle is
-    taken), less ``mean``, times ``scale``.
+    """A net with weights, and the preprocessing of its input. Images are decoded by OpenCV, blue first
+    (red if ``rgb``), and resized to the input's size (or to ``resize`` rows and columns, of which the
+    centre is cropped). Then ``mean`` is subtracted and the result is multiplied by ``scale``.
 
-    ``mean`` is a number for each channel in the net's order, or an image (channels, rows, columns): its
-    channels' means count, and with ``resize`` each pixel where it has that size. ``blob`` names the
-    output, where there are several.
+    ``mean`` is a number for each channel in the net's order, or an image (channels, rows, columns). Of
+    an image the means of its channels are used or, with ``resize``, each pixel if it has that size.
+    ``blob`` names the output, if there are several.
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class Classifier:
         blob: str | None = None,
         precision: str | None = None,
     ) -> None:
-        """Raises ModelError for a net without one input of images or one output, ShapeError for a mean
-        or a size that does not fit."""
+        """Raise ModelError if the net does not have exactly one input of images, or has no single
+        output; raise ShapeError for a mean or a size that does not fit."""
         self.net = runtime.net(net, weights=weights, precision=precision)
         where = self.net.definition.location
         inputs = {name: tuple(tensor.shape) for name, tensor in self.net.graph.inputs.items()}
@@ -84,7 +84,7 @@ class Classifier:
         self.mean = None if mean is None else self._mean(np.asarray(mean, np.float32))
 
     def _mean(self, mean: np.ndarray) -> np.ndarray:
-        """As it is subtracted from a resized image (height, width, channels)."""
+        """Return the mean as it is subtracted from a resized image (height, width, channels)."""
         if mean.ndim == 4 and mean.shape[0] == 1:
             mean = mean[0]
         if mean.ndim == 0:
@@ -99,8 +99,8 @@ class Classifier:
         return averages.astype(np.float32)
 
     def scores(self, images: Sequence[str | Path]) -> np.ndarray:
-        """(images, classes): the output for each image file. Raises DataError for one that is missing,
-        or no image."""
+        """Return the output for each image file, shape (images, classes). Raise DataError if a file is
+        missing or not an image."""
         given = np.stack([self._input(Path(image)) for image in images])
         found: np.ndarray = self.net.forward(**{self.input: given})[self.blob]
         if not found.ndim or found.shape[0] != len(images):
@@ -125,14 +125,16 @@ class Classifier:
 def classify(
     runtime: Any, net: str | Path, weights: str | Path, images: Sequence[str | Path], **options: Any
 ) -> np.ndarray:
-    """The scores (images, classes) of image files; options and errors are those of ``Classifier``."""
+    """Return the scores of image files, shape (images, classes). Options and errors are those
+    of ``Classifier``."""
     classifier = Classifier(runtime, net, weights, **options)
     parts = [images[start : start + TOGETHER] for start in range(0, len(images), TOGETHER)]
     return np.concatenate([classifier.scores(part) for part in parts])
 
 
 def read_labels(path: Path) -> list[str]:
-    """The names of the classes, one a line, to the last that is not blank. Raises DataError."""
+    """Return the names of the classes, one from each line up to the last that is not
+    blank. Raise DataError."""
     try:
         data = path.read_bytes()
         wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))

@@ -1,4 +1,4 @@
-"""What Caffe's commands ``test`` and ``time`` log, in its words."""
+"""The log of Caffe's commands ``test`` and ``time``, in Caffe's format."""
 
 from __future__ import annotations
 
@@ -12,34 +12,35 @@ from demitasse_caffe.training_log import Lines, scored
 
 
 class CommandLog:
-    """A log of a test of weights, or of how long layers take, in files and on standard error."""
+    """A log of a test of weights, or of the times of layers, in files and on standard error."""
 
     def __init__(self, places: Sequence[str]) -> None:
-        """``places``: files, folders, and - for standard error. Raises CompositionError where one cannot
-        be written."""
+        """Open the log in ``places``: files, folders, and - for standard error. Raise CompositionError
+        if one of them cannot be written."""
         self._lines = Lines(places)
 
     def _say(self, line: int, text: str) -> None:
         self._lines.say(f"caffe.cpp:{line}", text)
 
     def batches(self, count: int) -> None:
-        """A test of so many batches begins."""
+        """Log the beginning of a test of ``count`` batches."""
         self._say(281, f"Running for {count} iterations.")
 
     def batch(self, number: int, outputs: Mapping[str, Any]) -> None:
-        """The outputs of a batch, from 0."""
+        """Log the outputs of a batch; batches are numbered from 0."""
         for text in scored(outputs, {}):
             self._say(304, f"Batch {number}, {text}")
 
     def scores(self, means: Mapping[str, Any], weights: Mapping[str, float]) -> None:
-        """The means of all batches, and the weights of those that count in the loss."""
+        """Log the means over all batches. ``weights`` are the weights of those that
+        contribute to the loss."""
         loss = sum(weight * np.sum(means[name]) for name, weight in weights.items() if name in means)
         self._say(309, f"Loss: {loss:g}")
         for text in scored(means, weights):
             self._say(321, text)
 
     def times(self, layers: Iterable[tuple[str, float, float]], iterations: int) -> None:
-        """The mean seconds of each layer, forward and backward."""
+        """Log each layer's mean time in seconds, forward and backward."""
         self._say(366, "*** Benchmark begins ***")
         self._say(367, f"Testing for {iterations} iterations.")
         self._say(402, "Average time per layer: ")
@@ -57,5 +58,5 @@ class CommandLog:
 
 
 def caffe_log(runtime: Runtime, places: Sequence[str]) -> CommandLog:
-    """The program: a log in these places."""
+    """Return a log in these places; this is the program ``caffe_log``."""
     return CommandLog(places)

@@ -1,4 +1,4 @@
-"""Nets and solvers from one form to another: older forms to the present one, text to binary and back."""
+"""Conversion of nets and solvers: from older formats to the current one, and between text and binary."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NETS = ("net_param", "train_net_param", "test_net_param")
 
 @dataclass
 class _Source:
-    """A file as a message in the present form, and what was found on the way."""
+    """A file as a message in the current format, and what was noticed while reading it."""
 
     kind: str
     message: Any
@@ -34,11 +34,11 @@ class _Source:
 
 
 def convert_model(runtime: Runtime, source: str | Path, target: str | Path) -> dict[str, Any]:
-    """Write the net or solver of ``source`` to ``target`` in the present form: as text for the suffixes
-    .prototxt and .pbtxt, as a binary message for .binarynet, .binaryproto and .pb.
+    """Write the net or solver of ``source`` to ``target`` in the current format: as text for the
+    suffixes .prototxt and .pbtxt, as a binary message for .binarynet, .binaryproto and .pb.
 
-    Returns ``kind`` (net or solver), ``layers``, ``upgraded`` (whether it was in an older form) and
-    ``notes``: what the new file lacks, in sentences. Raises ModelError.
+    Return ``kind`` (net or solver), ``layers``, ``upgraded`` (whether it was in an older format) and
+    ``notes``: sentences about what the new file lacks. Raise ModelError.
     """
     source, target = Path(source), Path(target)
     if target.suffix not in (*TEXT, *BINARY):
@@ -68,7 +68,7 @@ def convert_model(runtime: Runtime, source: str | Path, target: str | Path) -> d
 
 
 def _others(runtime: Runtime) -> tuple[str, ...]:
-    """The suffixes of model files that other plugins read."""
+    """Return the suffixes of model files that other plugins read."""
     plugins = [plugin for plugin in runtime.composition.plugins if plugin.name != "caffe"]
     roles = [plugin.roles.get("model_reader", {}) for plugin in plugins]
     return tuple(suffix for role in roles for suffix in role.get("suffixes", ()))
@@ -84,7 +84,7 @@ def _read_text(path: Path, messages: Schema) -> _Source:
     kind = which(outline, messages)
     if kind is None:
         raise ModelError(not_a_model(path, outline, messages))
-    # Fields that only a fork has are refused here, not left out: they would be lost.
+    # Fields that only a fork has are rejected here instead of left out: they would be lost.
     message = parse(path, text, outline, kind, messages, strict=True)
     notes = [*(["comments are not kept"] if "#" in text else []), *outline.notes]
     return _Source(kind, message, notes)
@@ -104,7 +104,7 @@ def _read_binary(path: Path, messages: Schema) -> _Source:
 
 
 def _upgrade(found: _Source, path: Path, messages: Schema) -> bool:
-    """Bring the message into the present form; whether it was in another."""
+    """Bring the message into the current format; return whether that changed it."""
     before = found.message.SerializeToString(deterministic=True)
     if found.kind == "NetParameter":
         found.message = net_file(path, found.message, NO_OUTLINE, messages).message

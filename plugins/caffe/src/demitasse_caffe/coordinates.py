@@ -1,7 +1,8 @@
-"""Where a blob's pixels lie in another's: crops that align them, as nets that score every pixel need.
+"""The position of one blob's pixels in another: crops that align them, as nets that score every pixel
+need.
 
-Each layer maps coordinates of its bottom to those of its top by ``a x + b`` along the spatial axes; a
-pixel's coordinate is its middle. Long et al. 2015, *Fully Convolutional Networks for Semantic
+Each layer maps coordinates of its bottom to those of its top by ``a x + b`` along the spatial axes; the
+coordinate of a pixel is its centre. Long et al. 2015, *Fully Convolutional Networks for Semantic
 Segmentation*, section 3.
 """
 
@@ -23,11 +24,11 @@ _SAME = (
     *("LRN", "Log", "MVN", "PReLU", "Power", "ReLU", "Scale", "Sigmoid", "Softmax", "Split", "Swish"),
     *("TanH", "Threshold"),
 )
-"""Types that leave pixels where they are."""
+"""Layer types that leave pixels where they are."""
 
 
 class Map(NamedTuple):
-    """x of the one is ``a * x + b`` of the other, on the axes behind ``axis`` (None: any)."""
+    """Maps x of one blob to ``a * x + b`` of another, on the axes from ``axis`` on (None: any)."""
 
     axis: int | None
     a: np.ndarray
@@ -35,7 +36,8 @@ class Map(NamedTuple):
 
 
 class Made(NamedTuple):
-    """How a blob is made: by a layer of a type, whose message is asked for where it counts, of blobs."""
+    """How a blob is made: by a layer of type ``kind`` from ``bottoms``. ``message`` returns the layer,
+    and is called only when its parameters matter."""
 
     kind: str
     message: Callable[[], Any]
@@ -46,10 +48,10 @@ _IDENTITY = Map(None, np.ones(1), np.zeros(1))
 
 
 def map_between(start: Node, end: Node, made: Callable[[Node], Made | None]) -> Map | None:
-    """The map from the coordinates of one blob to another's, by the nearest blob that both are made of;
-    None where there is none. ``made`` tells how a blob is made, None of one that is given. Raises
-    ValueError where layers between work on different axes."""
-    with np.errstate(all="ignore"):  # a stride of 0 is told where its layer is built
+    """Return the map from the coordinates of one blob to those of another, through their nearest common
+    ancestor, or None if they have none. ``made`` returns how a blob is made, or None for one that is
+    given. Raise ValueError if layers in between work on different axes."""
+    with np.errstate(all="ignore"):  # a stride of 0 is reported when its layer is built
         theirs, mine = _ancestors(end, made), _ancestors(start, made)
         shared = next((node for node in mine if node in theirs), None)
         if shared is None:
@@ -61,9 +63,9 @@ def map_between(start: Node, end: Node, made: Callable[[Node], Made | None]) -> 
 
 
 def alignments(layers: Sequence[Any], kind: str = "Crop") -> Iterator[tuple[int, Map | None]]:
-    """The places of the layers of that ``kind`` that have no ``crop_param``, in a net's messages, each
-    with the map from the coordinates of the blob that is cut to those of the other; None where there is
-    none."""
+    """Yield the index of each layer of the given ``kind`` without ``crop_param`` in a net's messages,
+    with the map from the coordinates of the blob that it cuts to those of its other bottom, or None if
+    there is none."""
     latest: dict[str, tuple[str, int]] = {}
     makers: dict[tuple[str, int], Made] = {}
     for place, layer in enumerate(layers):
@@ -79,8 +81,8 @@ def alignments(layers: Sequence[Any], kind: str = "Crop") -> Iterator[tuple[int,
 
 
 def align_crops(layers: Sequence[Any], places: Sequence[Location], kind: str = "Crop") -> None:
-    """Give the layers of a ``kind`` that cannot say one the offset that aligns them: the Crop of a net
-    in the form before 2014, RCF's AutoCrop. Raises ModelError where none does."""
+    """Set the offset that aligns the bottoms of layers of a ``kind`` that cannot specify one: the Crop
+    of a net in the format before 2014, or RCF's AutoCrop. Raise ModelError if no offset does."""
     for place, found in alignments(layers, kind):
         layer = layers[place]
         if found is None or not np.allclose(found.a, 1) or (found.b > 0.5).any():
@@ -95,7 +97,7 @@ def align_crops(layers: Sequence[Any], places: Sequence[Location], kind: str = "
 
 
 def crop_note(layers: Sequence[Any], places: Sequence[Location]) -> str:
-    """The sentence about the Crops without ``crop_param`` that forks cut elsewhere; empty for none."""
+    """Return a sentence about Crops without ``crop_param`` that forks cut elsewhere; "" if none."""
     told = [
         f"{layers[place].name!r}{_line(places[place])}: "
         + " ".join(f"offset: {cut}" for cut in _whole(found))
@@ -111,7 +113,7 @@ def crop_note(layers: Sequence[Any], places: Sequence[Location]) -> str:
 
 
 def _whole(found: Map) -> list[int]:
-    """The offset that aligns, in pixels: one for all axes where it is the same."""
+    """Return the offset that aligns the blobs, in pixels; a single number if all axes have the same."""
     offset = [max(0, int(cut)) for cut in np.floor(0.5 - found.b)]
     return offset[:1] if len({*offset}) == 1 else offset
 
@@ -125,7 +127,8 @@ def _told(found: Map) -> str:
 
 
 def _ancestors(blob: Node, made: Callable[[Node], Made | None]) -> dict[Node, Map]:
-    """The blobs that one is made of, nearest first, with the map from their coordinates to its own."""
+    """Return the ancestors of a blob, nearest first, with the map from their
+    coordinates to the blob's."""
     found, frontier = {blob: _IDENTITY}, [blob]
     while frontier:
         last = frontier.pop(0)
@@ -148,7 +151,7 @@ def _compose(outer: Map, inner: Map) -> Map:
 
 
 def _step(how: Made) -> Map | None:
-    """The map of the layer that makes a blob; None for one that has none."""
+    """Return the map of the layer that makes a blob, or None if that layer does not map coordinates."""
     if how.kind in _SAME:
         return _IDENTITY
     if how.kind not in (*_WINDOWED, "Crop"):
@@ -171,7 +174,7 @@ def _step(how: Made) -> Map | None:
 
 
 def _extents(message: Any, name: str, pooling: bool) -> np.ndarray:
-    """Kernel, stride or pad by spatial axis."""
+    """Return kernel, stride or pad for each spatial axis."""
     if message.HasField(f"{name}_h") or message.HasField(f"{name}_w"):
         return np.array([getattr(message, f"{name}_h"), getattr(message, f"{name}_w")], float)
     value = getattr(message, "kernel_size" if name == "kernel" else name)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     help="The layers of one phase, or of both.",
 )
 def command(net: Path, target: str | None, rankdir: str, phase: str) -> None:
-    """Draw, and say what was written; - is standard output."""
+    """Draw the net and print what was written; - is standard output."""
     from demitasse_caffe.drawing import svg
     from demitasse_caffe.whole_file import write_whole
 
@@ -68,7 +68,7 @@ def command(net: Path, target: str | None, rankdir: str, phase: str) -> None:
 
 
 def _net(runtime: Any, path: Path) -> NetFile:
-    """The net of a text or binary file in the present form. Raises ModelError."""
+    """Return the net of a text or binary file in the current format. Raise ModelError."""
     from demitasse_caffe.binary import parse_binary
     from demitasse_caffe.net import net_file, read_net
     from demitasse_caffe.reader import BINARY, TEXT, WEIGHTS, Reader

@@ -1,8 +1,8 @@
 """A net as a picture: SVG text, made without any other program.
 
-Layers are boxes, coloured by family, with the numbers that people look for; blobs are the lines between
-them, with their shapes where these can be told. A layer that works in place is a chip in the box of the
-layer whose blob it changes.
+Layers are boxes, coloured by family, with the numbers that people look for. Blobs are the lines between
+them, with their shapes if these are known. A layer that works in place is a chip in the box of the layer
+whose blob it changes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from demitasse_caffe.upgrade import upgrade_net
 DIRECTIONS = ("TB", "BT", "LR")
 PHASES = {"TRAIN": 0, "TEST": 1}
 LONGEST = 44
-"""Characters of a name that are shown; a pointer over the box shows all."""
+"""The number of characters of a name that are shown; the tooltip shows all of them."""
 
 _MARGIN, _PADDING, _ROW, _CHIP = 28.0, 12.0, 16.0, 20.0
 _WIDEST_CHIPS = 260.0
@@ -41,7 +41,7 @@ text { font-family: "Helvetica Neue", Helvetica, Arial, sans-serif; fill: #24313
 
 @dataclass
 class Box:
-    """A layer, or an output that no layer reads, with what it shows and the layers in place on it."""
+    """A layer, or an output that no layer reads, with its text and the in-place layers on it."""
 
     layer: Layer | None
     name: str
@@ -54,7 +54,7 @@ class Box:
 
 @dataclass
 class Blob:
-    """A blob as one layer left it: its box, its label, and who reads it."""
+    """A blob as one layer left it: its box, its label, and its readers."""
 
     box: int
     label: str
@@ -69,10 +69,10 @@ def svg(
     layer_types: Mapping[str, LayerType] | None = None,
     open_source: Opener | None = None,
 ) -> str:
-    """A net (a NetParameter of any form) as SVG text.
+    """Return a net (a NetParameter in any format) as SVG text.
 
-    ``rankdir`` is TB, BT or LR; ``phase`` TRAIN, TEST (or Caffe's numbers for them), None for the
-    layers of both. ``open_source`` (a runtime's) tells the shapes of samples. Raises ModelError.
+    ``rankdir`` is TB, BT or LR. ``phase`` is TRAIN, TEST, Caffe's number for one of them, or None for
+    the layers of both. ``open_source`` (a runtime's) provides the shapes of samples. Raise ModelError.
     """
     if rankdir not in DIRECTIONS:
         raise ModelError(unknown("rankdir", str(rankdir), DIRECTIONS))
@@ -104,7 +104,7 @@ def _number(phase: str | int) -> int:
 
 
 def _layers(message: Any, phase: str | int | None, layer_types: Mapping[str, LayerType]) -> list[Layer]:
-    """The layers of a message in the present form; those of one phase, or all."""
+    """Return the layers of a message in the current format: those of one phase, or all."""
     messages = schema(layer_types)
     own = messages.message("NetParameter")
     own.ParseFromString(message.SerializeToString())
@@ -121,15 +121,15 @@ def _layers(message: Any, phase: str | int | None, layer_types: Mapping[str, Lay
 
 
 def _boxes(layers: list[Layer], shapes: list[list[Any]]) -> tuple[list[Box], list[Blob]]:
-    """A box for each layer, and the blobs from box to box. A layer in place is a chip on the box below
-    it unless another one reads the blob between them."""
+    """Return a box for each layer, and the blobs between boxes. An in-place layer is a chip on the box
+    below it, unless another layer reads the blob between them."""
     boxes: list[Box] = []
     blobs: list[Blob] = []
     current: dict[str, list[Blob]] = {}
     for layer, tops in zip(layers, shapes, strict=True):
         if layer.tops == layer.bottoms and len(layer.tops) == 1:
             on = current.get(layer.tops[0], [])
-            # A reader before it has seen the blob as it was: then it is a step of its own.
+            # An earlier reader has seen the unchanged blob; the layer then has a box of its own.
             if on and not any(blob.readers for blob in on) and len({blob.box for blob in on}) == 1:
                 boxes[on[0].box].chips.append(layer)
                 continue
@@ -141,7 +141,7 @@ def _boxes(layers: list[Layer], shapes: list[list[Any]]) -> tuple[list[Box], lis
         for top, shape in zip(layer.tops, tops, strict=True):
             blob = Blob(number, _label(top, shape, layer.name))
             blobs.append(blob)
-            # Of both phases' layers, both make the blob, as two layers of data do.
+            # Of the layers of both phases, two may make the blob, such as two data layers.
             twins = [other for other in current.get(top, ()) if not other.readers]
             current[top] = [blob] if top in layer.bottoms else [*twins, blob]
     _add_outputs(boxes, current)
@@ -149,7 +149,7 @@ def _boxes(layers: list[Layer], shapes: list[list[Any]]) -> tuple[list[Box], lis
 
 
 def _add_outputs(boxes: list[Box], current: dict[str, list[Blob]]) -> None:
-    """A box for each blob that no layer reads, except what comes straight from the data."""
+    """Add a box for each blob that no layer reads, except those that come straight from the data."""
     for name, last in current.items():
         unread = [blob for blob in last if not blob.readers]
         if not unread or boxes[unread[0].box].family == "data":
@@ -193,7 +193,7 @@ def _chip_rows(chips: list[Layer]) -> list[list[Layer]]:
 
 
 def _chip_text(chip: Layer) -> str:
-    # The first line of a summary is the type, the second what there is to say of it.
+    # The first line of a summary is the type, the second its most important numbers.
     return _short(" ".join(summary(chip)[:2]))
 
 
@@ -202,7 +202,7 @@ def _chip_width(chip: Layer) -> float:
 
 
 def _width(text: str, size: float) -> float:
-    """The width of a text in about any sans serif, a little more rather than less."""
+    """Estimate the width of a text in any common sans serif, a little generously."""
     units = 0.0
     for character in text:
         if character in "ijl.,:;'|!I ":
@@ -230,7 +230,7 @@ class _Page:
         self._extent = (along, across) if rankdir == "LR" else (across, along)
 
     def text(self, name: str, note: str) -> str:
-        """The whole picture."""
+        """Return the whole picture."""
         used = [each for each in FAMILIES if any(self._of(box, each) for box in self._boxes)]
         legend, legend_width = _legend(used)
         title = _short(_legible(name))
@@ -270,7 +270,7 @@ class _Page:
         return across, self._layout.depth - along if self._direction == "BT" else along
 
     def _line(self, route: list[Point]) -> str:
-        """A line through its points, straight along a rank and bent softly between two."""
+        """Return a line through its points: straight along a rank, smoothly curved between ranks."""
         x, y = self._at(route[0])
         path = [f"M{x:.1f} {y:.1f}"]
         for (a, b), (c, d) in pairwise(route):
@@ -286,7 +286,7 @@ class _Page:
         return f'<path class="line" marker-end="url(#tip)" d="{" ".join(path)}"/>'
 
     def _labels(self) -> list[str]:
-        """Each blob's label, where its lines leave their box."""
+        """Return each blob's label, placed where its lines leave their box."""
         parts = []
         done: set[int] = set()
         for line, route in zip(self._lines, self._layout.routes, strict=True):
@@ -299,7 +299,7 @@ class _Page:
                     "LR": (x + 5, y - 5),
                 }[self._direction]
                 place, words = f'x="{x:.1f}" y="{y:.1f}"', escape(_legible(label))
-                # Not every viewer knows paint-order, which would do with one text.
+                # Not every viewer knows paint-order, with which one text would be enough.
                 parts += [f'<text class="{each}" {place}>{words}</text>' for each in ("halo", "shape")]
             done.add(line.bundle)
         return parts
@@ -351,14 +351,14 @@ def _centred(kind: str, x: float, y: float, text: str) -> str:
 
 
 def _whole(box: Box) -> str:
-    """All that a box stands for, as a pointer over it shows it."""
+    """Return everything that a box stands for, which is shown as its tooltip."""
     layers = [layer for layer in (box.layer, *box.chips) if layer is not None]
     said = [f"{layer.name}: {', '.join(summary(layer))}" for layer in layers] or [box.name]
     return _legible("\n".join(said))
 
 
 def _legible(text: str) -> str:
-    """A text without what XML cannot hold."""
+    """Return a text without characters that are invalid in XML."""
     return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
 
 

@@ -1,4 +1,4 @@
-"""Why a field of a prototxt file is none, or its value: the sentences of errors."""
+"""Error messages for invalid fields of a prototxt file, and for invalid values."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from demitasse_caffe.schema import Schema
 
 _LAYERS = ("layer", "layers")
 _SCHEMA = "as Caffe's caffe.proto lists them"
-"""Where to see all of many names."""
+"""Where to see all names if there are many."""
 
 
 def strangers_field(path: Path, entry: Entry, descriptor: Any, schema: Schema) -> str:
-    """The sentence for a field of a layer of a type that nobody knows, which would be lost."""
+    """Return the message for a field in a layer of an unknown type, which would be lost."""
     fork = fork_field(descriptor.name, entry.name)
     what = fork.told(entry.name) if fork else f"{entry.name} is not a field of Caffe's {descriptor.name}"
     block = entry.block
@@ -35,7 +35,7 @@ def strangers_field(path: Path, entry: Entry, descriptor: Any, schema: Schema) -
 
 
 def unknown_field(path: Path, entry: Entry, descriptor: Any) -> str:
-    """The sentence for a field that a message has not."""
+    """Return the message for a field that a message does not have."""
     where = f"{path}:{entry.line}:{entry.column}: {layer_around(entry)}{descriptor.name}"
     if fork := fork_field(descriptor.name, entry.name):
         return f"{where}: {fork.told(entry.name)}"
@@ -52,7 +52,7 @@ def unknown_field(path: Path, entry: Entry, descriptor: Any) -> str:
 
 
 def given_twice(path: Path, entry: Entry, first: Entry, descriptor: Any) -> str:
-    """The sentence for a second value of a field that has one."""
+    """Return the message for a second value of a field that is not repeated."""
     place = f"{path}:{entry.line}:{entry.column}: {layer_around(entry, own=True)}{descriptor.name}"
     told = (
         f"{place}: {entry.name} takes one value, but is given again; it was first given in line "
@@ -65,8 +65,8 @@ def given_twice(path: Path, entry: Entry, first: Entry, descriptor: Any) -> str:
 
 
 def layer_around(entry: Entry, own: bool = False) -> str:
-    """The layer in whose inner block a field stands, or also the one whose ``own`` it is, as the
-    beginning of a sentence."""
+    """Return the beginning of a sentence about a field: the layer in whose inner block it stands or,
+    with ``own``, also the layer that it is a field of."""
     block: Block | None = entry.block
     while block is not None and block.name not in _LAYERS:
         block = block.parent
@@ -79,7 +79,7 @@ def _open(block: Block) -> str:
 
 
 def wrong_value(path: Path, entry: Entry, descriptor: Any, schema: Schema) -> str:
-    """What is wrong with the value of a field of words, in a sentence; empty for nothing."""
+    """Describe what is wrong with the value of a field of words; "" if nothing is."""
     value = entry.value or ""
     if descriptor.enum_type is not None and re.fullmatch(r"\d+", value):
         numbers = descriptor.enum_type.values_by_number

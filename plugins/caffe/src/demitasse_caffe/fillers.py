@@ -1,8 +1,8 @@
-"""Caffe's fillers: how a parameter's first values are made.
+"""Caffe's fillers, which make the initial values of parameters.
 
-Each is a callable of a shape and a RandomStream that returns an array, random ones of the stream's
-element type. Fans are Caffe's:
-fan-in is the elements of one output (a row of the weights), fan-out those of one input channel.
+Each filler is a callable that takes a shape and a RandomStream and returns an array; random numbers have
+the stream's element type. Fans are Caffe's: fan-in is the number of elements of one output (a row of the
+weights), fan-out that of one input channel.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class PositiveUnitball:
-    """Uniform in [0, 1), then each output's elements divided by their sum."""
+    """Uniform in [0, 1), after which each output's elements are divided by their sum."""
 
     def __call__(self, shape: Shape, stream: RandomStream) -> np.ndarray:
         rows = _array(stream.uniform((outputs(shape), math.prod(shape[1:]))))
@@ -69,7 +69,7 @@ class PositiveUnitball:
 
 @dataclass(frozen=True)
 class Xavier:
-    """Uniform in +-sqrt(3 / n), n the fan that ``variance_norm`` names (Glorot and Bengio 2010)."""
+    """Uniform in +-sqrt(3 / n), where ``variance_norm`` selects the fan n (Glorot and Bengio 2010)."""
 
     variance_norm: str = "FAN_IN"
 
@@ -80,7 +80,7 @@ class Xavier:
 
 @dataclass(frozen=True)
 class Msra:
-    """Normal with variance 2 / n, n the fan that ``variance_norm`` names (He et al. 2015)."""
+    """Normal with variance 2 / n, where ``variance_norm`` selects the fan n (He et al. 2015)."""
 
     variance_norm: str = "FAN_IN"
 
@@ -90,11 +90,11 @@ class Msra:
 
 @dataclass(frozen=True)
 class Bilinear:
-    """Bilinear interpolation in each square kernel, for a deconvolution that enlarges."""
+    """Bilinear interpolation in each square kernel, for a deconvolution that upsamples."""
 
     @staticmethod
     def check(shape: Shape) -> None:
-        """Raise ValueError for what has no square kernels."""
+        """Raise ValueError unless the shape has square kernels."""
         if len(shape) != 4 or shape[2] != shape[3]:
             raise ValueError(f"filler bilinear is for square kernels in 4 dimensions, not for {shape}")
 
@@ -108,8 +108,8 @@ class Bilinear:
 
 @dataclass(frozen=True)
 class Diagonal:
-    """Output n is made of input n alone, times ``values[n]`` (1 behind the last), the mean over the
-    kernel. Of FlowNet's fork."""
+    """Makes output n from input n alone: the mean over the kernel times ``values[n]`` (1 beyond the last
+    value). From FlowNet's fork."""
 
     values: tuple[float, ...] = ()
 
@@ -123,14 +123,14 @@ class Diagonal:
 
 @dataclass(frozen=True)
 class Listed:
-    """The ``values``, in rows, of which there are as many as elements. Of the forks with spatial
-    transformers, for which that is the transformation to begin with."""
+    """The ``values``, row by row, as many as there are elements. From the forks with spatial
+    transformers, which use it for the initial transformation."""
 
     values: tuple[float, ...]
     source: str
 
     def check(self, shape: Shape) -> None:
-        """Raise ValueError for another number of elements."""
+        """Raise ValueError unless there are as many values as elements."""
         if len(self.values) != math.prod(shape):
             raise ValueError(
                 f"{self.source} has {len(self.values):,} numbers for the {math.prod(shape):,} elements "
@@ -143,12 +143,12 @@ class Listed:
 
 
 def outputs(shape: Shape) -> int:
-    """The extent of the first axis; of a single number, which has no axes, 1."""
+    """Return the extent of the first axis; 1 for a single number, which has no axes."""
     return shape[0] if shape else 1
 
 
 def fan(shape: Shape, variance_norm: str) -> float:
-    """The number of elements n that xavier and msra scale by."""
+    """Return the number of elements n that xavier and msra scale by."""
     count = math.prod(shape)
     fan_in = count / outputs(shape)
     fan_out = count / shape[1] if len(shape) > 1 else count
@@ -156,8 +156,9 @@ def fan(shape: Shape, variance_norm: str) -> float:
 
 
 def filler(message: Any, shape: Shape) -> Callable[[Shape, RandomStream], np.ndarray]:
-    """The filler of a FillerParameter, for an array of a shape. Raises ValueError with the nearest type,
-    for numbers that none can be drawn from, and for a shape that it cannot fill."""
+    """Return the filler of a FillerParameter for an array of a shape. Raise ValueError for an unknown
+    type (with the nearest one), for parameters that nothing can be drawn from, and for a shape that the
+    filler cannot fill."""
     if message.type not in _MAKERS:
         raise ValueError(unknown("filler", message.type, _MAKERS))
     made = _MAKERS[message.type](message)
@@ -171,8 +172,8 @@ def filler(message: Any, shape: Shape) -> Callable[[Shape, RandomStream], np.nda
 
 
 def fillers_beside(message: Any, beside: str) -> Any:
-    """The message of a layer, with the files of its fillers found beside the net's. Raises ModelError
-    for one that is not there."""
+    """Return the message of a layer with its fillers' files located relative to the net's file. Raise
+    ModelError if a file does not exist."""
     if not any(each.file for each in _fillers_of(message)):
         return message
     made = type(message)()

@@ -1,4 +1,4 @@
-"""What forks of Caffe for optical flow and disparity have that Caffe has not."""
+"""What forks of Caffe for optical flow and disparity have beyond Caffe."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Fields and words that forks of Caffe have in Caffe's own messages, as they are read: whose each is.
+"""Fields and words that Caffe's forks have added to Caffe's own messages, and which fork each belongs
+to.
 
-A field that only says how fast, where or how precisely a fork computes is read over, and noted. One that
-changes what is computed is an error that says so, unless its value is the one that changes nothing.
+A field that only affects how fast, where or how precisely a fork computes is ignored, with a note. One
+that changes what is computed is an error, unless its value is the one that changes nothing.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from demitasse_caffe.forks import FORKS as OTHERS
 FORKS = (*OTHERS, FLOWNET)
 
 TYPES = {name: fork.name for fork in FORKS for name in fork.types.split()}
-"""Whose a layer type is that Caffe does not have."""
+"""The fork of each layer type that Caffe does not have."""
 
 POLICIES = {name: f"{fork.name}, {told}" for fork in FORKS for name, told in fork.policies.items()}
-"""Whose a ``lr_policy`` is that Caffe does not have, and what it does."""
+"""The fork of each ``lr_policy`` that Caffe does not have, and what the policy does."""
 
 _ENGINES = {word: fork.name for fork in FORKS for word in fork.engines.split()}
 
 
 @dataclass(frozen=True)
 class ForkField:
-    """A field that a fork has in a message of Caffe's; the rest is as ``Fields`` has it."""
+    """A field that a fork has in one of Caffe's messages; the attributes are those of ``Fields``."""
 
     owner: str
     effect: str = ""
@@ -35,11 +36,11 @@ class ForkField:
     training: bool = False
 
     def has_effect(self, value: str | None) -> bool:
-        """Whether the field changes what is computed, with a value as it is written."""
+        """Return whether the field changes what is computed, for a value as written in the file."""
         return bool(self.effect) and (value is None or _plain(value) != _plain(self.idle))
 
     def told(self, name: str, kind: str = "a field") -> str:
-        """The sentence that the field (or word) is not one of Caffe's, and what it does."""
+        """Return the sentence that the field (or word) is not one of Caffe's, and what it does."""
         here = f"has no counterpart here: {self.effect}" if self.effect else "has no effect here"
         return f"{name} is {kind} of {self.owner}, not of Caffe, and {here}"
 
@@ -55,22 +56,26 @@ _FIELDS = {
 
 
 def fork_field(message: str, name: str) -> ForkField | None:
-    """What a fork has under a name in a message of Caffe's, None where none is known to."""
+    """Return what a fork has under a name in one of Caffe's messages, or None if no fork is known to
+    have it."""
     return _FIELDS.get((message.replace("V1LayerParameter", "LayerParameter"), name))
 
 
 def old_type_owner(folded: str) -> str | None:
-    """Whose a V1 layer type is that Caffe does not have, by its name without underscores and case."""
+    """Return the fork of a V1 layer type that Caffe does not have, by its name in lower case
+    without underscores."""
     return next((owner for name, owner in TYPES.items() if name.casefold() == folded), None)
 
 
 def engine_word(name: str, value: str) -> ForkField | None:
-    """What a fork has as a value of Caffe's ``engine``; None for Caffe's own and for other fields."""
+    """Return what a fork has as a value of Caffe's ``engine``; None for Caffe's own values and
+    for other fields."""
     return ForkField(_ENGINES[value]) if name == "engine" and value in _ENGINES else None
 
 
 def notes(path: Path, passed_over: Iterable[tuple[ForkField, str, int]]) -> Iterator[str]:
-    """A sentence for each fork about (what, name, line) of what was read and has no effect here."""
+    """Yield a sentence for each fork about the (what, name, line) that were read and
+    have no effect here."""
     owners: dict[str, dict[str, list[int]]] = {}
     instead: dict[str, str] = {}
     for found, name, line in passed_over:
@@ -87,7 +92,8 @@ def _lines(lines: list[int], instead: str) -> str:
 
 
 def _plain(value: str) -> str | float:
-    """A value as it is compared: numbers and truths as such, words without quotes and case."""
+    """Return a value in the form that is compared: numbers and truth values as such, words in lower case
+    without quotes."""
     word = value.strip("\"'").casefold()
     word = {"true": "1", "t": "1", "false": "0", "f": "0"}.get(word, word)
     try:

@@ -1,4 +1,4 @@
-"""What forks of Caffe have that Caffe has not: fields of its messages, words, layer types, policies."""
+"""What forks of Caffe have beyond Caffe: fields of its messages, words, layer types and policies."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Fields:
-    """Fields of one of Caffe's messages, their names with spaces between.
+    """Fields of one of Caffe's messages, their names separated by spaces.
 
-    ``effect`` says what they change in what is computed. It is empty where that is nothing, or something
-    only beside another field, which is then told; with the value ``idle`` they change nothing.
-    ``instead`` says what is done here instead of what a field without effect asks for, where that is
-    worth a word. Fields of ``training`` change nothing in tests.
+    ``effect`` says how they change what is computed. It is empty if they change nothing, or change
+    something only in combination with another field, which is then reported; with the value ``idle``
+    they change nothing. ``instead`` says what happens here instead of what a field without effect asks
+    for, if that is worth mentioning. Fields of ``training`` change nothing in tests.
     """
 
     message: str
@@ -26,8 +26,9 @@ class Fields:
 
 @dataclass(frozen=True)
 class Fork:
-    """A fork, or several that have the same: ``types`` are layer types and ``engines`` words for Caffe's
-    own ``engine`` fields, with spaces between; ``policies`` are those of rates, and what each does."""
+    """A fork, or several that share these features. ``types`` are layer types and ``engines`` values of
+    Caffe's ``engine`` fields, separated by spaces; ``policies`` maps each learning rate policy to what
+    it does."""
 
     name: str
     fields: tuple[Fields, ...] = ()

@@ -1,5 +1,5 @@
-"""HDF5 files, read with care: nothing outside the file is opened, nothing is allocated that the file
-does not hold, and whatever the library makes of damaged bytes is a ModelError."""
+"""HDF5 files, read defensively: nothing outside the file is opened, nothing is allocated that the file
+does not hold, and whatever the library raises for damaged bytes becomes a ModelError."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ _DAMAGE = (
     TypeError,
     MemoryError,
 )
-"""What h5py raises for damaged files, found by damaging some tens of thousands."""
+"""The exceptions that h5py raises for damaged files, found by damaging tens of thousands of files."""
 
 _LONGEST_TEXT = 1 << 16
 
 
 class Hdf5File:
-    """An open file, and errors that name its path."""
+    """An open file, whose errors name its path."""
 
     def __init__(self, path: Path, root: Any) -> None:
         self.path, self.root = path, root
 
     def group(self, name: str, parent: Any = None) -> Any:
-        """The group of a name in ``parent`` (the file), or None."""
+        """Return the group called ``name`` in ``parent`` (by default the file), or None."""
         import h5py
 
         found = self._member(self.root if parent is None else parent, name)
         return found if isinstance(found, h5py.Group) else None
 
     def array(self, parent: Any, name: str, what: str) -> np.ndarray:
-        """A data set of numbers, whole, as it is stored: floating point of 8, 4 or 2 bytes in the order
-        of this machine, or integers. Raises ModelError that says ``what`` it should have been."""
+        """Return a whole data set of numbers as it is stored: floating point of 8, 4 or 2 bytes in
+        this machine's byte order, or integers. Raise ModelError that says ``what`` the data set
+        should have been."""
         import h5py
 
         found = self._member(parent, name)
@@ -56,7 +57,7 @@ class Hdf5File:
         return np.asarray(found[()]).astype(found.dtype.newbyteorder("="))
 
     def text(self, parent: Any, name: str) -> str:
-        """A string, of fixed length as Caffe writes it; empty when it is not there."""
+        """Return a string of fixed length, as Caffe writes it, or "" if it does not exist."""
         import h5py
 
         found = self._member(parent, name)
@@ -69,19 +70,20 @@ class Hdf5File:
         return bytes(value).decode("utf-8", "surrogateescape")
 
     def _member(self, parent: Any, name: str) -> Any:
-        """What has a name in a group, if it lies in this file: other links are not followed."""
+        """Return the member of a group by its name, if it lies in this file; links to other files are
+        not followed."""
         import h5py
 
         link = parent.get(name, getlink=True)
         return parent[name] if isinstance(link, h5py.HardLink) else None
 
     def _check_held(self, found: Any, what: str) -> None:
-        """Raise ModelError for a data set whose bytes are elsewhere, or nowhere."""
+        """Raise ModelError for a data set whose bytes are elsewhere or missing."""
         if found.external or found.is_virtual:
             raise ModelError(f"{self.path}: {what} is stored in another file, which is not opened")
         held = found.id.get_storage_size()
         if found.chunks is not None:
-            # Chunks may be compressed: what counts is that each is there.
+            # Chunks may be compressed, so only their presence can be checked.
             chunk = int(np.prod(found.chunks, dtype=object)) * found.dtype.itemsize
             size = self.path.stat().st_size
             held = found.id.get_num_chunks() * chunk if found.nbytes <= 1100 * size else 0
@@ -94,7 +96,7 @@ class Hdf5File:
 
 @contextmanager
 def open_hdf5(path: Path) -> Iterator[Hdf5File]:
-    """A file for reading. Raises ModelError for one that is damaged or cannot be read."""
+    """Open a file for reading. Raise ModelError if it is damaged or cannot be read."""
     import h5py
 
     try:
@@ -111,7 +113,7 @@ def open_hdf5(path: Path) -> Iterator[Hdf5File]:
 
 @contextmanager
 def made_hdf5(path: Path) -> Iterator[tuple[Any, io.BytesIO]]:
-    """A new file in memory, whose groups keep the order in which they are made."""
+    """Make a new file in memory, whose groups keep the order in which they are made."""
     import h5py
 
     image = io.BytesIO()
@@ -123,7 +125,7 @@ def made_hdf5(path: Path) -> Iterator[tuple[Any, io.BytesIO]]:
 
 
 def is_hdf5(path: Path) -> bool:
-    """Whether a file begins as HDF5 does."""
+    """Return whether a file begins like an HDF5 file."""
     try:
         with path.open("rb") as file:
             return file.read(len(SIGNATURE)) == SIGNATURE

@@ -1,5 +1,5 @@
-"""``.caffemodel.h5``: a group for each layer in ``/data``, in it a data set for each parameter by its
-number; gradients likewise in ``/diff``."""
+"""``.caffemodel.h5``: a group for each layer in ``/data``, which contains a data set for each parameter,
+named by its number; gradients likewise in ``/diff``."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _MOST_PARAMETERS = 1024
 
 
 def read_hdf5_weights(path: Path) -> Weights:
-    """The parameters of every layer that has some, and gradients if they were saved. Raises
-    ModelError."""
+    """Return the parameters of every layer that has any, and gradients if they were saved.
+    Raise ModelError."""
     return read_with_order(path)[0]
 
 
 def read_with_order(path: Path) -> tuple[Weights, bool]:
-    """The weights, and whether their layers are in the order in which they were written: Caffe's files
-    do not keep it, and give them by name."""
+    """Return the weights, and whether their layers are in the order in which they were written. Caffe's
+    files do not keep that order; theirs is by name."""
     with open_hdf5(path) as file:
         if file.group("data") is None:
             raise ModelError(f"{path}: is not a caffemodel: it has no group 'data'")
@@ -38,7 +38,8 @@ def read_with_order(path: Path) -> tuple[Weights, bool]:
 
 
 def write_hdf5_weights(path: Path, weights: Weights) -> None:
-    """Write parameters and gradients; the file appears whole or not at all. Raises ModelError."""
+    """Write parameters and gradients; either the whole file appears or nothing. Raise
+    ModelError on failure."""
     with made_hdf5(path) as (root, image):
         _fill(root.create_group("data", track_order=True), weights.parameters, path)
         if weights.gradients:
@@ -47,7 +48,7 @@ def write_hdf5_weights(path: Path, weights: Weights) -> None:
 
 
 def write_array(group: Any, name: str, array: np.ndarray) -> None:
-    """A data set of float32, or of float64 where the array is that."""
+    """Write a data set of float32, or of float64 if the array is float64."""
     kind = "<f8" if array.dtype == np.float64 else "<f4"
     group.create_dataset(name, data=np.asarray(array, dtype=kind))
 
@@ -56,7 +57,7 @@ def _fill(group: Any, layers: Mapping[str, Sequence[np.ndarray]], path: Path) ->
     for layer, arrays in layers.items():
         if not layer.strip("."):
             raise ModelError(f"{path}: a layer called {layer!r} cannot be a group of an HDF5 file")
-        # A slash makes groups within groups: Caffe can write no such layer, and leaves it unread.
+        # A slash would make groups within groups. Caffe cannot write such a layer, and ignores one.
         inner = group.require_group(layer)
         for number, array in enumerate(arrays):
             if array.size or not array.ndim:
@@ -72,7 +73,7 @@ def _layers(file: Hdf5File, group: Any, what: str) -> dict[str, list[np.ndarray]
 
 
 def _groups(file: Hdf5File, group: Any, prefix: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """The groups below a group with their paths, each once even if damaged links go in circles."""
+    """Yield the groups below a group with their paths, each once even if damaged links form a cycle."""
     import h5py
 
     for name in group:
@@ -88,7 +89,8 @@ def _groups(file: Hdf5File, group: Any, prefix: str, seen: set[int]) -> Iterator
 
 
 def _arrays(file: Hdf5File, group: Any, what: str) -> list[np.ndarray]:
-    """The arrays by number. Caffe leaves out what another layer shares: an empty array stands there."""
+    """Return the arrays by number. Caffe omits what belongs to another layer; an empty
+    array takes its place."""
     numbers = sorted(int(name) for name in group if name.isascii() and name.isdigit())
     numbers = [number for number in numbers if file.group(str(number), group) is None]
     if not numbers:

@@ -1,4 +1,4 @@
-"""Kernels for words that are about Caffe's files and not about arithmetic."""
+"""Kernels for operations on Caffe's files; none for arithmetic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from demitasse_caffe.hdf5_file import is_hdf5
 
 
 def candidates(request: Request) -> Iterable[Candidate]:
-    """For write_arrays in host memory: an HDF5 file with the datasets ``data`` and ``label``."""
+    """Return the candidate for write_arrays in host memory: an HDF5 file with the datasets
+    ``data`` and ``label``."""
     if request.operation.name != "write_arrays" or request.place.space != "host":
         return ()
     path = Path(request.attributes["path"])
@@ -24,8 +25,9 @@ def candidates(request: Request) -> Iterable[Candidate]:
 
 
 def write_arrays(path: Path, arrays: dict[str, Any]) -> None:
-    """Write arrays as the datasets of an HDF5 file, which is there whole or as it was. Raises DataError
-    with the system's reason, and for a file of another kind: a stranger's net is not to overwrite it."""
+    """Write arrays as the datasets of an HDF5 file, atomically. Raise DataError with the
+    system's reason, or if the file exists and is of another kind, so that a net from elsewhere
+    cannot overwrite it."""
     try:
         import h5py
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""What a person wants to know of a layer at a glance: its family, and a line or two of numbers."""
+"""What a person wants to know about a layer at a glance: its family, and a line or two of numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "loss": ("#fbdcd6", "#cf6d57"),
     "other": ("#f7f7f4", "#a5a59a"),
 }
-"""Fill and outline of each family, in the order of a legend."""
+"""The fill and outline colours of each family, in the order of the legend."""
 
 _MEMBERS = {
     "data": "AnnotatedData ContinuationIndicator Data DenseImageData DummyData HDF5Data HDF5Output "
@@ -71,18 +71,18 @@ _SHARING = {
     "Deconvolution3D": "convolution_param",
     "Pooling3D": "pooling_param",
 }
-"""Where C3D's first version has the parameters of types with a message of their own."""
+"""Where C3D's first version has the parameters of types that have a message of their own."""
 
 _MOST = 3
 
 
 def family(kind: str) -> str:
-    """The family of a layer type; ``other`` for a stranger's."""
+    """Return the family of a layer type; ``other`` for a third-party type."""
     return _FAMILY.get(kind, "other")
 
 
 def summary(layer: Layer) -> list[str]:
-    """The type, and under it its numbers: one line each."""
+    """Return the type, and below it the layer's numbers, one string for each line."""
     if isinstance(layer.parameters, Mapping):
         said = [f"{name} {value}" for name, value in list(layer.parameters.items())[:_MOST]]
     else:
@@ -115,8 +115,8 @@ def _pooling(message: Any) -> list[str]:
 
 
 def _by_axis(message: Any, field: str, stem: str) -> str:
-    """``3×3``, ``3×1``: from the field's number or numbers, or from its ``_h`` and ``_w``; of videos,
-    whose frames come first, ``2×3×3``."""
+    """Return ``3×3`` or ``3×1``, from the field's number or numbers, or from its ``_h`` and ``_w``
+    variants; for videos, whose frames come first, ``2×3×3``."""
     if (shape := f"{stem}_shape") in message.DESCRIPTOR.fields_by_name and message.HasField(shape):
         return "×".join(map(str, getattr(message, shape).dim))
     if of_first_axis(message):
@@ -177,7 +177,7 @@ def _nothing(message: Any) -> list[str]:
 
 
 def _set_fields(message: Any) -> list[str]:
-    """What the file sets of simple fields: what is worth writing is often worth showing."""
+    """Return the simple fields that the file sets: what is worth writing is often worth showing."""
     said = []
     for field, value in message.ListFields():
         if field.message_type is None:

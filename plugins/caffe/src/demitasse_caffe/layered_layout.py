@@ -1,9 +1,9 @@
-"""Where the boxes and lines of a directed acyclic graph go when it is drawn in layers.
+"""A layered drawing of a directed acyclic graph: the positions of its boxes and lines.
 
-Breadth runs across the layers, depth along them; whoever draws maps the two to x and y. The steps are
-those of K. Sugiyama, S. Tagawa and M. Toda, *Methods for Visual Understanding of Hierarchical System
+Breadth runs across the layers, depth along them; the caller maps the two to x and y. The steps are those
+of K. Sugiyama, S. Tagawa and M. Toda, *Methods for Visual Understanding of Hierarchical System
 Structures* (1981): ranks by longest paths, a bend at every rank that a line crosses, orders by
-barycentres, and places that are as near to their neighbours as the orders allow.
+barycentres, and positions as near to the neighbours as the orders allow.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 SWEEPS = 12
-"""Down and up again; more have changed no drawing of a net that was looked at."""
+"""The number of sweeps down and up again; more changed none of the drawings of nets looked at."""
 
 MAX_BENDS = 30_000
-"""Of all lines. Beyond it long ones go straight, without bends: nobody reads such a drawing, but it
-still comes in seconds, and in some megabytes."""
+"""The maximum number of bends of all lines. Beyond it long lines are drawn straight, without bends:
+nobody reads such a drawing, but it still takes only seconds and some megabytes."""
 
 LABELLED = 64.0
-"""Between the lines of two blobs that leave a box: their labels stand there."""
+"""The distance between the lines of two blobs that leave a box, with room for their labels."""
 
 Point = tuple[float, float]
 """(breadth, depth)."""
@@ -29,7 +29,8 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Line:
-    """From a box to another one. Lines of one ``bundle`` (a blob) leave together and share their way."""
+    """A line from one box to another. Lines of the same ``bundle`` (a blob) leave together and share
+    their path."""
 
     source: int
     target: int
@@ -38,7 +39,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Layout:
-    """Middles of boxes, the points of each line from box to box, and the extent of it all from 0."""
+    """The centres of boxes, the points of each line from box to box, and the total
+    extent, starting at 0."""
 
     middles: list[Point]
     routes: list[list[Point]]
@@ -48,7 +50,7 @@ class Layout:
 
 @dataclass(eq=False)
 class _Place:
-    """A box, or a bend of the lines of a bundle."""
+    """A box, or a bend in the lines of a bundle."""
 
     rank: int
     breadth: float
@@ -62,9 +64,10 @@ class _Place:
 def arrange(
     sizes: Sequence[Point], lines: Sequence[Line], gap: float = 26.0, rank_gap: float = 46.0
 ) -> Layout:
-    """Places for boxes of ``sizes`` (breadth, depth), ``gap`` apart within a rank, ranks ``rank_gap``.
+    """Place boxes of ``sizes`` (breadth, depth), ``gap`` apart within a rank, with ``rank_gap`` between
+    ranks.
 
-    A line leads from a box to one with a higher number. Raises ValueError for one that does not.
+    A line leads from a box to one with a higher number. Raise ValueError for any other line.
     """
     for line in lines:
         if not 0 <= line.source < line.target < len(sizes):
@@ -78,8 +81,8 @@ def arrange(
 
 
 def _ranks(count: int, lines: Sequence[Line]) -> list[int]:
-    """By the longest path from above; a box that nothing leads to stands right above its first
-    reader."""
+    """Return ranks by the longest path from above; a box that no line leads to is right above
+    its first reader."""
     ranks = [0] * count
     for line in sorted(lines, key=lambda line: line.source):
         ranks[line.target] = max(ranks[line.target], ranks[line.source] + 1)
@@ -93,7 +96,7 @@ def _ranks(count: int, lines: Sequence[Line]) -> list[int]:
 
 
 def _bend(boxes: list[_Place], lines: Sequence[Line]) -> list[list[_Place]]:
-    """The places that each line passes, both ends included, with its bends made."""
+    """Return the places that each line passes, both ends included, and create its bends."""
     spans = sum(boxes[line.target].rank - boxes[line.source].rank - 1 for line in lines)
     bends: dict[tuple[int, int], _Place] = {}
     joined: set[tuple[int, int]] = set()
@@ -114,7 +117,8 @@ def _bend(boxes: list[_Place], lines: Sequence[Line]) -> list[list[_Place]]:
 
 
 def _rows(boxes: list[_Place], chains: list[list[_Place]]) -> list[list[_Place]]:
-    """The places of each rank, as a walk from the first boxes down meets them."""
+    """Return the places of each rank, in the order in which a walk down from the first
+    boxes meets them."""
     rows: list[list[_Place]] = [[] for _ in range(max((box.rank for box in boxes), default=-1) + 1)]
     seen: set[int] = set()
     for place in [*boxes, *(place for chain in chains for place in chain)]:
@@ -125,7 +129,8 @@ def _rows(boxes: list[_Place], chains: list[list[_Place]]) -> list[list[_Place]]
 
 
 def _order(rows: list[list[_Place]]) -> None:
-    """Sort each rank by the barycentres of its neighbours', keeping the order that crosses least."""
+    """Sort each rank by the barycentres of the places' neighbours, and keep the order with the
+    fewest crossings."""
     best, fewest = [list(row) for row in rows], _crossings(rows)
     for sweep in range(SWEEPS):
         down = sweep % 2 == 0
@@ -142,7 +147,8 @@ def _order(rows: list[list[_Place]]) -> None:
 
 
 def _number(rows: list[list[_Place]], row: list[_Place], down: bool) -> None:
-    """Positions of a rank's places: the mean number of their neighbours in the rank before."""
+    """Set the positions of a rank's places: the mean of their neighbours' numbers in
+    the adjacent rank."""
     rank = row[0].rank if row else 0
     before = rank - 1 if down else rank + 1
     if not 0 <= before < len(rows):
@@ -167,7 +173,7 @@ def _crossings(rows: list[list[_Place]]) -> int:
 
 
 def _spread(rows: list[list[_Place]], gap: float) -> None:
-    """Give each place a position, near its neighbours' and ``gap`` from the next in its rank."""
+    """Give each place a position near its neighbours' and ``gap`` from the next place in its rank."""
     for row in rows:
         edge = 0.0
         for place in row:
@@ -192,7 +198,8 @@ def _spread(rows: list[list[_Place]], gap: float) -> None:
 
 
 def _pull(place: _Place, other: _Place) -> float:
-    """How much it matters that a line is straight: a long one the most, then one of a plain chain."""
+    """Return how important it is that a line is straight: most for a long line, then for one
+    of a plain chain."""
     if place.bend and other.bend:
         return 16.0
     upper, lower = (place, other) if place.rank < other.rank else (other, place)
@@ -202,8 +209,9 @@ def _pull(place: _Place, other: _Place) -> float:
 def nearest_in_order(
     wanted: Sequence[float], weights: Sequence[float], apart: Sequence[float]
 ) -> list[float]:
-    """Positions of the least weighted squared distance from the ``wanted`` ones, each at least
-    ``apart`` beyond the one before: a monotone regression, by pooling neighbours that violate it."""
+    """Return the positions with the least weighted squared distance from the ``wanted`` ones, each
+    at least ``apart`` beyond the one before. This is a monotone regression, computed by pooling
+    adjacent violators."""
     offsets = [0.0]
     for distance in apart:
         offsets.append(offsets[-1] + distance)
@@ -259,8 +267,8 @@ def _routed(
 def _ports(
     boxes: list[_Place], lines: Sequence[Line], chains: list[list[_Place]], *, outward: bool
 ) -> list[float]:
-    """Where on its box's side each line ends, in the order of what it leads to: those of a bundle
-    leave in one place, and each arrives in its own."""
+    """Return where each line ends on the side of its box, ordered by what it leads to. The lines of a
+    bundle leave at one point, but each arrives at its own."""
     ends: dict[int, dict[int, float]] = {}
     for number, (line, chain) in enumerate(zip(lines, chains, strict=True)):
         box, port = (line.source, line.bundle) if outward else (line.target, number)

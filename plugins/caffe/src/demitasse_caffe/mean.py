@@ -1,4 +1,4 @@
-"""The mean of a source's images, and the files in which it is kept: Caffe's binaryproto, NumPy's."""
+"""The mean of a source's images, and the files that store it: Caffe's binaryproto and NumPy's."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ TOGETHER = 256
 
 
 def write_blob(path: Path, array: np.ndarray) -> None:
-    """Write an array of up to four axes as a BlobProto, with the old four extents, as mean files have
-    them. The file appears whole or not at all. Raises ModelError."""
+    """Write an array of up to four axes as a BlobProto with the four old extents, as in mean files.
+    Either the whole file appears or nothing. Raise ModelError on failure."""
     if not 1 <= array.ndim <= 4:
         raise ModelError(f"{path}: an array of shape {array.shape} does not have four axes")
     blob = wire_classes()["BlobProto"]()
@@ -39,7 +39,7 @@ def write_blob(path: Path, array: np.ndarray) -> None:
 
 
 def read_mean_image(path: Path) -> np.ndarray:
-    """A mean image of a binaryproto file. Raises ModelError for any other file."""
+    """Read the mean image of a binaryproto file. Raise ModelError for any other file."""
     mean = read_blob(path)
     if problem := _unreal(mean):
         raise ModelError(f"{path}: is not a mean: it has {problem}")
@@ -47,14 +47,15 @@ def read_mean_image(path: Path) -> np.ndarray:
 
 
 def read_mean(path: Path) -> np.ndarray:
-    """A mean of a binaryproto, or of a NumPy file of real numbers. Raises ModelError and DataError."""
+    """Read a mean from a binaryproto, or from a NumPy file of real numbers. Raise
+    ModelError and DataError."""
     if path.suffix != ".npy":
         return read_mean_image(path)
     check_plain(path, ModelError)
     try:
         stored: np.ndarray = np.lib.format.open_memmap(path, mode="r")
         extra = path.stat().st_size - stored.offset - stored.nbytes  # type: ignore[attr-defined]
-    except Exception as error:  # NumPy's reader of a header raises anything
+    except Exception as error:  # NumPy's header parser raises any kind of exception
         reason = getattr(error, "strerror", None) or shortened(error) or type(error).__name__
         hint = nearest_path(path) if isinstance(error, FileNotFoundError) else ""
         told = looks_like_at(path) if not hint and is_file(path) else ""
@@ -74,7 +75,7 @@ def read_mean(path: Path) -> np.ndarray:
 
 
 def _unreal(mean: np.ndarray) -> str:
-    """How many numbers of a mean are none that can be subtracted; nothing where all can."""
+    """Describe how many numbers of a mean are not finite; "" if all are."""
     count = mean.size - int(np.count_nonzero(np.isfinite(mean)))
     return f"{count:,} of {mean.size:,} numbers that are not finite" if count else ""
 
@@ -87,10 +88,10 @@ def compute_image_mean(
     kind: str | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> np.ndarray:
-    """The mean of all images of a source (channels, height, width), float32, as Caffe's tool of this
-    name computes it; a text that lists images needs no ``kind``. With a ``target``, written there as a
-    binaryproto. ``progress`` is told now and then how many images are added, and of how many. Raises
-    DataError when the images cannot be read or differ in size."""
+    """Compute the mean of all images of a source, float32 (channels, height, width), as Caffe's tool of
+    this name does. A text file that lists images needs no ``kind``. If ``target`` is given, the mean is
+    also written there as a binaryproto. ``progress`` is called now and then with the number of images
+    done and their total. Raise DataError if the images cannot be read or differ in size."""
     opened = runtime.open_source(DataSpec(str(source), kind or _kind_of_list(Path(source))))
     if "data" not in opened.fields:
         raise DataError(f"{source}: has the fields {', '.join(opened.fields)}; data is needed")
@@ -113,8 +114,8 @@ def compute_image_mean(
 
 
 def _kind_of_list(source: Path) -> str | None:
-    """images for a text that lists no HDF5 files; None for any other source, which says itself what it
-    is."""
+    """Return ``images`` for a text file that does not list HDF5 files, or None for any other source,
+    which identifies itself."""
     if source.suffix.lower() != ".txt" or not is_file(source):
         return None
     with source.open("rb") as file:

@@ -9,11 +9,11 @@ import click
 from demitasse import compose
 
 PATIENCE = 10.0
-"""Seconds between two lines about the progress."""
+"""Seconds between two progress messages."""
 
 
 class Progress:
-    """Says on standard error how many images are done, every few seconds."""
+    """Reports on standard error, every few seconds, how many images are done."""
 
     def __init__(self) -> None:
         self._said = time.monotonic()
@@ -36,7 +36,7 @@ class Progress:
     "--backend", "-backend", default=None, help="The samples' format, if it cannot be detected."
 )
 def command(source: str, target: str | None, backend: str | None) -> None:
-    """Compute, and say what was written."""
+    """Compute the mean and print what was written."""
     with compose() as runtime:
         mean = runtime.program("compute_image_mean", source, target, kind=backend, progress=Progress())
     if target is not None:

@@ -22,14 +22,14 @@ from demitasse_caffe.upgrade import upgrade_net
 PHASES = {"train": 0, "test": 1}
 
 CLASSIFY = {"Accuracy", "HingeLoss", "InfogainLoss", "MultinomialLogisticLoss", "SoftmaxWithLoss"}
-"""Types whose second bottom holds classes."""
+"""Layer types whose second bottom holds classes."""
 
 
 @dataclass(frozen=True)
 class NetFile:
-    """A net in the present form, all phases together, with the place of each layer. ``misfit`` is the
-    error about a field that no message has, for phases in which every layer is of a known type, as are
-    ``changes``, those about fields of forks; ``notes`` tell what was read over."""
+    """A net in the current format, with all phases and the location of each layer. ``misfit`` is the
+    error about a field that no message has, and ``changes`` are those about forks' fields; they are
+    raised for phases in which every layer is of a known type. ``notes`` say what was ignored."""
 
     message: Any
     places: tuple[Location, ...]
@@ -40,7 +40,7 @@ class NetFile:
 
 
 def read_net(path: Path, schema: Schema) -> NetFile:
-    """The net in a file. Raises ModelError with file and line."""
+    """Return the net in a file. Raise ModelError with file and line."""
     text = read_text(path)
     outline = Outline(text)
     kind = which(outline, schema)
@@ -59,8 +59,8 @@ def net_file(
     within: tuple[str, ...] = (),
     skip: int = 0,
 ) -> NetFile:
-    """A parsed net with its places: those of the blocks ``within`` a path of the outline, after
-    ``skip`` layers of nets before it."""
+    """Return a parsed net with its locations: those of the blocks at the path ``within`` in the outline,
+    after ``skip`` layers of earlier nets."""
     count = len(message.layer) + len(message.layers)
     new, old = (outline.lines((*within, name)) for name in ("layer", "layers"))
     if message.layer and message.layers and new and old:
@@ -79,7 +79,8 @@ def net_file(
 
 
 def _balance_note(layers: Sequence[Any], path: Path) -> str:
-    """The sentence about a loss that the forks of a net's data layer have changed; empty for none."""
+    """Return a sentence about a loss that the forks of the net's data layer have changed; ""
+    if there is none."""
     if not {"ImageLabelmapData", "SigmoidCrossEntropyLoss"} <= {layer.type for layer in layers}:
         return ""
     return (
@@ -90,7 +91,7 @@ def _balance_note(layers: Sequence[Any], path: Path) -> str:
 
 
 def define(net: NetFile, state: Any, schema: Schema) -> NetDefinition:
-    """The layers whose rules the state (a NetState: phase, level, stages) meets."""
+    """Return the layers whose rules match the state (a NetState: phase, level, stages)."""
     chosen, left_out = list[tuple[Any, Location]](), dict[str, str]()
     positions: list[int] = []
     for position, (message, place) in enumerate(zip(net.message.layer, net.places, strict=True), 1):
@@ -136,11 +137,11 @@ def define(net: NetFile, state: Any, schema: Schema) -> NetDefinition:
 
 
 def _moved(message: Any, place: Location) -> Iterator[str]:
-    """What is told of a layer's files that are found elsewhere than is written."""
+    """Yield a note for each file of a layer that is found elsewhere than at the path in the layer."""
     for descriptor, part in message.ListFields():
         if descriptor.message_type is not None and not is_repeated(descriptor):
             for name in FILES:
-                # A stranger's type may have a number of this name.
+                # A third-party type may have a number with this name.
                 if isinstance(written := getattr(part, name, None), str):
                     yield from moved(written, place.file, f"{place}: layer {message.name!r}: {name}")
 
@@ -152,7 +153,8 @@ def _told(state: Any) -> str:
 
 
 def state_of(net: NetFile, phase: str, schema: Schema, *others: Any) -> Any:
-    """The NetState of a phase: the phase, what the net's own state says, then ``others``."""
+    """Return the NetState of a phase: the phase, then the net's own state, then ``others``, merged in
+    this order."""
     state = schema.message("NetState")
     state.phase = PHASES[phase]
     for more in (net.message.state, *others):
@@ -171,7 +173,8 @@ def _meets(rule: Any, state: Any) -> bool:
 
 
 def _layer(message: Any, place: Location, schema: Schema, position: int) -> Layer:
-    """The layer; one without a name is called after its line, or position in a file without lines."""
+    """Return the layer. A layer without a name is named after its line, or its position in a file
+    without lines."""
     if not message.type:
         raise ModelError(f"{place}: layer {message.name!r}: has no type")
     return Layer(
@@ -186,8 +189,9 @@ def _layer(message: Any, place: Location, schema: Schema, position: int) -> Laye
 
 
 def _with_classes(layers: Sequence[Layer]) -> tuple[Layer, ...]:
-    """The layers, where DummyData fills what others read as classes with whole numbers: Caffe cuts off
-    what is behind the point, and benchmark files fill images and labels alike, with 0.01."""
+    """Return the layers; where DummyData fills a blob that others read as classes, it fills
+    it with whole numbers. Caffe truncates such values, and benchmark files fill images and
+    labels alike with 0.01."""
     classes = {layer.bottoms[1] for layer in layers if layer.type in CLASSIFY and layer.bottoms[1:]}
     return tuple(
         _cut_off(layer, classes) if layer.type == "DummyData" and classes & {*layer.tops} else layer

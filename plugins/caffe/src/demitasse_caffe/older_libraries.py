@@ -1,6 +1,6 @@
-"""What libraries had in Caffe's time and have no more, for its scripts and layers: names of NumPy before
-1.24 and before 2, ``fromstring`` of bytes, ``time.clock``, ``yaml.load`` of one argument (PyYAML before
-6), and ``scipy.misc``."""
+"""What libraries had in Caffe's time and have since removed, for Caffe's scripts and layers: names of
+NumPy before 1.24 and before 2, ``fromstring`` of bytes, ``time.clock``, ``yaml.load`` with one argument
+(PyYAML before 6), and ``scipy.misc``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NUMPYS: Mapping[str, Any] = {
 
 
 def bring_back() -> None:
-    """Have them found from now on; what is there stays what it is."""
+    """Restore the removed names from now on; names that exist are left unchanged."""
     for name, kind in _NUMPYS.items():
         if name not in vars(np):
             setattr(np, name, kind)
@@ -48,8 +48,8 @@ def bring_back() -> None:
 
 
 def _bytes_of_strings() -> None:
-    """Give ``numpy.fromstring`` its way with bytes, as every script has it that reads a Datum, where
-    NumPy (from 2.3 on) has none."""
+    """Make ``numpy.fromstring`` accept bytes again, as every script that reads a Datum expects, where
+    NumPy (from 2.3 on) no longer does."""
     real: Any = np.fromstring
 
     @functools.wraps(real)
@@ -63,15 +63,15 @@ def _bytes_of_strings() -> None:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # it is there yet
+            warnings.simplefilter("ignore", DeprecationWarning)  # it still exists in this NumPy
             real(b"\0", np.uint8)
     except ValueError:
         vars(np)["fromstring"] = fromstring
 
 
 def _load_of_one_argument(yaml: ModuleType) -> None:
-    """Give PyYAML's ``load`` and ``load_all`` a loader by default, as they had until 6: that of plain
-    data, since a text may be a stranger's."""
+    """Give PyYAML's ``load`` and ``load_all`` a default loader again, as they had before version 6. It
+    loads plain data only, because a text may be untrusted."""
     for name in ("load", "load_all"):
         load = getattr(yaml, name, None)
         if load is None or not hasattr(yaml, "SafeLoader"):
@@ -104,17 +104,17 @@ class _Finder(MetaPathFinder):
 
 
 class _Loading(Loader):
-    """Loads PyYAML as another loader does."""
+    """Loads PyYAML as another loader does, and then restores the old default."""
 
     def __init__(self, real: Loader) -> None:
         self._real = real
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """As the other does."""
+        """Create the module as the other loader does."""
         return self._real.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """As the other does, with the older default afterwards."""
+        """Run the module as the other loader does, then restore the old default."""
         self._real.exec_module(module)
         _load_of_one_argument(module)
 

@@ -1,6 +1,6 @@
-"""``scipy.misc`` as it was before SciPy 1.3, with what scripts of Caffe's time use: ``imread``,
-``imsave``, ``imresize``, and ``toimage``, ``fromimage`` and ``bytescale`` below them. On Pillow, as
-those were.
+"""A replacement for ``scipy.misc`` as it was before SciPy 1.3, with what scripts of Caffe's time use:
+``imread``, ``imsave``, ``imresize``, and the functions that these call, ``toimage``, ``fromimage`` and
+``bytescale``. Like the originals, it needs Pillow.
 
 Images are arrays (height, width) or (height, width, 3 or 4).
 """
@@ -23,7 +23,7 @@ _CHANNELS = {3: "RGB", 4: "RGBA"}
 
 
 def bring_back() -> None:
-    """Have ``import scipy.misc`` find this from now on, where SciPy itself is installed."""
+    """Make ``import scipy.misc`` find this module from now on, provided that SciPy is installed."""
     if not any(isinstance(each, _Finder) for each in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
@@ -51,14 +51,14 @@ def _pillow() -> Any:
 
 
 def imread(name: Any, flatten: bool = False, mode: str | None = None) -> np.ndarray:
-    """An image file, or an open one, as an array: of its own kind, or of Pillow's ``mode``; ``flatten``
-    gives gray as float32. Raises FileNotFoundError, or Pillow's UnidentifiedImageError."""
+    """Read an image file, by its name or open, as an array in its own mode or in Pillow's ``mode``.
+    ``flatten`` returns gray as float32. Raise FileNotFoundError, or Pillow's UnidentifiedImageError."""
     with _pillow().open(name) as image:
         return fromimage(image, flatten, mode)
 
 
 def fromimage(im: Any, flatten: bool = False, mode: str | None = None) -> np.ndarray:
-    """A Pillow image as an array; of a palette the colours."""
+    """Return a Pillow image as an array; an image with a palette as its colours."""
     if mode is not None:
         im = im if mode == im.mode else im.convert(mode)
     elif im.mode == "P":
@@ -73,8 +73,8 @@ def fromimage(im: Any, flatten: bool = False, mode: str | None = None) -> np.nda
 def bytescale(
     data: Any, cmin: float | None = None, cmax: float | None = None, high: int = 255, low: int = 0
 ) -> np.ndarray:
-    """As uint8: what lies from ``cmin`` to ``cmax`` (the least and the most there is) comes to lie from
-    ``low`` to ``high``. An array of uint8 is returned as it is. Raises ValueError."""
+    """Scale values from ``cmin`` to ``cmax`` (by default the minimum and the maximum) to the range from
+    ``low`` to ``high``, as uint8. Return an array of uint8 unchanged. Raise ValueError."""
     data = np.asarray(data)
     if data.dtype == np.uint8:
         given: np.ndarray = data
@@ -100,8 +100,8 @@ def toimage(
     mode: str | None = None,
     channel_axis: int | None = None,
 ) -> Any:
-    """A Pillow image of an array, by ``bytescale`` but for mode F and I. Raises ValueError for what is
-    neither gray nor has 3 or 4 channels, and for a palette."""
+    """Return a Pillow image of an array, scaled by ``bytescale`` except in modes F and I. Raise
+    ValueError for a palette, and for an array that is neither gray nor has 3 or 4 channels."""
     data = np.asarray(arr)
     if pal is not None:
         raise ValueError("a palette is not supported: give an array of colours")
@@ -130,14 +130,14 @@ def toimage(
 
 
 def imsave(name: Any, arr: Any, format: str | None = None) -> None:
-    """Write an array (channels last) by ``toimage``, in the form that the name ends in, or ``format``.
-    Raises ValueError, or OSError where it cannot be written."""
+    """Write an array (channels last) by ``toimage``, in the format of the name's suffix, or in
+    ``format``. Raise ValueError, or OSError if the file cannot be written."""
     toimage(arr, channel_axis=2).save(name, *(() if format is None else (format,)))
 
 
 def imresize(arr: Any, size: Any, interp: str = "bilinear", mode: str | None = None) -> np.ndarray:
-    """An array in another size: percent (a whole number), a share (a float), or (height, width). The
-    result is uint8, as ``toimage`` scales what is not. Raises ValueError."""
+    """Resize an array: ``size`` is a percentage (an integer), a fraction (a float), or (height, width).
+    The result is uint8; other types are scaled as by ``toimage``. Raise ValueError."""
     if interp not in _FILTERS:
         raise ValueError(f"unknown interp {interp!r} (valid: {', '.join(_FILTERS)})")
     image = toimage(arr, mode=mode)

@@ -1,4 +1,4 @@
-"""OpenCV, which reads image files; it is installed apart."""
+"""OpenCV, which reads image files and is installed separately."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from demitasse import DataError, is_file, looks_like, nearest_path
 
 
 def opencv(what: str) -> Any:
-    """The module cv2. Raises DataError that says ``what`` needs it, and how to install it."""
+    """Return the module cv2. Raise DataError that says that ``what`` needs it, and how to install it."""
     try:
         import cv2
     except ImportError as error:
@@ -20,8 +20,9 @@ def opencv(what: str) -> Any:
 
 
 def decoded(path: Path, what: str, flags: str) -> np.ndarray:
-    """An image file's pixels by one of OpenCV's ``flags`` (``IMREAD_COLOR``): (height, width) or
-    (height, width, channels), blue first. Raises DataError for a file that is missing or no image."""
+    """Return an image file's pixels, decoded with one of OpenCV's ``flags`` (such as ``IMREAD_COLOR``):
+    (height, width) or (height, width, channels) with blue first. Raise DataError if the file is missing
+    or not an image."""
     opencv(what)
     if not is_file(path):
         raise DataError(f"no such image: {path}{nearest_path(path)}")
@@ -29,7 +30,7 @@ def decoded(path: Path, what: str, flags: str) -> np.ndarray:
 
 
 def decoded_bytes(data: bytes, name: str, what: str, flags: str) -> np.ndarray:
-    """As ``decoded``, of the content of an image file, which errors call ``name``."""
+    """Decode the content of an image file like ``decoded``. ``name`` stands for the file in errors."""
     cv2 = opencv(what)
     if not data:
         raise DataError(f"{name}: is empty (0 bytes)")

@@ -13,13 +13,13 @@ _TOKEN = re.compile(
 )
 _OPEN = {"{": "}", "<": ">"}
 DEEPEST = 100
-"""How deep blocks may nest: as protobuf's binary reader has it."""
+"""The maximum depth of nested blocks, which is that of protobuf's binary reader."""
 
 
 @dataclass(eq=False)
 class Block:
-    """A message in the text. ``words`` are its scalar fields as they are written, less their quotes;
-    ``quoted`` are those that had some."""
+    """A message in the text. ``words`` holds its scalar fields as written, without their quotes;
+    ``quoted`` those that had quotes."""
 
     name: str
     line: int
@@ -42,7 +42,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Entry:
-    """A field in the text: where it stands, and its value's first word unless it is a block."""
+    """A field in the text: its location, and its value's first word unless the field is a block."""
 
     block: Block
     name: str
@@ -54,8 +54,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Change:
-    """A field of a fork that changes what the layer in a line computes, or only how it ``trains``, and
-    the error about it, for phases that have the layer."""
+    """A fork's field that changes what the layer at a line computes, or only how it ``trains``. It
+    carries the error for phases that have the layer."""
 
     line: int
     trains: bool
@@ -63,29 +63,29 @@ class Change:
 
 
 class Outline:
-    """The fields and blocks of a text in order."""
+    """The fields and blocks of a text, in order."""
 
     def __init__(self, text: str) -> None:
         self.root = Block("", 1, None)
         self.entries: list[Entry] = []
         self.unclosed: Block | None = None
-        self.too_deep: int | None = None  # the line where blocks nest deeper than any message does
-        self.misfit = ""  # a field that no message has, told if nothing worse is wrong with the net
-        self.changes: list[Change] = []  # fields of forks that change results
-        self.notes: tuple[str, ...] = ()  # what of a fork's was read over, in sentences
+        self.too_deep: int | None = None  # the line where blocks nest more deeply than in any message
+        self.misfit = ""  # a field that no message has, reported if nothing worse is wrong with the net
+        self.changes: list[Change] = []  # forks' fields that change results
+        self.notes: tuple[str, ...] = ()  # forks' features that were ignored, in sentences
         self._read(text)
 
     def names(self) -> list[str]:
-        """The fields of the file itself, in order."""
+        """Return the fields of the file itself, in order."""
         return [entry.name for entry in self.entries if entry.block is self.root]
 
     def line(self, name: str, within: tuple[str, ...] = ()) -> int | None:
-        """The line of the first field of a name, in the file itself or a block at a path."""
+        """Return the line of the first field of a name, in the file itself or in a block at a path."""
         found = (e.line for e in self.entries if e.name == name and e.block.path == within)
         return next(found, None)
 
     def lines(self, path: tuple[str, ...]) -> list[int]:
-        """The lines of all blocks at a path of names."""
+        """Return the lines of all blocks at a path of names."""
         named = (e for e in self.entries if e.opens is not None and e.name == path[-1])
         return [entry.line for entry in named if entry.block.path == path[:-1]]
 
@@ -102,7 +102,7 @@ class Outline:
             if token[0] == "#":
                 continue
             if token in _OPEN:
-                if not named:  # an element of a list, or a brace that a template has
+                if not named:  # an element of a list, or a template's brace
                     name = lists[-1][1] if lists and lists[-1][0] is block else ""
                     position = (line, start - line_start + 1)
                 inner = Block(name, line, block, depth=block.depth + 1)

@@ -1,9 +1,9 @@
-"""Fields of a solver or net set from outside, in the file's own words.
+"""Fields of a solver or net set from outside, in the terms of the file.
 
-A key is a path of field names with dots: ``max_iter``, ``layer.conv1.param.0.lr_mult``.
-In a solver, ``net.`` or nothing before ``layer.`` means its nets in both phases, ``train_net.`` and
-``test_net.`` those of one. An element of a repeated message is named by its number, a layer by its
-name. Paths are the working directory's.
+A key is a path of field names with dots: ``max_iter``, ``layer.conv1.param.0.lr_mult``. For a solver, a
+path that begins with ``layer.`` or ``net.`` means its nets in both phases, one that begins with
+``train_net.`` or ``test_net.`` those of one phase. An element of a repeated message is selected by its
+number, a layer by its name. Paths of files are relative to the working directory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TRUE, _FALSE = ("true", "t", "1", "yes", "on"), ("false", "f", "0", "no", "off"
 
 
 class Overrides:
-    """Overrides, sorted into those of the solver and those of each phase's nets."""
+    """Overrides, separated into those of the solver and those of each phase's nets."""
 
     def __init__(self, given: Mapping[str, Any] | None, where: object, *, solver: bool) -> None:
         self._where = where
@@ -54,7 +54,8 @@ class Overrides:
             _set(message, key, value, self._told(key))
 
     def told(self, field: str) -> str:
-        """How to name the override that gives a solver's field, or part of it; "" where none does."""
+        """Return how to refer to the override that sets a solver's field or part of
+        it; "" if none does."""
         keys = [key for key in self.own if key.partition(".")[0] == field]
         return self._told(keys[-1]) if keys else ""
 
@@ -62,7 +63,7 @@ class Overrides:
         return f"{self._where}: override {key!r}"
 
     def apply_to_net(self, net: NetFile, phase: str) -> NetFile:
-        """A net with the fields of its phase set; the file's record is not changed."""
+        """Return a net with the fields of its phase set; the file's record is not changed."""
         if not self.nets[phase]:
             return net
         message = type(net.message)()
@@ -79,7 +80,8 @@ class Overrides:
 
 
 def _set_in_layers(net: Any, path: str, value: Any, where: str) -> None:
-    """Set a field in all layers of a name; names may hold dots, the longest that fits is meant."""
+    """Set a field in all layers of a name. Names may contain dots; the longest name
+    that matches counts."""
     names = {layer.name for layer in net.layer if path.startswith(f"{layer.name}.")}
     if path in (layer.name for layer in net.layer):
         raise ModelError(f"{where}: names a layer but none of its fields: set layer.{path}.FIELD")
@@ -124,8 +126,9 @@ def _set(message: Any, path: str, value: Any, where: str) -> None:
 
 
 def _deeper(message: Any, path: str) -> str:
-    """The end of a sentence about a path that begins too early: before a layer, or before a message that
-    has its first name, as the ``convolution_param`` of a layer has ``num_output``."""
+    """Return the end of a sentence about a path that begins one level too early: before a
+    layer, or before a message that has its first name, as the ``convolution_param`` of a layer
+    has ``num_output``."""
     name, dot, _ = path.partition(".")
     kind = message.DESCRIPTOR.name
     if kind == "SolverParameter" and dot:
@@ -140,7 +143,8 @@ def _deeper(message: Any, path: str) -> str:
 
 
 def _no_field(descriptor: Any, name: str, where: str) -> str:
-    """The sentence for a field that Caffe's message does not have: whose it is, or the nearest."""
+    """Return the error for a field that Caffe's message does not have: which fork has it, or
+    the nearest name."""
     if fork := fork_field(descriptor.name, name):
         return f"{where}: {fork.told(name)}"
     return unknown(f"field of {descriptor.name}", name, descriptor.fields_by_name, where)
@@ -173,7 +177,7 @@ def _items(value: Any) -> list[Any]:
 
 
 def _assign(message: Any, field: Any, value: Any, where: str) -> None:
-    """Set a value or a list. Raises ModelError that echoes it and says what is expected."""
+    """Set a value or a list. Raise ModelError with the value and what is expected."""
     try:
         if is_repeated(field):
             values = [_scalar(field, each, where) for each in _items(value)]
@@ -202,14 +206,14 @@ def _scalar(field: Any, value: Any, where: str) -> Any:
         return float(value)
     if field.type in (field.TYPE_STRING, field.TYPE_BYTES):
         text = _unquoted(str(value))
-        if field.name == "weights":  # several, with commas between
+        if field.name == "weights":  # several, separated by commas
             return ",".join(given(_unquoted(name.strip())) for name in text.split(","))
         return given(text) if field.name in _FILES else text
     return _int(value)
 
 
 def _unquoted(text: str) -> str:
-    """A text without the quotes that it stands in, as it does in the file."""
+    """Return a text without enclosing quotes, written as in the file."""
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
 
 

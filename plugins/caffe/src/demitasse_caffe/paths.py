@@ -1,4 +1,4 @@
-"""Where the files lie that a model file names."""
+"""Locating the files that a model file names."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ FILES = ("mean_file", "root_folder", "source")
 """The fields of a layer's parameters that name files."""
 
 _WINDOWS = re.compile(r"[A-Za-z]:/")
-"""How an absolute path of Windows begins."""
+"""The beginning of an absolute Windows path."""
 
 
 def find(name: str, beside: str | Path) -> tuple[str | None, list[str]]:
-    """The path (or pattern) ``name`` that was written in the file ``beside``.
+    """Locate the path (or pattern) ``name`` that is written in the file ``beside``.
 
-    Caffe takes it relative to the working directory: that comes first for a file that lies there or
-    below. Then the folder of ``beside`` and each folder above it (files say
-    ``examples/mnist/x.prototxt`` and lie in that very folder). A file from elsewhere is first
-    looked for around itself: a like-named file of the working directory is another project's. An
-    absolute path that is not there is another machine's: its last parts, the most of them first, are
-    looked for in the same folders. Last comes the bare name in the folder of ``beside``. Returns what
-    was found, or None, and the tried.
+    Caffe takes it relative to the working directory, so that is the first place for a file that lies
+    there or below. Then come the folder of ``beside`` and each folder above it (files say
+    ``examples/mnist/x.prototxt`` and lie in that very folder). For a file from elsewhere these folders
+    come first, because a file of the same name in the working directory belongs to another project. An
+    absolute path that does not exist is from another machine: its last parts, as many as possible first,
+    are looked for in the same folders. The last candidate is the bare name in the folder of ``beside``.
+    Return the path that was found, or None, and the paths that were tried.
     """
     tried: list[str] = []
     for candidate in _candidates(name, Path(beside)):
@@ -37,8 +37,8 @@ def find(name: str, beside: str | Path) -> tuple[str | None, list[str]]:
 
 
 def find_file(name: str, beside: str | Path, what: str) -> Path:
-    """A file that must be there; ModelError with what was tried, and the nearest name, which is neither
-    the file that asks nor, unless one is asked for, a solver."""
+    """Return the path of a file that must exist. Raise ModelError with the paths tried and the nearest
+    name; that is never the asking file itself, nor a solver unless a solver is asked for."""
     if not name:
         raise ModelError(f"{what} has an empty name")
     found, tried = find(name, beside)
@@ -54,7 +54,8 @@ def find_file(name: str, beside: str | Path, what: str) -> Path:
 
 
 def _guess(place: Path, beside: Path) -> str:
-    """The end of a sentence about a file that is not there: the nearest folder or file; "" for none."""
+    """Return the end of a sentence about a missing file: the nearest folder or file, or ""
+    if there is none."""
     if not place.parent.is_dir():
         told = nearest_path(place)
         return told if told.endswith("?") else ""
@@ -63,10 +64,11 @@ def _guess(place: Path, beside: Path) -> str:
 
 
 def _nearest_file(place: Path, beside: Path) -> Path | None:
-    """The file of a name near that of ``place`` in its folder; to end alike is no likeness."""
+    """Return the file in the folder of ``place`` with the most similar name; an equal suffix alone does
+    not count."""
     try:
         names = sorted(each.name for each in place.parent.iterdir() if each.is_file())
-    except OSError:  # a folder that nobody may look into
+    except OSError:  # a folder without permission to read
         return None
     shown = [
         each
@@ -82,7 +84,8 @@ def _nearest_file(place: Path, beside: Path) -> Path | None:
 
 
 def moved(name: str, beside: str | Path, what: str) -> list[str]:
-    """A sentence for an absolute path that is not there where another place has the file; else none."""
+    """Return a sentence for an absolute path that does not exist if the file was found
+    elsewhere; else nothing."""
     absolute = Path(name).is_absolute() or _WINDOWS.match(name.replace("\\", "/"))
     found = find(name, beside)[0] if absolute else None
     if found is None or Path(found) == Path(name):
@@ -91,16 +94,17 @@ def moved(name: str, beside: str | Path, what: str) -> list[str]:
 
 
 def attempts(tried: list[str]) -> str:
-    """What was tried, in words: of a long walk upwards the first places and the last."""
+    """Describe the paths tried; of a long walk upwards the first ones and the last."""
     if len(tried) > 5:
         tried = [*tried[:3], f"{len(tried) - 4} places above", tried[-1]]
     return f"tried {', '.join(tried)}"
 
 
 def located(source: str, beside: str | Path) -> str:
-    """A data source with its files where they are found; what is no file's name stays as it is.
+    """Return a data source with its files replaced by where they were found. What names no file stays
+    unchanged.
 
-    Understands lists with commas, patterns, and options such as ``?split=train`` at the end.
+    Supports comma-separated lists, patterns, and options such as ``?split=train`` at the end.
     """
     names, query = _apart(source)
     parts = [find(part.strip(), beside)[0] for part in names.split(",")]
@@ -110,7 +114,8 @@ def located(source: str, beside: str | Path) -> str:
 
 
 def given(source: str) -> str:
-    """What a user gives, not a file: paths are the working directory's, made absolute."""
+    """Return a source given by a user instead of a file: relative to the working
+    directory, made absolute."""
     names, query = _apart(source)
     here = _working_directory() or Path()
     parts = [here / part.strip() for part in names.split(",")]
@@ -118,14 +123,15 @@ def given(source: str) -> str:
 
 
 def _apart(source: str) -> tuple[str, str]:
-    """The names, and the options behind them with their mark; a pattern may have that mark, too."""
+    """Split a source into the names and the options, with their question mark; patterns may
+    contain one, too."""
     mark = re.search(r"\?\w+=", source)
     return (source[: mark.start()], source[mark.start() :]) if mark else (source, "")
 
 
 def _candidates(name: str, beside: Path) -> Iterator[Path]:
     path = Path(name)
-    if "\\" in name:  # Windows's form
+    if "\\" in name:  # a Windows path
         yield path
         path = Path(name := name.replace("\\", "/"))
     if name.startswith("~/"):
@@ -147,7 +153,7 @@ def _candidates(name: str, beside: Path) -> Iterator[Path]:
 
 
 def _working_directory() -> Path | None:
-    """None where it was deleted."""
+    """Return the working directory, or None if it was deleted."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -155,7 +161,7 @@ def _working_directory() -> Path | None:
 
 
 def _folder(file: Path) -> Path:
-    """The folder of a file; as it is named where that is relative to a deleted working directory."""
+    """Return the folder of a file, unresolved if it is relative to a deleted working directory."""
     try:
         return file.parent.resolve()
     except FileNotFoundError:
@@ -164,7 +170,7 @@ def _folder(file: Path) -> Path:
 
 def _exists(path: Path) -> bool:
     try:
-        if path.exists():  # whatever is in its name
+        if path.exists():  # whatever characters its name has
             return True
         return glob.has_magic(str(path)) and any(matching(path))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The hooks that the plugin serves."""
+"""The hooks that this plugin implements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from demitasse.operations import Operation
 
 @hookimpl
 def operations() -> Iterable[Operation]:
-    """Words that Caffe's layers need beyond the core's vocabulary."""
+    """Return operations that Caffe's layers need beyond the core's vocabulary."""
     from demitasse_caffe.operations import OPERATIONS
 
     return OPERATIONS
@@ -20,7 +20,7 @@ def operations() -> Iterable[Operation]:
 
 @hookimpl
 def kernels(request: Request) -> Iterable[Candidate]:
-    """A kernel for the word that writes blobs to a file; none for arithmetic."""
+    """Return a kernel for the operation that writes blobs to a file; there are none for arithmetic."""
     from demitasse_caffe.kernels import candidates
 
     return candidates(request)
@@ -28,7 +28,7 @@ def kernels(request: Request) -> Iterable[Candidate]:
 
 @hookimpl
 def layer_types() -> Iterable[LayerType]:
-    """Caffe's layer types."""
+    """Return Caffe's layer types."""
     from demitasse_caffe.layers import LAYER_TYPES
 
     return LAYER_TYPES
@@ -36,7 +36,7 @@ def layer_types() -> Iterable[LayerType]:
 
 @hookimpl
 def model_reader(path: Path, layer_types: Mapping[str, LayerType]) -> ModelReader | None:
-    """A reader of a net, solver, weights or solver state file."""
+    """Return a reader for a net, solver, weights or solver state file."""
     from demitasse_caffe.reader import open_model
 
     return open_model(Path(path), layer_types)
@@ -44,7 +44,8 @@ def model_reader(path: Path, layer_types: Mapping[str, LayerType]) -> ModelReade
 
 @hookimpl
 def model_writer(path: Path, weights: Weights) -> None:
-    """Write parameters as a caffemodel, or a solver state with its caffemodel beside it, by suffix."""
+    """Write parameters as a caffemodel, or as a solver state with its caffemodel beside it;
+    the suffix decides."""
     from demitasse_caffe.hdf5_weights import write_hdf5_weights
     from demitasse_caffe.solverstate import write_solverstate
     from demitasse_caffe.weights import write_caffemodel
@@ -58,8 +59,8 @@ def model_writer(path: Path, weights: Weights) -> None:
 
 @hookimpl
 def programs() -> Mapping[str, Callable[..., Any]]:
-    """``classify`` images; ``compute_image_mean``; ``convert_model``: a net or solver from one form to
-    another; ``caffe_log``: what Caffe's ``test`` and ``time`` log."""
+    """Return the programs ``classify`` (images), ``compute_image_mean``, ``convert_model`` (a net or
+    solver from one format to another) and ``caffe_log`` (the log of Caffe's ``test`` and ``time``)."""
     from demitasse_caffe.classifying import classify
     from demitasse_caffe.command_log import caffe_log
     from demitasse_caffe.conversion import convert_model
@@ -75,7 +76,7 @@ def programs() -> Mapping[str, Callable[..., Any]]:
 
 @hookimpl
 def observe(options: Mapping[str, Any]) -> Callable[[Event], None] | None:
-    """A log in Caffe's words, where the option ``log`` asks for one."""
+    """Return a log in Caffe's format if the option ``log`` asks for one."""
     if "log" not in options:
         return None
     from demitasse_caffe.training_log import listener
@@ -85,7 +86,7 @@ def observe(options: Mapping[str, Any]) -> Callable[[Event], None] | None:
 
 @hookimpl
 def commands() -> Mapping[str, Callable[..., Any]]:
-    """``classify``, ``compute_image_mean`` and ``draw``."""
+    """Return the commands ``classify``, ``compute_image_mean`` and ``draw``."""
     from demitasse_caffe import classify_command, draw_command, mean_command
 
     return {

@@ -1,4 +1,4 @@
-"""Layers in Python that the nets of many name, as types that compute the same: nobody's code is run."""
+"""Well-known Python layers, as composed layer types that compute the same: no foreign code is run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ Given = Mapping[str, Any]
 
 
 Placed = tuple[Any, Location]
-"""A layer's message, and where it stands."""
+"""A layer's message and its location."""
 
 
 def with_known_types(
     layers: Sequence[Placed], schema: Schema, phase: str
 ) -> tuple[list[Placed], list[str]]:
-    """Layers, those of type Python as the composed types that compute what their modules do; and a
-    sentence about each module. Raises ModelError for a param_str that the module could not read."""
+    """Return the layers, with those of type Python replaced by composed types that compute what their
+    modules do, and a sentence about each module. Raise ModelError for a param_str that the module could
+    not read."""
     told: dict[str, list[str]] = {}
     made = [(_with_known_type(message, place, schema, phase), place) for message, place in layers]
     for (message, place), (now, _) in zip(layers, made, strict=True):
@@ -36,7 +37,8 @@ def with_known_types(
 
 
 def _with_known_type(message: Any, place: Location, schema: Schema, phase: str) -> Any:
-    """The layer itself where no type does what it does, or the module is to be run or another's."""
+    """Return the replaced layer, or the layer itself if no type computes what it does, if the module is
+    to be run, or if the module is another one of that name."""
     named = message.python_param.module, message.python_param.layer
     known = _KNOWN.get(named)
     if message.type != "Python" or known is None or schema.runs_python or known[0] not in schema.types:
@@ -51,7 +53,7 @@ def _with_known_type(message: Any, place: Location, schema: Schema, phase: str) 
             return message  # a module of the same name that can do more
         fill(made, given, phase)
     except TypeError:
-        return message  # as FPN's proposals, whose feat_stride is one for each level
+        return message  # for example FPN's proposals, which have a feat_stride for each level
     except (ValueError, SyntaxError, LookupError, ArithmeticError) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else error
         raise ModelError(
@@ -62,8 +64,8 @@ def _with_known_type(message: Any, place: Location, schema: Schema, phase: str) 
 
 
 def _given(text: str) -> Given:
-    """What a param_str says: a dictionary as Python or JSON writes it, or YAML's lines of names and
-    values."""
+    """Parse a param_str: a dictionary in the syntax of Python or JSON, or YAML's lines of
+    names and values."""
     text = text.replace("!!python/tuple", "").strip()
     if text.startswith("{"):
         try:
@@ -86,7 +88,7 @@ def _literal(text: str) -> Any:
 
 
 def _proposal(layer: Any, given: Given, phase: str) -> None:
-    """As py-faster-rcnn's defaults for a phase are (``fast_rcnn/config.py``)."""
+    """Fill in py-faster-rcnn's defaults for a phase (``fast_rcnn/config.py``)."""
     about, training = layer.proposal_param, phase == "train"
     about.feat_stride = given["feat_stride"]
     about.scale.extend(map(float, given.get("scales", ())))
@@ -94,7 +96,8 @@ def _proposal(layer: Any, given: Given, phase: str) -> None:
 
 
 def _spatial_dropout(layer: Any, given: Given, phase: str) -> None:
-    """Whether it drops is by its own word for the phase; where it does not, it scales up as well."""
+    """Fill in the ratio. The layer's own parameter ``phase`` decides whether it drops; if it does not,
+    it scales up instead."""
     ratio = float(given["p"])
     if given["phase"] == "TRAIN":
         layer.dropout_param.dropout_ratio = ratio
@@ -114,5 +117,5 @@ _KNOWN: Mapping[tuple[str, str], tuple[str, Callable[[Any, Given, str], None], f
         frozenset({"phase", "p"}),
     ),
 }
-"""By module and class the type, what gives it the module's parameters, and their names: Faster R-CNN's
-and ENet's."""
+"""By module and class: the type, the function that fills in the module's parameters, and their names.
+The modules are those of Faster R-CNN and ENet."""

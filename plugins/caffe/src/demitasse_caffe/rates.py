@@ -1,5 +1,5 @@
-"""Caffe's learning rate policies, one of Intel's fork, warm-up, and least rates: records that map an
-iteration (from 0) to a rate, and to the count of steps that Caffe's solvers keep and save."""
+"""Caffe's learning rate policies, one of Intel's fork, warm-up, and minimum rates. They are records that
+map an iteration (from 0) to a rate, and to the count of steps that Caffe's solvers keep and save."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from functools import cached_property
 from typing import Protocol
 
 STEP = "current_step"
-"""What Caffe calls the count of steps in its solver states."""
+"""Caffe's name for the count of steps in its solver states."""
 
 
 class Rate(Protocol):
-    """What all of them do."""
+    """The interface of all policies."""
 
     def __call__(self, iteration: int) -> float:
-        """The rate of an iteration."""
+        """Return the rate of an iteration."""
 
     def steps(self, iteration: int) -> int:
-        """How often the rate was stepped down when it is asked for at an iteration."""
+        """Return how many times the rate has been stepped down when it is evaluated at an iteration."""
 
 
 class Steady:
-    """Policies that count no steps."""
+    """The base class of policies that count no steps."""
 
     def steps(self, iteration: int) -> int:
         return 0
@@ -82,8 +82,8 @@ class Inv(Steady):
 
 @dataclass(frozen=True)
 class MultiStep:
-    """base_lr * gamma ^ (how many of stepvalue are reached). As Caffe counts: in their order, and one
-    an iteration."""
+    """base_lr * gamma ^ (number of values in stepvalue that are reached). As in Caffe they are reached
+    in order, at most one in each iteration."""
 
     base_lr: float
     gamma: float
@@ -91,7 +91,7 @@ class MultiStep:
 
     @cached_property
     def _reached(self) -> tuple[int, ...]:
-        """The iteration from which on each counts."""
+        """The iteration from which on each value counts."""
         later = itertools.accumulate(self.stepvalue, lambda last, step: max(last + 1, step), initial=-1)
         return tuple(later)[1:]
 
@@ -104,7 +104,8 @@ class MultiStep:
 
 @dataclass(frozen=True)
 class MultiFixed(Steady):
-    """Each rate of stagelr up to and with the iteration of stageiter at its place; the last beyond."""
+    """Each rate of stagelr applies up to and including the iteration at the same position in stageiter;
+    the last one also applies beyond."""
 
     stagelr: tuple[float, ...]
     stageiter: tuple[int, ...]
@@ -130,7 +131,7 @@ class Poly(Steady):
 
 @dataclass(frozen=True)
 class Sigmoid(Steady):
-    """base_lr / (1 + exp(-gamma * (iteration - stepsize))): it falls where gamma is negative."""
+    """base_lr / (1 + exp(-gamma * (iteration - stepsize))), which falls if gamma is negative."""
 
     base_lr: float
     gamma: float
@@ -138,14 +139,15 @@ class Sigmoid(Steady):
 
     def __call__(self, iteration: int) -> float:
         exponent = self.gamma * (iteration - self.stepsize)
-        small = math.exp(-abs(exponent))  # which does not overflow
+        small = math.exp(-abs(exponent))  # does not overflow
         return self.base_lr * (1.0 if exponent >= 0 else small) / (1.0 + small)
 
 
 @dataclass(frozen=True)
 class WarmUp:
-    """From ``first`` in equal steps to ``last``, which iteration ``iterations`` would have; from then on
-    what ``then`` says of the iteration, counted from the start of the run.
+    """A warm-up from ``first`` in equal steps to ``last``, which iteration ``iterations`` would have.
+    From that iteration on the rate is that of ``then``, whose iterations are counted from the start of
+    the run.
 
     Source: P. Goyal et al., *Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour* (2017), 2.2.
     """
@@ -169,7 +171,7 @@ class WarmUp:
 
 @dataclass(frozen=True)
 class RampUp(WarmUp):
-    """A warm-up that rises by the square of the iteration, as in NVIDIA's fork."""
+    """A warm-up that rises with the square of the iteration, as in NVIDIA's fork."""
 
     def _share(self, iteration: int) -> float:
         return (iteration / self.iterations) ** 2
@@ -177,7 +179,7 @@ class RampUp(WarmUp):
 
 @dataclass(frozen=True)
 class AtLeast:
-    """What ``rate`` says, but not below ``least``."""
+    """The larger of ``rate`` and ``least``."""
 
     least: float
     rate: Rate
@@ -191,7 +193,7 @@ class AtLeast:
 
 @dataclass(frozen=True)
 class Above:
-    """``least`` more than ``rate`` says."""
+    """The sum of ``rate`` and ``least``."""
 
     least: float
     rate: Rate
@@ -205,8 +207,8 @@ class Above:
 
 @dataclass(frozen=True)
 class StepsTaken:
-    """What a solver state has of its rate: the steps by the last iteration, where there are some. Caffe
-    counts them when it asks for an iteration's rate, not when it saves."""
+    """What a solver state stores about its rate: the number of steps up to the last iteration, if it is
+    not 0. Caffe counts a step when it computes an iteration's rate, not when it saves."""
 
     rate: Rate
 
@@ -225,7 +227,7 @@ POLICIES = {
     "sigmoid": Sigmoid,
     "step": Step,
 }
-"""The policies by the name that lr_policy gives them; their fields are the solver's."""
+"""The policies by their names in lr_policy; their fields are the solver's fields."""
 
 
 def _power(base: float, exponent: float) -> float:

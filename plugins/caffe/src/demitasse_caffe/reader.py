@@ -1,4 +1,4 @@
-"""Caffe's files, opened."""
+"""Readers for Caffe's files."""
 
 from __future__ import annotations
 
@@ -22,63 +22,63 @@ BINARY = (".binaryproto", ".binarynet", ".pb")
 
 
 class NetReader:
-    """A net file: serves the layers of a phase."""
+    """A net file: provides the layers of a phase."""
 
     def __init__(self, path: Path, net: Any, messages: Any) -> None:
         self._path, self._net, self._schema = path, net, messages
 
     def net(self, phase: str, overrides: Mapping[str, Any] | None = None) -> NetDefinition:
-        """The layers of a phase."""
+        """Return the layers of a phase."""
         check_phase(phase)
         net = Overrides(overrides, self._path, solver=False).apply_to_net(self._net, phase)
         asked = self._schema.message("NetState")
-        asked.phase = PHASES[phase]  # whatever the file's own state says, as in Caffe
+        asked.phase = PHASES[phase]  # overrides the file's own state, as in Caffe
         return define(net, state_of(net, phase, self._schema, asked), self._schema)
 
     def solver(self, overrides: Mapping[str, Any] | None = None) -> Solver:
-        """Not in a net file."""
+        """Raise ModelError: a net file has no solver."""
         raise ModelError(
             f"{self._path}: is a net; a solver is needed here (a file with net, base_lr, lr_policy)"
         )
 
     def weights(self) -> Weights:
-        """Not in a net file."""
+        """Raise ModelError: a net file has no weights."""
         raise ModelError(f"{self._path}: is a net; weights are in a .caffemodel")
 
 
 class SolverReader:
-    """A solver file: serves the solver, and the nets that it names."""
+    """A solver file: provides the solver and the nets that it names."""
 
     def __init__(self, path: Path, solver: SolverFile) -> None:
         self._path, self._solver = path, solver
 
     def net(self, phase: str, overrides: Mapping[str, Any] | None = None) -> NetDefinition:
-        """The layers of the solver's net in a phase."""
+        """Return the layers of the solver's net in a phase."""
         check_phase(phase)
         return self._solver.net(phase, overrides)
 
     def solver(self, overrides: Mapping[str, Any] | None = None) -> Solver:
-        """The solver with its nets."""
+        """Return the solver with its nets."""
         return self._solver.solver(overrides)
 
     def weights(self) -> Weights:
-        """Not in a solver file."""
+        """Raise ModelError: a solver file has no weights."""
         raise ModelError(f"{self._path}: is a solver; weights are in a .caffemodel")
 
 
 class WeightsReader:
-    """A caffemodel or solver state: serves weights, and the net of a caffemodel that has one."""
+    """A caffemodel or solver state: provides weights, and the net if a caffemodel contains one."""
 
     def __init__(self, path: Path, layer_types: Mapping[str, LayerType]) -> None:
         self._path, self._layer_types = path, layer_types
 
     def net(self, phase: str, overrides: Mapping[str, Any] | None = None) -> NetDefinition:
-        """The layers of the net that Caffe stored with its weights."""
+        """Return the layers of the net that Caffe stored with its weights."""
         messages = schema(self._layer_types)
         return NetReader(self._path, self.stored_net(messages), messages).net(phase, overrides)
 
     def stored_net(self, messages: Schema) -> NetFile:
-        """The net in the present form. Raises ModelError for a file that has none."""
+        """Return the net in the current format. Raise ModelError if the file has none."""
         kind = None if is_hdf5(self._path) or _is_state(self._path) else binary_kind(self._path)
         if kind == "NetParameter":
             net = _binary_net(self._path, messages)
@@ -87,11 +87,11 @@ class WeightsReader:
         raise ModelError(f"{self._path}: holds weights; the net is in a .prototxt")
 
     def solver(self, overrides: Mapping[str, Any] | None = None) -> Solver:
-        """Not in a weights file."""
+        """Raise ModelError: a weights file has no solver."""
         raise ModelError(f"{self._path}: holds weights; the solver is in a .prototxt")
 
     def weights(self) -> Weights:
-        """The parameters, and what a solver state adds to them."""
+        """Return the parameters, together with what a solver state adds to them."""
         from demitasse_caffe.hdf5_weights import read_hdf5_weights
         from demitasse_caffe.solverstate import read_solverstate
         from demitasse_caffe.weights import read_caffemodel
@@ -105,8 +105,8 @@ Reader = NetReader | SolverReader | WeightsReader
 
 
 def open_model(path: Path, layer_types: Mapping[str, LayerType]) -> Reader | None:
-    """A reader for the file, by its suffix and content; None for another plugin's. Raises ModelError
-    with file and line."""
+    """Return a reader for the file, chosen by its suffix and content, or None if the file is another
+    plugin's. Raise ModelError with file and line."""
     if not is_file(path):
         raise ModelError(f"no such file: {path}{nearest_path(path)}")
     if path.name.endswith(WEIGHTS):
@@ -136,8 +136,9 @@ def _open_text(path: Path, text: str, outline: Outline, kind: str, messages: Sch
 
 
 def _open_unnamed(path: Path, messages: Schema, layer_types: Mapping[str, LayerType]) -> Reader | None:
-    """A file whose name says nothing: Caffe looks at no name. Text with fields of a net or a solver is
-    that, and what holds weights is weights; None for anything else."""
+    """Open a file whose suffix says nothing; Caffe itself does not look at names. Text with the fields
+    of a net or a solver is read as such, and a file that holds weights as weights. Return None for
+    anything else."""
     with path.open("rb") as file:
         start = file.read(4096)
     if b"\0" not in start:

@@ -1,6 +1,6 @@
 """Caffe's messages in a descriptor pool of our own, with a message for each third-party layer type.
 
-Nothing is ever added to protobuf's default pool: another library's caffe.proto may be there.
+Nothing is ever added to protobuf's default pool, which may hold another library's caffe.proto.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from demitasse import LayerType, PluginError
 
 FIRST_OWN_NUMBER, _OWN_NUMBERS = 100_000_000, 400_000_000
 LARGEST_BLOB, MOST_AXES = 2**31 - 1, 32
-"""Elements and axes of a blob, as in Caffe, whose counts are 32 bits wide."""
+"""The maximum number of elements and axes of a blob, as in Caffe, whose counts are 32 bits wide."""
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _KINDS = {
@@ -32,7 +32,7 @@ _KINDS = {
 }
 
 Declared = tuple[tuple[str, tuple[tuple[str, int, bool], ...]], ...]
-"""(layer type, ((parameter, protobuf type, repeated), ...)) of types that declare parameters."""
+"""(layer type, ((parameter, protobuf type, repeated), ...)) for each type that declares parameters."""
 
 _TYPES = """
 AbsVal Accuracy ArgMax BNLL BatchNorm BatchReindex Bias Clip Concat ContrastiveLoss Convolution Crop
@@ -43,12 +43,12 @@ SPP Scale Sigmoid SigmoidCrossEntropyLoss Silence Slice Softmax SoftmaxWithLoss 
 Threshold Tile WindowData
 """
 CAFFE_TYPES = frozenset(_TYPES.split())
-"""The types that the schema's messages were made for."""
+"""The layer types that the schema's messages were made for."""
 
 
 class Given(Mapping[str, Any]):
-    """What a file gives a layer's type: each parameter that it declares. Nobody writes to it.
-    ``message`` is the layer as the file has it."""
+    """What a file gives a layer type: the value of each parameter that the type declares, read-only.
+    ``message`` is the layer as it is in the file."""
 
     def __init__(self, values: Mapping[str, Any], message: Any) -> None:
         self._values, self.message = values, message
@@ -76,15 +76,16 @@ class Schema:
         self.runs_python = "Python" in layer_types
 
     def message(self, name: str) -> Any:
-        """A new, empty message."""
+        """Return a new, empty message."""
         return self._classes[name]()
 
     def descriptor(self, name: str) -> Any:
-        """The descriptor of a message."""
+        """Return the descriptor of a message."""
         return self._classes[name].DESCRIPTOR
 
     def parameters(self, layer: Any) -> Any:
-        """What a layer's type is given: each parameter that it declares, else the whole message."""
+        """Return what a layer's type receives: the parameters that it declares, or else
+        the whole message."""
         if layer.type not in self.declared:
             return layer
         message = getattr(layer, parameter_field(layer.type, layer.DESCRIPTOR.fields_by_name))
@@ -93,8 +94,8 @@ class Schema:
 
 
 def schema(layer_types: Mapping[str, LayerType]) -> Schema:
-    """The schema for a set of layer types. Raises PluginError for a declaration that has no form in
-    the file: a type's name that is no identifier, a default of an unknown kind."""
+    """Return the schema for a set of layer types. Raise PluginError for a declaration that a file cannot
+    express: a type whose name is not an identifier, or a default of an unknown kind."""
     declared = tuple(
         (name, tuple(_declaration(name, *item) for item in sorted(kind.parameters.items())))
         for name, kind in sorted(layer_types.items())
@@ -104,19 +105,19 @@ def schema(layer_types: Mapping[str, LayerType]) -> Schema:
 
 
 def number(value: float) -> float:
-    """The shortest decimal number that a 32-bit field holds as ``value``: 0.1, not 0.100000001."""
+    """Return the shortest decimal that a 32-bit field stores as ``value``: 0.1, not 0.100000001."""
     return float(str(np.float32(value)))
 
 
 def is_repeated(field: Any) -> bool:
-    """Whether a field's descriptor is of a list; protobuf renamed the question in version 6."""
+    """Return whether a field's descriptor is that of a list; version 6 of protobuf renamed this."""
     if hasattr(field, "is_repeated"):
         return bool(field.is_repeated)
     return bool(field.label == field.LABEL_REPEATED)
 
 
 def parameter_field(kind: str, fields: Mapping[str, Any]) -> str:
-    """The LayerParameter field of a layer type: Caffe's where it has one, else snake_case_param."""
+    """Return the LayerParameter field of a layer type: Caffe's, or else snake_case_param."""
     folded = f"{kind}param".casefold()
     for name in fields:
         if name.replace("_", "") == folded:
@@ -162,14 +163,14 @@ def _file() -> Any:
 
 @lru_cache(maxsize=16)
 def _classes(declared: Declared) -> Mapping[str, Any]:
-    """Message classes by name, from a pool that has the declared types too."""
+    """Return message classes by name, from a pool that includes the declared types."""
     file = descriptor_pb2.FileDescriptorProto()
     file.CopyFrom(_file())
     layer = next(m for m in file.message_type if m.name == "LayerParameter")
     for kind, parameters in declared:
         _extend(file, layer, kind, parameters)
     classes = _load(file)
-    for name, made in classes.items():  # so that what has messages, a Solver, can be sent to processes
+    for name, made in classes.items():  # a Solver's messages can then be sent to processes
         copyreg.pickle(made, partial(_reduced, declared, name))
     return classes
 
@@ -184,8 +185,8 @@ def _restored(declared: Declared, name: str, data: bytes) -> Any:
 
 @cache
 def wire_classes() -> Mapping[str, Any]:
-    """Message classes that keep a blob's numbers as the packed bytes that they are in the file: no
-    Python number is made of any. (244 MB are read in 0.55 s, as numbers in 1.2 s.)"""
+    """Return message classes that keep a blob's numbers as the packed bytes of the file, so that no
+    Python number is made of them. (Reading 244 MB takes 0.55 s, as numbers 1.2 s.)"""
     file = descriptor_pb2.FileDescriptorProto()
     file.CopyFrom(_file())
     blob = next(m for m in file.message_type if m.name == "BlobProto")
@@ -197,9 +198,9 @@ def wire_classes() -> Mapping[str, Any]:
 
 
 def video_width(blob: Any) -> int | None:
-    """The width of a blob (of wire_classes) that is C3D's: its fields are num, channels, length, height,
-    width and data, so that width is no list of numbers in field 5, and data is in field 6. None for
-    Caffe's own."""
+    """Return the width of a blob (of wire_classes) if it is C3D's, or None if it is Caffe's. C3D's
+    fields are num, channels, length, height, width and data, so field 5 is the width instead of a list
+    of numbers, and data is in field 6."""
     if blob.data or not blob.diff:
         return None
     found = (each for each in UnknownFieldSet(blob) if (each.field_number, each.wire_type) == (5, 0))
@@ -217,7 +218,8 @@ def _load(file: Any) -> Mapping[str, Any]:
 
 
 def _extend(file: Any, layer: Any, kind: str, parameters: tuple[tuple[str, int, bool], ...]) -> None:
-    """Give a layer type its message, or the message that Caffe has for it what it lacks."""
+    """Add a message for a layer type, or add to the message that Caffe has for the
+    type what it lacks."""
     fields = {field.name: field for field in layer.field}
     name = parameter_field(kind, fields)
     if name in fields:
@@ -247,7 +249,7 @@ def _extend(file: Any, layer: Any, kind: str, parameters: tuple[tuple[str, int, 
 
 
 def _free_number(name: str, message: Any) -> int:
-    """A number that depends on the name alone, far above Caffe's and every fork's."""
+    """Return a field number that depends on the name alone, far above those of Caffe and all forks."""
     taken = {field.number for field in message.field}
     return next(n for n in _numbers(name) if n not in taken)
 

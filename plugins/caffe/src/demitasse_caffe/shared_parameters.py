@@ -1,4 +1,4 @@
-"""Parameters that layers share by name: the multipliers that they have in common."""
+"""Parameters that layers share by name, and the multipliers that they have in common."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from demitasse import Location, ModelError
 from demitasse_caffe.schema import number
 
 Placed = tuple[Any, Location]
-"""A layer's message and its place."""
+"""A layer's message and its location."""
 
 
 def with_common_multipliers(layers: Sequence[Placed]) -> list[Placed]:
-    """The layers, where the first of those that share a parameter has the multipliers of whichever says
-    them, as in Caffe. Raises ModelError that names both layers where two say different ones."""
+    """Return the layers; the first of those that share a parameter gets the multipliers of whichever
+    layer sets them, as in Caffe. Raise ModelError with both layers if two set different ones."""
     result = list(layers)
     first: dict[str, tuple[int, int]] = {}
     copied: set[int] = set()
     for position, (message, place) in enumerate(layers):
-        # Those of BatchNorm are never trained, whatever it says.
+        # Parameters of BatchNorm are never trained, whatever multipliers it has.
         for index, spec in enumerate(message.param if message.type != "BatchNorm" else ()):
             owner, parameter = first.setdefault(spec.name, (position, index))
             said = [name for name in ("lr_mult", "decay_mult") if spec.HasField(name)]

@@ -1,4 +1,4 @@
-"""A solver file as a Solver record: checked, with its nets read and its rate as a function."""
+"""A solver file as a Solver record: validated, with its nets read and its rate as a function."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _UPDATES = {
     "RMSProp": ("rmsprop_update", ("rms_decay", "delta")),
     "SGD": ("momentum_update", ("momentum",)),
 }
-"""The operation of each type, and the fields that are its attributes besides the decay."""
+"""The operation of each solver type, and the fields that become its attributes besides the decay."""
 
 _BELOW_ONE = {
     "AdaDelta": ("momentum",),
     "Adam": ("momentum", "momentum2"),
     "RMSProp": ("rms_decay",),
 }
-"""What is kept of a running mean: with all of it kept, nothing would ever be learnt."""
+"""Decay factors of running means, which must be below 1: at 1, nothing would ever be learnt."""
 
 _LEAST_DELTA = 2.0**-126
-"""In place of a ``delta`` of 0, which it does not differ from beside any other number: a gradient that
-has always been 0 then moves nothing, where 0 / 0 would, as in Caffe, be not a number."""
+"""Replaces a ``delta`` of 0, from which it does not differ beside any other number. A gradient that has
+always been 0 then changes nothing, whereas 0 / 0 would be NaN, as it is in Caffe."""
 
 _WITHOUT_MOMENTUM = ("AdaGrad", "RMSProp")
 _NOT_NEGATIVE = (
@@ -62,19 +62,20 @@ _WORDS = {
     "larc_policy": ("clip", "scale"),
 }
 _COUNTING = ("ap_version", "show_per_class_result")
-"""Fields of SSD's fork that say how a DetectionEvaluate layer's counts are told."""
+"""Fields of SSD's fork that say how the counts of a DetectionEvaluate layer are reported."""
 _OURS = ".demitasse"
 _SUFFIXES = {
     "BINARYPROTO": (_OURS, ".caffemodel", ".solverstate"),
     "HDF5": (_OURS, ".caffemodel.h5", ".solverstate.h5"),
 }
-"""What a snapshot is written as: what Caffe's scripts go on from, and ours, which also has cursors."""
+"""The files of a snapshot: those that Caffe's scripts continue from, and our own, which
+also has cursors."""
 
 _TRAINED = ("net", "net_param", "train_net", "train_net_param")
 
 
 class SolverFile:
-    """A parsed solver, from which records are made."""
+    """A parsed solver from which records are made."""
 
     def __init__(self, path: Path, message: Any, outline: Outline, schema: Schema) -> None:
         self._path, self._outline, self._schema = path, outline, schema
@@ -83,7 +84,7 @@ class SolverFile:
         self._overrides = Overrides(None, path, solver=True)
 
     def solver(self, overrides: Mapping[str, Any] | None) -> Solver:
-        """The record. Raises ModelError that names file, line and field."""
+        """Return the solver record. Raise ModelError with file, line and field."""
         message, given = self._overridden(overrides)
         self._check(message)
         update, attributes = self._update(message)
@@ -118,7 +119,7 @@ class SolverFile:
         )
 
     def net(self, phase: str, overrides: Mapping[str, Any] | None) -> NetDefinition:
-        """The net that is trained, or the first that is tested."""
+        """Return the net that is trained, or the first one that is tested."""
         message, given = self._overridden(overrides)
         if phase == "train":
             return self._train(message, given)
@@ -134,7 +135,7 @@ class SolverFile:
         return message, given
 
     def _where(self, field: str) -> str:
-        """What gave a field: its line, or the override in its place."""
+        """Return where a field's value comes from: its line, or the override that replaces it."""
         location = Location(str(self._path), self._outline.line(field))
         return self._overrides.told(field) or f"{location}: {field}"
 
@@ -158,7 +159,7 @@ class SolverFile:
         return define(net, state, self._schema)
 
     def _generic(self, message: Any, given: Overrides, phase: str, *states: Any) -> tuple[NetFile, Any]:
-        """The net that serves both phases, and its state in one."""
+        """Return the net that serves both phases, and its state in one of them."""
         named = message.net if message.HasField("net") else None
         if named is None and not message.HasField("net_param"):
             raise ModelError(f"{self._path}: names no net for phase {phase}")
@@ -167,8 +168,9 @@ class SolverFile:
         return net, state_of(net, phase, self._schema, *states)
 
     def _tests(self, message: Any, given: Overrides) -> tuple[NetDefinition, ...]:
-        """The nets of test_net_param, of test_net, and then net or net_param for each test_iter
-        that is left over; without those that are tested 0 times, of which a file may have none."""
+        """Return the test nets: those of test_net_param, those of test_net, and then net or net_param
+        once for each remaining test_iter. Nets that are tested 0 times are left out, and their files may
+        be missing."""
         own = len(message.test_net_param) + len(message.test_net)
         count = len(message.test_iter)
         generic = message.HasField("net") or message.HasField("net_param")
@@ -206,8 +208,7 @@ class SolverFile:
         )
 
     def _counted(self, message: Any, net: NetDefinition) -> NetDefinition:
-        """A test net whose layers that evaluate detections are told how the solver wants them to
-        count."""
+        """Return a test net in which the layers that evaluate detections count as the solver asks."""
         given = [name for name in _COUNTING if message.HasField(name)]
         layers = []
         for layer in net.layers:
@@ -230,7 +231,8 @@ class SolverFile:
         return self._nets[path]
 
     def _moved(self, message: Any) -> Iterator[str]:
-        """What is told of nets and weights that are found elsewhere than is written."""
+        """Yield a note for each net and weights file that is found elsewhere than at the
+        path in the solver."""
         for field in ("net", "train_net", "test_net", "weights"):
             names = getattr(message, field)
             for name in [names] if isinstance(names, str) else names:
@@ -261,8 +263,8 @@ class SolverFile:
             )
 
     def _clip(self, message: Any) -> float:
-        """The greatest norm of the gradients. Caffe clips the sum of iter_size passes and then divides;
-        gradients here are means over the passes."""
+        """Return the maximum norm of the gradients. Caffe clips the sum over iter_size passes and then
+        divides; here gradients are means over the passes."""
         limit = message.clip_gradients
         if limit < 0:
             return 0.0
@@ -278,7 +280,7 @@ class SolverFile:
         return _SUFFIXES[enum.values_by_number[message.snapshot_format].name]
 
     def _weights(self, message: Any) -> tuple[str, ...]:
-        """The files to start from, those of one field separated by commas."""
+        """Return the files to start from; one field may hold several, separated by commas."""
         where = self._where("weights")
         names = [name.strip() for names in message.weights for name in names.split(",")]
         if not all(names):
@@ -286,7 +288,7 @@ class SolverFile:
         return tuple(str(find_file(name, self._path, f"{where}: file")) for name in names)
 
     def _update(self, message: Any) -> tuple[str, Mapping[str, Any]]:
-        """The operation of the solver's type, and its attributes."""
+        """Return the operation of the solver's type, and its attributes."""
         kind = message.type
         if kind not in _UPDATES:
             raise ModelError(unknown("solver type", kind, _UPDATES, self._where("type")))
@@ -303,7 +305,7 @@ class SolverFile:
         return operation, attributes
 
     def _larc(self, message: Any) -> Mapping[str, Any]:
-        """The attributes of an update by NVIDIA's layer-wise adaptive rate control."""
+        """Return the attributes of an update with NVIDIA's layer-wise adaptive rate control."""
         where = self._where("larc")
         if message.type != "SGD" or message.regularization_type != "L2":
             raise ModelError(f"{where}: is for type 'SGD' with regularization_type 'L2'")
@@ -318,7 +320,8 @@ class SolverFile:
         }
 
     def _check_fields(self, message: Any, kind: str, fields: Collection[str]) -> None:
-        """Raise ModelError for a field that the solver's type has not, or cannot have at that value."""
+        """Raise ModelError for a field that the solver's type does not have, or that cannot have its
+        value there."""
         if kind in _WITHOUT_MOMENTUM and message.momentum != 0:
             raise ModelError(
                 f"{self._where('momentum')}: solver type {kind!r} has no momentum; it is "
@@ -347,8 +350,9 @@ class SolverFile:
             raise ModelError(f"{self._where('regularization_type')}: type 'LARS' supports L2 only")
 
     def _rate(self, message: Any, train: NetDefinition) -> Rate:
-        """The policy's record, from the solver's fields of the same names. With base_batch_size, k times
-        as many samples an iteration make the rate k times as high, and a warm-up begin at base_lr."""
+        """Return the policy's record, made from the solver's fields of the same names. With
+        base_batch_size, k times as many samples per iteration multiply the rate by k, and a warm-up
+        begins at base_lr."""
         if not message.HasField("lr_policy"):
             raise ModelError(f"{self._path}: lr_policy is missing (valid: {', '.join(POLICIES)})")
         if message.lr_policy not in POLICIES:
@@ -375,7 +379,7 @@ class SolverFile:
         if least > last:
             raise ModelError(f"{self._where('min_lr')}: {least:g} is above base_lr {last:g}")
         rate: Rate = policy(**values)
-        if least and policy is Poly:  # which falls to it, and not at once
+        if least and policy is Poly:  # a poly rate falls to min_lr gradually, not at once
             rate = Above(least, Poly(**{**values, "base_lr": last - least}))
         if message.warmup_iter:
             rate = WarmUp(first, last, message.warmup_iter, rate)
@@ -384,13 +388,15 @@ class SolverFile:
         return AtLeast(least, rate) if least else rate
 
     def _given_rate(self, message: Any) -> float:
-        """base_lr, where lr_policy has its own rates: what a warm-up, if there is one, leads to."""
+        """Return base_lr, which a warm-up leads to when lr_policy has rates of its own; infinity without
+        a warm-up."""
         if message.warmup_iter or message.rampup_interval:
             return float(self._rate_field(message, "base_lr"))
         return math.inf
 
     def _stages(self, message: Any, name: str) -> tuple[float, ...]:
-        """The rates of ``multifixed``, or the iterations up to which each holds, which must rise."""
+        """Return the rates of ``multifixed``, or the iterations up to which each rate holds,
+        which must increase."""
         rates, last = list(map(number, message.stagelr)), list(message.stageiter)
         if not rates or len(rates) != len(last):
             raise ModelError(
@@ -405,8 +411,8 @@ class SolverFile:
         return tuple(rates if name == "stagelr" else last)
 
     def _batch(self, message: Any, train: NetDefinition) -> int:
-        """How many samples an iteration of the trained net takes, as its first layer with a batch size
-        has it."""
+        """Return how many samples an iteration of the trained net takes, by the first layer
+        with a batch size."""
         where = self._where("base_batch_size")
         if message.base_batch_size < 1:
             raise ModelError(f"{where}: {message.base_batch_size} is less than 1")
@@ -421,8 +427,8 @@ class SolverFile:
         raise ModelError(f"{where}: no layer of the net that is trained has a batch_size")
 
     def _rate_field(self, message: Any, name: str) -> Any:
-        """A number that the policy reads. ``gamma`` and ``power`` are 0 where they are not given, as in
-        Caffe, ``stepvalue`` may be empty, and a ``max_iter`` of 0 trains nothing."""
+        """Return a number that the policy reads. ``gamma`` and ``power`` default to 0, as in Caffe,
+        ``stepvalue`` may be empty, and a ``max_iter`` of 0 trains nothing."""
         reason = f"lr_policy {message.lr_policy!r} needs {name}"
         if name == "stepvalue":
             return tuple(message.stepvalue)

@@ -1,11 +1,11 @@
-"""Solver states, ``.solverstate`` and ``.solverstate.h5``: an iteration, the file of its weights, and
-the solver's history as a plain list of arrays.
+"""Solver states, ``.solverstate`` and ``.solverstate.h5``: an iteration, the name of the weights file,
+and the solver's history as a plain list of arrays.
 
-The list goes through the net's parameters in order, those that are never trained too, but each shared
-one once; solvers that keep two arrays a parameter (AdaDelta, Adam) have all first ones, then all second
-ones. In memory it is by layer: ``state["history"][layer]`` and ``state["second"][layer]`` lie beside
-``parameters[layer]``, with an empty array where the file has none (the parameter is another layer's, or
-is not trained).
+The list follows the net's parameters in order. It includes those that are never trained, and contains
+each shared parameter once. Solvers that keep two arrays per parameter (AdaDelta, Adam) store all first
+ones, then all second ones. In memory the history is arranged by layer: ``state["history"][layer]`` and
+``state["second"][layer]`` are parallel to ``parameters[layer]``. An empty array means that the file has
+none, because the parameter belongs to another layer or is not trained.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from demitasse_caffe.weights import (
 from demitasse_caffe.whole_file import write_whole
 
 SLOTS = ("history", "second")
-"""The names of the solver's arrays in memory, in the file's order."""
+"""The names of the solver's arrays in memory, in the order of the file."""
 
 UNNAMED = ""
-"""In place of a layer's name: the arrays of all parameters in the net's order, where that order is the
-net's secret (weights in HDF5 as Caffe writes them are in the order of their names)."""
+"""Replaces a layer's name if the order of layers is unknown, which is the case for weights in HDF5 as
+Caffe writes them (sorted by name). The entry holds the arrays of all parameters in the net's order."""
 
 _MOST = 1 << 20
 
@@ -54,7 +54,7 @@ Owner = tuple[str, int]
 
 @dataclass(frozen=True)
 class _State:
-    """What a file holds."""
+    """The content of a file."""
 
     iteration: int
     learned: str
@@ -63,14 +63,15 @@ class _State:
 
 
 def read_solverstate(path: Path) -> Weights:
-    """The weights that the state names, the iteration, and the history by layer. Raises ModelError."""
+    """Return the weights that the state names, the iteration, and the history by layer.
+    Raise ModelError."""
     state = _read_hdf5(path) if is_hdf5(path) else _read_protobuf(path)
     if not state.learned:
         raise ModelError(f"{path}: names no caffemodel (learned_net), so its history has no layers")
     found, tried = find(state.learned, path)
     beside = path.with_name(Path(state.learned).name or ".")
     if found is None and is_file(beside):
-        found = str(beside)  # the pair was moved
+        found = str(beside)  # both files were moved together
     if found is None:
         raise ModelError(f"{path}: its weights {state.learned!r} were not found; {attempts(tried)}")
     file = Path(found)
@@ -86,11 +87,14 @@ def read_solverstate(path: Path) -> Weights:
 
 
 def write_solverstate(path: Path, weights: Weights) -> None:
-    """Write iteration and history, and the weights beside them in the file that the state names: the
-    same name with ``caffemodel`` for ``solverstate``, unless they stand there already. Each file appears
-    whole or not at all, the weights first. Raises ModelError for weights without an iteration, for other
-    weights in that file, which may be somebody's only copy, and for
-    state that is none of Caffe's solvers'. Without any state, the history is zero."""
+    """Write iteration and history, and the weights to the file that the state names: the same name with
+    ``caffemodel`` instead of ``solverstate``. The weights are not written if that file already holds
+    them. Either all of a file appears or nothing, the weights first. Without any state, the history is
+    zero.
+
+    Raise ModelError for weights without an iteration, for state that belongs to none of Caffe's solvers,
+    and if the weights file holds other weights, since it may be somebody's only copy.
+    """
     if weights.iteration is None:
         raise ModelError(
             f"{path}: the weights have no iteration, so training cannot continue from them; write them "
@@ -107,7 +111,7 @@ def write_solverstate(path: Path, weights: Weights) -> None:
     state = _State(weights.iteration, str(learned), step if isinstance(step, int) else 0, history)
     hdf5 = path.suffix == ".h5"
     if not hdf5:
-        check_fits(path, history)  # before the weights are written
+        check_fits(path, history)  # checked before the weights are written
     _write_weights(learned, weights, hdf5)
     (_write_hdf5 if hdf5 else _write_protobuf)(path, state)
 
@@ -194,7 +198,8 @@ def _same(theirs: dict[str, list[np.ndarray]], ours: dict[str, list[np.ndarray]]
 
 
 def _divide(weights: Weights, history: list[np.ndarray], ordered: bool, path: Path, file: Path) -> None:
-    """Give each parameter its part of the history; where the order of layers is not known, no names."""
+    """Give each parameter its part of the history. If the order of layers cannot be found out, the parts
+    are stored without names."""
     owners = _counted(weights.parameters, history)
     if len(history) not in (len(owners), 2 * len(owners)):
         raise ModelError(
@@ -227,16 +232,18 @@ def _divide(weights: Weights, history: list[np.ndarray], ordered: bool, path: Pa
 
 
 def _owners(parameters: dict[str, list[np.ndarray]]) -> Iterator[Owner]:
-    """Layers and numbers of all parameters; an empty one is another layer's (see hdf5_weights)."""
+    """Yield layer and number of every parameter. An empty array belongs to another layer
+    (see hdf5_weights)."""
     for layer, arrays in parameters.items():
         yield from ((layer, number) for number, array in enumerate(arrays) if array.size)
 
 
 def _counted(parameters: dict[str, list[np.ndarray]], history: Sequence[np.ndarray]) -> list[Owner]:
-    """The parameters that a history goes through: all that the weights have, or each shared one once.
+    """Return the parameters that a history covers: all that the weights have, or each shared one once.
 
-    One array for every parameter may also be two for each of half as many, as Adam keeps for a net of
-    twins. It is where the other half are repeated, and what would be second moments is never negative.
+    As many arrays as parameters may also be two arrays for each of half as many parameters, as Adam
+    keeps for a net of twins. That is assumed if the other half of the parameters are repetitions, and
+    what would then be second moments is never negative.
     """
     owners = list(_owners(parameters))
     half, rest = divmod(len(owners), 2)
@@ -251,7 +258,8 @@ def _counted(parameters: dict[str, list[np.ndarray]], history: Sequence[np.ndarr
 
 
 def _repeated(parameters: dict[str, list[np.ndarray]], owners: Sequence[Owner]) -> Iterator[Owner]:
-    """The parameters that repeat an earlier one bit for bit: a file says no better what is shared."""
+    """Yield the parameters that repeat an earlier one bit for bit; a file does not record
+    better what is shared."""
     seen = set()
     for layer, number in owners:
         array = parameters[layer][number]
@@ -264,7 +272,8 @@ def _repeated(parameters: dict[str, list[np.ndarray]], owners: Sequence[Owner]) 
 def _order(
     parameters: dict[str, list[np.ndarray]], owners: Sequence[Owner], history: Sequence[np.ndarray]
 ) -> list[str] | None:
-    """The order of layers by which all shapes fit, or None when there are several such, or none."""
+    """Return the order of layers in which all shapes fit, or None if there is no such order
+    or more than one."""
     waiting: dict[str, list[int]] = {}
     for layer, number in owners:
         waiting.setdefault(layer, []).append(number)
@@ -283,8 +292,8 @@ def _order(
 
 
 def _in_order(weights: Weights, path: Path) -> list[np.ndarray]:
-    """The file's list. Parameters without state that repeat an earlier one are taken for shared; others
-    were not trained, and their history is zero."""
+    """Return the file's list. Parameters without state that repeat an earlier one are assumed to be
+    shared; all others without state were not trained, and their history is zero."""
     if any(UNNAMED in layers for layers in weights.state.values()):
         return [array for slot in SLOTS for array in weights.state.get(slot, {}).get(UNNAMED, [])]
     slots = [weights.state[slot] for slot in SLOTS if slot in weights.state] or [{}]
@@ -304,8 +313,8 @@ def _in_order(weights: Weights, path: Path) -> list[np.ndarray]:
 def _aligned(
     weights: Weights, layers: dict[str, list[np.ndarray]], path: Path
 ) -> dict[Owner, np.ndarray]:
-    """A slot's arrays by parameter. A list that is shorter than the layer's parameters (those that are
-    trained, in order) is laid beside them by shapes."""
+    """Return a slot's arrays by parameter. A list that is shorter than the layer's parameters (the
+    trained ones, in order) is matched to them by shape."""
     found: dict[Owner, np.ndarray] = {}
     for layer, arrays in layers.items():
         parameters = weights.parameters.get(layer, [])

@@ -1,8 +1,9 @@
-"""Imports of ``caffe`` find the facade, where no other one is installed: ``import caffe``, ``from
-caffe.proto import caffe_pb2`` and the like, each the same module as in ``demitasse_caffe.pycaffe``.
+"""Imports of ``caffe`` that find the facade unless another caffe is installed: ``import caffe``, ``from
+caffe.proto import caffe_pb2`` and so on. Each is the same module as in ``demitasse_caffe.pycaffe``.
 
-A checkout that was never built is none: its folder ``python/caffe`` lacks the compiled module. What
-only a fork has there in Python (SSD's ``caffe.model_libs``) is taken from it.
+A checkout that was never built does not count as installed: its folder ``python/caffe`` lacks the
+compiled module. Python modules that only a fork has there (SSD's ``caffe.model_libs``) are imported from
+it.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from demitasse_caffe.older_libraries import bring_back
 
 _FACADE = "demitasse_caffe.pycaffe"
 _MESSAGES = "caffe_pb2"
-"""Scripts that put ``python/caffe/proto`` where imports look have Caffe's messages by this name."""
+"""The name under which scripts that put ``python/caffe/proto`` on the path import Caffe's messages."""
 
 
 def stand_in(*, always: bool = False) -> None:
-    """Have imports find it from now on, and what other libraries had in Caffe's time. A caffe that is
-    installed stays what is imported, unless ``always``: for a script that was given to the facade."""
+    """Make imports find the facade from now on, and restore what other libraries had in Caffe's
+    time. An installed caffe takes precedence, unless ``always``, which is for a script that was
+    given to the facade."""
     bring_back()
     finder = next((each for each in sys.meta_path if isinstance(each, _Finder)), None)
     if finder is None:
@@ -47,7 +49,7 @@ class _Finder(MetaPathFinder):
         real = _FACADE + dot + rest
         try:
             found = importlib.util.find_spec(real)
-        except ModuleNotFoundError:  # within what is no package
+        except ModuleNotFoundError:  # raised inside something that is not a package
             found = None
         if found is None:
             return _found_elsewhere(name, _checkouts()) if name.count(".") == 1 else None
@@ -55,8 +57,8 @@ class _Finder(MetaPathFinder):
 
 
 def _is_ours() -> bool:
-    """Whether what was imported as caffe is the facade: its modules are found here, before others find
-    its files and make other modules of them."""
+    """Return whether the imported caffe is the facade. Its modules must then be found here, before other
+    finders find its files and make separate modules of them."""
     return sys.modules.get("caffe") is sys.modules.get(_FACADE) is not None
 
 
@@ -65,7 +67,7 @@ def _is_installed() -> bool:
     folders = found.submodule_search_locations if found is not None else None
     if found is None or folders is None:
         return found is not None
-    if found.origin is None:  # a folder of that name in which something else lies
+    if found.origin is None:  # a folder of that name with other content
         return False
     unbuilt = any((Path(folder) / "_caffe.cpp").is_file() for folder in folders)
     return not unbuilt or PathFinder.find_spec("caffe._caffe", list(folders)) is not None
@@ -77,20 +79,20 @@ def _found_elsewhere(name: str, path: Sequence[str] | None = None) -> ModuleSpec
 
 
 def _checkouts() -> list[str]:
-    """The folders of a caffe that imports would find, the first one first."""
+    """Return the folders of a caffe that imports would find, in the order of the path."""
     folders = (Path(entry) / "caffe" for entry in sys.path)
     return [str(folder) for folder in folders if (folder / "__init__.py").is_file()]
 
 
 class _Loader(Loader):
-    """Makes a module of another name that same module."""
+    """Makes another name refer to the same module."""
 
     def __init__(self, real: str) -> None:
         self._real = real
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """An empty module, which is only there while it is imported."""
+        """Return None, for an empty module that exists only during the import."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Put the module that stands in where imports look."""
+        """Put the facade's module into sys.modules under this name."""
         sys.modules[module.__name__] = importlib.import_module(self._real)

@@ -1,4 +1,4 @@
-"""What protobuf's parser of texts says of a mistake, in one line with its place and the field."""
+"""Syntax errors of protobuf's text parser, each as one line with its location and the field."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _HOLE = re.compile(
     | %(?:\(\w+\))?[-+.\d]*[a-zA-Z]                     # of printf, and Python's %""",
     re.VERBOSE,
 )
-"""What a template has in a value's place."""
+"""A template's placeholder in the place of a value."""
 
 
 def unknown_escape(path: Path, text: str, error: Warning) -> str:
-    """The sentence for a backslash before what is no escape, most often in a path of Windows."""
-    found = re.search(r"""['"](\\.*?)['"]""", str(error))  # "..." since Python 3.14
+    """Return the message for a backslash in an unknown escape, most often in a Windows path."""
+    found = re.search(r"""['"](\\.*?)['"]""", str(error))  # in ' before Python 3.14, in " since
     what = found[1] if found else ""
     place = text.find(what) if what else -1
     line = f":{text.count(chr(10), 0, place) + 1}" if place >= 0 else ""
@@ -34,7 +34,7 @@ def unknown_escape(path: Path, text: str, error: Warning) -> str:
 
 
 def syntax_error(path: Path, text: str, outline: Outline, error: Any) -> str:
-    """What protobuf's parser says, in one line with the field it is about."""
+    """Return the parser's error as one line with the field that it is about."""
     line, column = error.GetLine(), error.GetColumn()
     if outline.unclosed is not None and (line is None or line >= text.rstrip().count("\n") + 1):
         opened = []
@@ -50,7 +50,7 @@ def syntax_error(path: Path, text: str, outline: Outline, error: Any) -> str:
     reason = re.sub(r"^'[^\n]*': (?=[A-Z])", "", reason, flags=re.DOTALL)
     if word := re.match(r'Message type "(\w+)" has no field named "(.*)"', reason):
         reason = f"{word[2]!r} is not a field of {word[1]}"
-    if line is None:  # as for a value of a field that is left out
+    if line is None:  # for example for the value of a field that is left out
         return _value_of_none(path, outline, reason)
     written = "".join(text.split("\n")[line - 1 : line])
     rest = written[(column or 1) - 1 :]
@@ -63,7 +63,7 @@ def syntax_error(path: Path, text: str, outline: Outline, error: Any) -> str:
         )
     here = (line, column or 0)
     before = [e for e in outline.entries if (e.line, e.column) <= here]
-    # A field that has no value takes the next line's first word for it.
+    # The parser takes the next line's first word as the value of a field that has none.
     own = before and (before[-1].line == line or reason.startswith("Couldn't parse"))
     layer = layer_around(before[-1], own=True) if own and before[-1].name != "name" else ""
     if rest.startswith("["):
@@ -85,13 +85,13 @@ def syntax_error(path: Path, text: str, outline: Outline, error: Any) -> str:
 
 
 def _bare(rest: str) -> str:
-    """The first word of the rest of a line in quotes, as a text that protobuf reads."""
+    """Return the first word of the rest of a line, in quotes, as text that protobuf reads."""
     word = (rest.split() or [""])[0].rstrip("{};,")
     return '"' + word.replace("\\", "/") + '"'
 
 
 def _value_of_none(path: Path, outline: Outline, reason: str) -> str:
-    """The sentence for a reason that comes without its place: a value that is of no kind at all."""
+    """Return the message for an error that comes without its location: a value of no kind at all."""
     token = reason.removeprefix("Invalid field value: ")
     for entry in outline.entries:
         value = entry.value or ""

@@ -1,7 +1,7 @@
 """Prototxt files as messages, with the line of every block and errors that say where.
 
-protobuf's parser fills the message; it keeps no positions and stops at the first unknown field. So
-the text is outlined first: its blocks and fields with their lines.
+protobuf's parser fills the message, but it keeps no positions and stops at the first unknown field.
+Therefore the text is outlined first: its blocks and fields with their lines.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from demitasse_caffe.whole_file import read_whole
 from demitasse_caffe.window_lists import LISTED, with_shapes
 
 _CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7})(?=\s)", re.MULTILINE)
-"""What a tool for versions leaves at the beginning of a line where it cannot join two."""
+"""What a version control tool leaves at the start of a line when it cannot merge two versions."""
 _DEVICES = re.compile(r"^(\s*device_id\s*:?\s*)\[\s*(\w*)[^\]]*\]", re.MULTILINE)
-"""Several devices, which TSN's fork takes where Caffe has one."""
+"""A list of devices, which TSN's fork accepts where Caffe has a single one."""
 
 
 def read_text(path: Path) -> str:
-    """The text of a file. Raises ModelError when it is not text."""
+    """Return the text of a file. Raise ModelError if it is not text."""
     data = read_whole(path)
     strange = next((byte for byte in data if byte < 32 and byte not in b"\t\n\r\f\v"), None)
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -42,20 +42,20 @@ def read_text(path: Path) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        # Comments in the national encodings of their authors; all that Caffe reads is ASCII.
+        # Comments may be in their authors' national encodings; everything that Caffe reads is ASCII.
         return data.decode("latin-1")
 
 
 def parse(
     path: Path, text: str, outline: Outline, name: str, schema: Schema, strict: bool = False
 ) -> Any:
-    """A text as the message called ``name``. Raises ModelError that says file, line and column.
+    """Parse a text as the message called ``name``. Raise ModelError with file, line and column.
 
-    Fields that a fork of Caffe has for a layer type that nobody here knows are left out, unless
-    ``strict``: the error that helps is the one about the type, when the net is built. In a net with such
-    a type, those that it has for Caffe's own types are left out too, as are words that are no value, and
-    the first is noted as the outline's ``misfit``: the error about a net's phase without such a type.
-    What a fork has that changes no result is left out, and told in the outline's ``notes``.
+    Fields that a Caffe fork has for an unknown layer type are left out, unless ``strict``: the more
+    helpful error is the one about the type, raised when the net is built. In a net with such a type,
+    unknown fields of Caffe's own types and invalid words are left out as well. The first of them is
+    recorded as the outline's ``misfit``, the error for phases of the net without such a type. Fork
+    features that do not change results are left out, and reported in the outline's ``notes``.
     """
     if outline.too_deep is not None:
         raise ModelError(f"{path}:{outline.too_deep}: blocks are nested deeper than {DEEPEST}")
@@ -70,7 +70,7 @@ def parse(
     text, message = fields.text, schema.message(name)
     try:
         with warnings.catch_warnings():
-            # Python's own word for a backslash before what is no escape; Caffe refuses it too.
+            # How Python warns of a backslash in an unknown escape; Caffe rejects it too.
             warnings.simplefilter("error", DeprecationWarning)
             text_format.Parse(text, message, allow_unknown_field=fields.foreign)
     except text_format.ParseError as error:
@@ -83,9 +83,9 @@ def parse(
 
 
 class _Fields:
-    """The fields of a text held against its message: ``check`` raises ModelError as ``parse`` does,
-    and leaves in ``text`` what protobuf is to read, in ``foreign`` whether some of it is no field of
-    Caffe's, and in ``passed_over`` what of a fork's is left out."""
+    """The check of a text's fields against its message. ``check`` raises ModelError as ``parse`` does.
+    It leaves the text for protobuf in ``text``, records in ``foreign`` whether any field is not Caffe's,
+    and in ``passed_over`` what is left out of a fork's."""
 
     def __init__(
         self, path: Path, text: str, outline: Outline, name: str, schema: Schema, strict: bool
@@ -97,7 +97,7 @@ class _Fields:
         self._first: dict[tuple[Block, str], Entry] = {}
 
     def check(self) -> None:
-        """Go through all fields whose message is known."""
+        """Check all fields whose message is known."""
         lists: dict[Block, None] = {}
         for entry, descriptor in _fields(self._outline, self._schema.descriptor(self._name)):
             if not re.fullmatch(r"[A-Za-z_]\w*", entry.name):
@@ -120,14 +120,14 @@ class _Fields:
             self.text = _DEVICES.sub(self._one_device, self.text)
 
     def _one_device(self, listed: re.Match[str]) -> str:
-        """The first of several, on as many lines."""
+        """Return the first of several devices, padded to the same number of lines."""
         line = self.text.count("\n", 0, listed.end(1)) + 1
         self.passed_over.append((ForkField("TSN's fork"), "device_id of several", line))
         breaks = listed[0].count("\n") - listed[1].count("\n")
         return f"{listed[1]}{listed[2] or 0}" + "\n" * breaks
 
     def _unknown(self, entry: Entry, descriptor: Any) -> None:
-        """A field that Caffe's message has not."""
+        """Handle a field that Caffe's message does not have."""
         fork = fork_field(descriptor.name, entry.name)
         if fork is not None and not fork.has_effect(entry.value):
             if not fork.effect:
@@ -144,7 +144,7 @@ class _Fields:
         self.foreign = True
 
     def _value(self, entry: Entry, field: Any) -> None:
-        """A field's value, in whose place a known one stands where it is left out."""
+        """Check a field's value; if it is left out, a known value takes its place."""
         if fork := engine_word(entry.name, entry.value or ""):
             self.passed_over.append((fork, entry.name, entry.line))
         elif told := wrong_value(self._path, entry, field, self._schema):
@@ -154,14 +154,14 @@ class _Fields:
         self.text = _with_a_known_value(self.text, entry, field)
 
     def _misfit(self, entry: Entry, told: str) -> None:
-        """A mistake, unless a layer of a type that nobody knows explains it better."""
+        """Raise the error, unless a layer of an unknown type explains the field better."""
         if self._strict or not self._strangers or _is_solvers(entry, self._name):
             raise ModelError(told)
         self._outline.misfit = self._outline.misfit or told
 
 
 def _fields(outline: Outline, root: Any) -> Iterator[tuple[Entry, Any]]:
-    """Entries with the descriptor of the message that they stand in, where that is known."""
+    """Yield entries with the descriptor of their enclosing message, where it is known."""
     descriptors = {outline.root: root}
     for entry in outline.entries:
         descriptor = descriptors.get(entry.block)
@@ -173,7 +173,7 @@ def _fields(outline: Outline, root: Any) -> Iterator[tuple[Entry, Any]]:
 
 
 def _of_known_type(entry: Entry, schema: Schema) -> bool:
-    """Whether an unknown field is a mistake, and not the parameter of a type that nobody knows."""
+    """Return whether an unknown field is a mistake, and not the parameter of an unknown layer type."""
     block: Block | None = entry.block
     if block is not None and block.name == "layer" and not entry.name.endswith("_param"):
         return True
@@ -183,13 +183,13 @@ def _of_known_type(entry: Entry, schema: Schema) -> bool:
 
 
 def _has_strangers(outline: Outline, schema: Schema) -> bool:
-    """Whether a layer is of a type that nobody here knows."""
+    """Return whether some layer is of an unknown type."""
     opened = (e.opens for e in outline.entries if e.opens is not None and e.name == "layer")
     return any(block.words.get("type") not in (None, *schema.types) for block in opened)
 
 
 def _line_of_layer(entry: Entry, outline: Outline) -> int | None:
-    """The line of the layer that a field of a net's file stands in, None where it stands in none."""
+    """Return the line of the layer that contains a field of a net's file, or None if none does."""
     block: Block | None = entry.block
     while block is not None and len(block.path) > 1:
         block = block.parent
@@ -199,12 +199,13 @@ def _line_of_layer(entry: Entry, outline: Outline) -> int | None:
 
 
 def _is_solvers(entry: Entry, name: str) -> bool:
-    """Whether a field stands in a solver, and not in a net."""
+    """Return whether a field belongs to a solver, and not to a net."""
     return name != "NetParameter" and len(entry.block.path) < 2
 
 
 def _with_a_known_value(text: str, entry: Entry, descriptor: Any) -> str:
-    """The text with the first valid word in place of a field's, which protobuf would refuse."""
+    """Return the text with a field's word, which protobuf would reject, replaced by
+    the first valid one."""
     lines = text.split("\n")
     line, start = lines[entry.line - 1], entry.column - 1 + len(entry.name)
     valid = descriptor.enum_type.values[0].name
@@ -213,7 +214,8 @@ def _with_a_known_value(text: str, entry: Entry, descriptor: Any) -> str:
 
 
 def which(outline: Outline, schema: Schema) -> str | None:
-    """NetParameter or SolverParameter, by the file's fields; None when it has none of either."""
+    """Return NetParameter or SolverParameter, by the file's fields, or None if it has
+    fields of neither."""
     names = outline.names()
     scores = {
         kind: sum(name in schema.descriptor(kind).fields_by_name for name in names)
@@ -224,7 +226,7 @@ def which(outline: Outline, schema: Schema) -> str | None:
 
 
 def not_a_model(path: Path, outline: Outline, schema: Schema) -> str:
-    """The sentence for a text that is neither a net nor a solver."""
+    """Return the error message for a text that is neither a net nor a solver."""
     names = outline.names()
     if not names:
         return f"{path}: holds no field: neither a net nor a solver"

@@ -1,5 +1,5 @@
-"""A training's log in Caffe's words, each line as glog writes it: what scripts read losses and scores
-from."""
+"""A training log in Caffe's format, with lines as glog writes them, from which scripts read
+losses and scores."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ import numpy as np
 from demitasse import CompositionError, Event, is_folder, printable
 
 Say = Callable[[str, str], None]
-"""Takes a line: the place that Caffe's has in its sources, and the text."""
+"""A function that takes a line: its place in Caffe's sources, and its text."""
 
 STANDARD_ERROR = "-"
 LINK = "caffe.INFO"
-"""What the newest log in a folder is found by."""
+"""The name of the link to the newest log in a folder."""
 
 _SOLVER, _UPDATE = "solver.cpp", "sgd_solver.cpp"
 _FORMATS = {
@@ -37,27 +37,29 @@ _FORMATS = {
 
 
 def glog(place: str, text: str, level: str = "I", when: float | None = None) -> str:
-    """A line as glog writes it, with its time and thread. A ``place`` without a line has number 0."""
+    """Return a line as glog writes it, with time and thread. A ``place`` without a
+    line number gets 0."""
     at = datetime.fromtimestamp(time.time() if when is None else when)
     where = place if ":" in place else f"{place}:0"
     return f"{level}{at:%m%d %H:%M:%S.%f} {threading.get_native_id():5d} {where}] {text}"
 
 
 class TrainingLog:
-    """Tells of a training every ``display`` iterations, of tests and of snapshots, a line at a time."""
+    """Reports on a training every ``display`` iterations, on tests and on snapshots,
+    one line at a time."""
 
     def __init__(self, display: int, say: Say) -> None:
         self._display, self._say = display, say
         self._at, self._since = 0, time.perf_counter()
 
     def begin(self, name: str, iteration: int = 0) -> None:
-        """The training of a net begins."""
+        """Log the beginning of a net's training."""
         self._say("caffe.cpp:251", "Starting Optimization")
         self._say(f"{_SOLVER}:279", f"Solving {name}")
         self._at, self._since = iteration, time.perf_counter()
 
     def shows(self, iteration: int) -> bool:
-        """Whether an iteration (from 0) is told of."""
+        """Return whether an iteration (from 0) is logged."""
         return self._display > 0 and iteration % self._display == 0
 
     def iteration(
@@ -68,8 +70,8 @@ class TrainingLog:
         outputs: Mapping[str, Any],
         weights: Mapping[str, float],
     ) -> None:
-        """An iteration (from 0): its loss, smoothed, the net's outputs with their weights in the loss,
-        and the learning rate."""
+        """Log an iteration (from 0): its smoothed loss, the net's outputs with their weights in the
+        loss, and the learning rate."""
         now = time.perf_counter()
         seconds = now - self._since
         pace = f"{(iteration - self._at) / (seconds or 1):g} iter/s, {seconds:g}s/{self._display} iters"
@@ -81,8 +83,8 @@ class TrainingLog:
     def tests(
         self, iteration: int, scores: Mapping[str, Any], weights: Sequence[Mapping[str, float]]
     ) -> None:
-        """The mean scores of the test nets, those of all but the first with its number in front, and of
-        each net the weights in its loss."""
+        """Log the mean scores of the test nets; the names of all but the first net's begin with the
+        net's number. ``weights`` has each net's weights in its loss."""
         others = tuple(f"{number}." for number in range(1, len(weights)))
         for number, mine in enumerate(weights):
             front = f"{number}." if number else ""
@@ -95,14 +97,14 @@ class TrainingLog:
             self._outputs("Test", f"{_SOLVER}:397", own, mine)
 
     def hear(self, event: Event) -> None:
-        """The files in Caffe's formats that an event tells of."""
+        """Log the files in Caffe's formats that an event reports."""
         for path in event.values["paths"] if event.kind == "snapshot" else ():
             for suffix, words in _FORMATS.items():
                 if path.name.endswith(suffix):
                     self._say(f"{_SOLVER}:447", f"{words} {path}")
 
     def end(self, early: bool) -> None:
-        """The training is over."""
+        """Log the end of the training."""
         self._say(f"{_SOLVER}:326", f"Optimization {'stopped early' if early else 'Done'}.")
 
     def _outputs(
@@ -113,8 +115,8 @@ class TrainingLog:
 
 
 def scored(outputs: Mapping[str, Any], weights: Mapping[str, float]) -> Iterator[str]:
-    """``name = value`` of each number of the outputs, in the order of their names, and what those that
-    have a weight come to in the loss."""
+    """Yield ``name = value`` for each number of the outputs, sorted by name, with the contribution to
+    the loss of those that have a weight."""
     for name in sorted(outputs):
         weight = weights.get(name, 0.0)
         for value in np.ravel(outputs[name]).tolist():
@@ -126,13 +128,13 @@ class Lines:
     """Lines of a log, written to files, and to standard error if asked, as they come."""
 
     def __init__(self, places: Sequence[str]) -> None:
-        """A place is a file, a folder, in which it has the name that glog gives it, or - for standard
-        error. Raises CompositionError where a log cannot be written."""
+        """Open the log. A place is a file, a folder, in which the log gets the name that glog would give
+        it, or - for standard error. Raise CompositionError if a log cannot be written."""
         self._files = [_begun(Path(place)) for place in places if place != STANDARD_ERROR]
         self._stderr = STANDARD_ERROR in places
 
     def say(self, place: str, text: str) -> None:
-        """A line, seen at once by who follows the log."""
+        """Write a line, visible at once to anyone who follows the log."""
         line = printable(glog(place, text))
         for path in self._files:
             with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
@@ -142,7 +144,7 @@ class Lines:
 
 
 class Listener:
-    """Writes a run's log as its events tell it."""
+    """Writes a run's log from its events."""
 
     def __init__(self, lines: Lines) -> None:
         self._say = lines.say
@@ -169,9 +171,9 @@ class Listener:
 
 
 def listener(wanted: Any) -> Callable[[Event], None] | None:
-    """What the option ``log`` asks for: a log in a file, in a folder under the name that glog gives it,
-    or (-) on standard error; or a list of them, None for an empty one. Raises CompositionError where
-    that cannot be written."""
+    """Return the log that the option ``log`` asks for: in a file, in a folder under the name that glog
+    would give it, or (-) on standard error; or in several places, if it is a list. Return None for an
+    empty list. Raise CompositionError if a log cannot be written."""
     places = [wanted] if isinstance(wanted, str) else wanted
     if not isinstance(places, list) or not all(isinstance(place, str) for place in places):
         raise CompositionError(
@@ -182,7 +184,7 @@ def listener(wanted: Any) -> Callable[[Event], None] | None:
 
 
 def _begun(place: Path) -> Path:
-    """The file of a new log, with what glog writes at its head."""
+    """Return the file of a new log, with glog's header already written."""
     head = [
         f"Log file created at: {datetime.now():%Y/%m/%d %H:%M:%S}",
         f"Running on machine: {socket.gethostname()}",
@@ -198,11 +200,12 @@ def _begun(place: Path) -> Path:
 
 
 def _named(folder: Path, head: str) -> Path:
-    """A new log's file in a folder, which caffe.INFO then leads to where that can be. What is there by
-    its name is left: in a folder of all users' it may be somebody's link to another file."""
+    """Return a new log's file in a folder, and make caffe.INFO link to it if possible.
+    Existing files are never overwritten: in a folder shared by all users, one may be
+    somebody's link to another file."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container's number, which has no name
+    except (KeyError, OSError):  # a container's user id, which has no name
         user = "invalid-user"
     who = f"{socket.gethostname()}.{user}"
     name = f"caffe.{who}.log.INFO.{datetime.now():%Y%m%d-%H%M%S}.{os.getpid()}"
@@ -214,7 +217,7 @@ def _named(folder: Path, head: str) -> Path:
     else:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
     link = folder / LINK
-    # As glog: it may be another user's, or another process makes one now, or there are no links here.
+    # Ignored, as in glog: it may be another user's or another process's, or links do not exist.
     with suppress(OSError):
         link.unlink(missing_ok=True)
         link.symlink_to(name)

@@ -1,4 +1,5 @@
-"""Fields of binary files that Caffe's messages do not have: a fork's, which are left out, and told."""
+"""Fields of binary files that Caffe's messages do not have. They belong to a fork; they are left out,
+and reported."""
 
 from __future__ import annotations
 
@@ -12,27 +13,28 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from demitasse_caffe.schema import FIRST_OWN_NUMBER, is_repeated, video_width
 
 Counted = Counter[tuple[str, int]]
-"""How many there are, by message and number."""
+"""The number of such fields, by message and field number."""
 
 _MOST = 5
-"""As many numbers of a message are told."""
+"""The maximum number of field numbers that are listed for a message."""
 
 
 def unknown_fields(message: Any) -> Counted:
-    """Those in a message and all within it; what C3D has in its blobs is read, and so does not count."""
+    """Count the unknown fields of a message and all messages within it. What C3D stores in its blobs is
+    read, and therefore not counted."""
     found: Counted = Counter()
     for each in _messages(message):
         name = each.DESCRIPTOR.name
         strange = [field.field_number for field in UnknownFieldSet(each)]
         if strange and name == "BlobProto" and video_width(each) is not None:
             strange.remove(5)
-        # Those from there on are of layer types that other packages add.
+        # Numbers from there on belong to layer types that other packages add.
         found.update((name, number) for number in strange if number < FIRST_OWN_NUMBER)
     return found
 
 
 def told(path: Path, found: Mapping[tuple[str, int], int]) -> tuple[str, ...]:
-    """The sentence about them, if there are any."""
+    """Return the sentence about the unknown fields, if there are any."""
     messages: dict[str, Counter[int]] = {}
     for (name, number), count in sorted(found.items()):
         messages.setdefault(name, Counter())[number] += count

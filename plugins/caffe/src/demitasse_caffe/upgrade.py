@@ -1,6 +1,6 @@
-"""Nets and solvers as older Caffes wrote them, brought into the present form in memory.
+"""Upgrade, in memory, of nets and solvers written by older versions of Caffe to the current format.
 
-Source: the rules of Caffe's upgrade tools, and files from before and after its own upgrade.
+Source: the rules of Caffe's upgrade tools, and files from before and after Caffe's own upgrade.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ V1_TYPES = {
     "TANH": "TanH",
     "THRESHOLD": "Threshold",
     "WINDOW_DATA": "WindowData",
-    # Of forks.
+    # From forks.
     "BN": "BN",
     "CONVOLUTION3D": "Convolution3D",
     "CROP": "Crop",
@@ -66,7 +66,7 @@ V1_TYPES = {
     "UNPOOLING": "Unpooling",
     "VIDEO_DATA": "VideoData",
 }
-"""The types of V1 layers by the present names."""
+"""The current names of V1 layer types."""
 
 _SOLVER_TYPES = {
     "SGD": "SGD",
@@ -79,23 +79,23 @@ _SOLVER_TYPES = {
 _TRANSFORMED = ("data_param", "image_data_param", "window_data_param")
 _TRANSFORMATIONS = ("scale", "mean_file", "crop_size", "mirror")
 _RENAMED = {"softmaxloss_param": "loss_param"}
-"""Fields of V1 layers by what they are now: DeepLab's older fork had its own for a loss."""
+"""V1 layer fields by their current names: DeepLab's older fork had its own field for a loss."""
 
 _SPECIAL = ("type", "layer", "param", "blob_share_mode", "blobs_lr", "weight_decay")
 
 
 def v1_type(layer: Any) -> str:
-    """The present name of a V1 layer's type."""
+    """Return the current name of a V1 layer's type."""
     return V1_TYPES[layer.DESCRIPTOR.fields_by_name["type"].enum_type.values_by_number[layer.type].name]
 
 
 def upgrade_net(
     net: Any, lines: list[int], input_line: int | None, location: Location, schema: Schema
 ) -> tuple[Any, list[Location]]:
-    """A net in the present form, and where each of its layers stands.
+    """Return a net in the current format, and the location of each of its layers.
 
-    ``lines`` are those of the file's layers, ``input_line`` that of its first input. Raises
-    ModelError for what no form has, and for mixed ones.
+    ``lines`` are the lines of the file's layers, ``input_line`` that of its first input. Raise
+    ModelError for what no format has, and for a mixture of formats.
     """
     if net.layer and net.layers:
         raise ModelError(
@@ -119,7 +119,7 @@ def upgrade_net(
         places[first:] = own
     for layer, place in zip(result.layer, places, strict=True):
         settle_forks(layer, place)
-        # Older BatchNorms asked for three multipliers; they hold statistics, which nothing trains.
+        # Older BatchNorms needed three multipliers; they hold statistics, which are not trained.
         if layer.type == "BatchNorm" and len(layer.param) == 3:
             for spec in layer.param:
                 spec.lr_mult = spec.decay_mult = 0
@@ -130,16 +130,16 @@ def upgrade_net(
 
 
 def settle_forks(layer: Any, place: object) -> None:
-    """Turn forks' words for what Caffe has too into Caffe's, in place. Raises ModelError, which begins
-    with ``place``, where both are given and differ."""
+    """Replace forks' fields for features that Caffe has, too, by Caffe's, in place. Raise ModelError,
+    starting with ``place``, if both are given and differ."""
     _settle_rounding(layer, place)
     _settle_holes(layer, place)
     _settle_labels(layer, place)
 
 
 def _settle_labels(layer: Any, place: object) -> None:
-    """Turn the ``has_label`` that DeepLab's fork had first into ``label_type``, in place. With a label
-    it said nothing of its kind, and so that of ``label_type`` stays."""
+    """Turn ``has_label``, from the first version of DeepLab's fork, into ``label_type``, in place. True
+    said nothing about the kind of label, so a given ``label_type`` stays."""
     data = layer.image_data_param
     if not data.HasField("has_label"):
         return
@@ -180,7 +180,7 @@ def _settle_holes(layer: Any, place: object) -> None:
 
 
 def _for_each(extents: list[int], count: int) -> list[int]:
-    """A number for each of ``count`` axes, where one is for all."""
+    """Return one number for each of ``count`` axes; a single number applies to all of them."""
     return extents * count if len(extents) == 1 else extents
 
 
@@ -214,9 +214,9 @@ def upgrade_solver(solver: Any, location: Location) -> None:
 
 
 def _input_layer(net: Any, location: Location, schema: Schema) -> Any:
-    """The Input layer for a net's ``input`` fields, None for none. As in Caffe input_shape comes before
-    the older input_dim, what is left over of either means nothing, and a name without a shape is nothing
-    where a layer makes that blob, as in nets that came with weights."""
+    """Return the Input layer for a net's ``input`` fields, or None if it has none. As in Caffe,
+    input_shape takes precedence over the older input_dim, and surplus shapes are ignored. A name without
+    a shape is ignored if a layer makes that blob, as in nets that came with weights."""
     names, shapes, dims = list(net.input), list(net.input_shape), list(net.input_dim)
     if shapes:
         dims = []
@@ -267,7 +267,8 @@ def _upgrade_v1(old: Any, place: Location, schema: Schema) -> Any:
 
 
 def _upgrade_parameters(old: Any, new: Any, place: Location) -> None:
-    """param, blob_share_mode, blobs_lr and weight_decay become one ``param`` a parameter."""
+    """Combine param, blob_share_mode, blobs_lr and weight_decay into one ``param``
+    for each parameter."""
     lists = (old.param, old.blob_share_mode, old.blobs_lr, old.weight_decay)
     if len(old.blob_share_mode) > len(old.param):
         raise ModelError(f"{place}: layer {old.name!r}: more blob_share_mode than param names")
@@ -284,7 +285,8 @@ def _upgrade_parameters(old: Any, new: Any, place: Location) -> None:
 
 
 def _move_videos(layer: Any, place: Location) -> None:
-    """What C3D's first version has in image_data_param. Raises ModelError for what it has not."""
+    """Move what C3D's first version has in image_data_param to video_data_param. Raise ModelError for
+    fields that a VideoData layer does not have."""
     for field, value in layer.image_data_param.ListFields():
         if field.name == "mean_value":
             layer.transform_param.mean_value.append(value)

@@ -1,7 +1,7 @@
-"""Layers of 2013 (``layers { layer { type: "conv" ... } }``) as those of 2014.
+"""Upgrade of layers of 2013 (``layers { layer { type: "conv" ... } }``) to those of 2014.
 
-Source: the rules of Caffe's upgrade from V0 to V1; a file of one type has all types' fields there, and
-what does not belong to its type is left out, as Caffe does.
+Source: the rules of Caffe's upgrade from V0 to V1. In V0 all types share one message; as in Caffe,
+fields that do not belong to a layer's type are dropped.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ V0_TYPES = {
     "tanh": "TANH",
     "window_data": "WINDOW_DATA",
 }
-"""The types of V0 layers by their V1 names. ``padding`` is none of these: it is folded away."""
+"""V0 layer types by their V1 names. ``padding`` is not among them: it is folded into other layers."""
 
 _FILTERS = {
     "num_output": "num_output",
@@ -80,7 +80,7 @@ _FIELDS: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
 }
-"""For a type, the message and its fields by their V0 names."""
+"""For each type, the V1 message, and its fields by their V0 names."""
 
 _TRANSFORMATIONS = {
     "scale": "scale",
@@ -94,9 +94,9 @@ _BLOBS = ("blobs", "blobs_lr", "weight_decay")
 def upgrade_v0(
     layers: Sequence[Any], places: Sequence[Location], schema: Schema
 ) -> tuple[list[Any], list[Location]]:
-    """V1 layers for a net's ``layers`` of which some are V0, and where each stands. A padding layer
-    becomes the ``pad`` of the convolutions and poolings that read it. Raises ModelError
-    with the place."""
+    """Return V1 layers for a net's ``layers``, some of which are V0, and the location of each. A
+    padding layer becomes the ``pad`` of the convolutions and poolings that read it. Raise ModelError
+    with the location."""
     kept, where = [], []
     for layer, place in zip(_without_padding(layers, places), places, strict=True):
         if layer is not None:
@@ -106,7 +106,8 @@ def upgrade_v0(
 
 
 def _without_padding(layers: Sequence[Any], places: Sequence[Location]) -> list[Any]:
-    """The layers, None for one that pads; its readers are copies that pad for themselves."""
+    """Return the layers, with None in place of padding layers; their readers are replaced
+    by copies that pad."""
     makers: dict[str, Any] = {}
     result: list[Any] = []
     for layer, place in zip(layers, places, strict=True):

@@ -1,7 +1,7 @@
 """caffemodel and binaryproto files: arrays by layer name.
 
-The numbers stay packed bytes between file and array (see schema.wire_classes), so that nothing is
-ever allocated for what a damaged file claims to hold.
+Numbers stay packed bytes between the file and the array (see schema.wire_classes), so nothing is ever
+allocated for what a damaged file claims to hold.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _RAW = ("<f8", "<f4", "<f2", "<i4", "<u4")
 """The element types of BlobProto.RawType, by number."""
 
 LARGEST_FILE = 2**31 - 1
-"""Bytes of a message of protobuf. Python's library writes longer ones, if no blob is as long, which
-neither Caffe nor anything else in C++ reads."""
+"""The maximum size of a protobuf message in bytes. Python's library writes longer messages, as long as
+no single blob is that long, but neither Caffe nor any other C++ program can read them."""
 
 KEPT = {"<f8": "f8"}
-"""What numbers become in memory; all others f4."""
+"""The element types that numbers get in memory; all others become f4."""
 
 
 def read_caffemodel(path: Path) -> Weights:
-    """The parameters of every layer that has some, and their gradients if they were saved. Raises
-    ModelError for a file that is damaged, cut off, or something else."""
+    """Return the parameters of every layer that has any, and their gradients if they were saved. Raise
+    ModelError if the file is damaged, truncated, or something else."""
     net = parse_message(path, "NetParameter")
     found = [(text_of(layer.name, path), layer.type, layer.blobs) for layer in net.layer]
     for layer in net.layers:
@@ -61,7 +61,7 @@ def read_caffemodel(path: Path) -> Weights:
         if arrays:
             weights.parameters[name] = arrays
         if kind == "DataAugmentation" and len(arrays) == 3:
-            # The mean of each pixel, of images as large as those in training, is that of channels here.
+            # The mean of each pixel fits the training size only: the mean of channels replaces it.
             arrays[1] = arrays[2]
             continue
         if any(_has_gradient(blob) for blob in blobs):
@@ -70,16 +70,16 @@ def read_caffemodel(path: Path) -> Weights:
 
 
 def read_blob(path: Path) -> np.ndarray:
-    """The array of a binaryproto file, as a mean image is stored: (channels, height, width) or with
-    1 before it. Raises ModelError."""
+    """Return the array of a binaryproto file, such as a mean image: (channels, height, width), or with a
+    leading 1. Raise ModelError."""
     return array_of(parse_message(path, "BlobProto"), path, "blob")
 
 
 def write_caffemodel(path: Path, weights: Weights) -> None:
-    """Write the parameters in the present form, float32 as ``data``, float64 as ``double_data``, and
-    gradients likewise, each in its layer as the net's file has it, where the net is known. The file
-    appears whole or not at all. Raises ModelError when it cannot, as for numbers of 2 GiB, which need
-    HDF5."""
+    """Write the parameters in the current format: float32 as ``data``, float64 as ``double_data``, and
+    gradients likewise. If the net is known, each goes into its layer as the net's file has it. Either
+    the whole file appears or nothing. Raise ModelError if the file cannot be written, for example
+    because the numbers take 2 GiB or more, which needs HDF5."""
     numbers = (*weights.parameters.values(), *weights.gradients.values())
     check_fits(path, (array for arrays in numbers for array in arrays))
     net = wire_classes()["NetParameter"]()
@@ -97,8 +97,8 @@ def write_caffemodel(path: Path, weights: Weights) -> None:
 
 
 def _describe(net: Any, definition: NetDefinition) -> dict[str, Any]:
-    """Give a net (of wire_classes) the layers of a definition, without numbers; by name the messages of
-    those that a file of Caffe's has, the first of each name."""
+    """Give a net (of wire_classes) the layers of a definition, without numbers. Return by name the
+    messages of layers that a file of Caffe's can hold, the first one of each name."""
     net.name = definition.name
     found: dict[str, Any] = {}
     for layer in definition.layers:
@@ -113,7 +113,7 @@ def _describe(net: Any, definition: NetDefinition) -> dict[str, Any]:
 
 
 def fill_blob(blob: Any, array: np.ndarray) -> None:
-    """Give a blob (of wire_classes) an array's shape and numbers."""
+    """Give a blob (of wire_classes) the shape and the numbers of an array."""
     blob.shape.dim.extend(array.shape)
     if array.dtype == np.float64:
         blob.double_data.append(np.ascontiguousarray(array, "<f8").tobytes())
@@ -122,7 +122,8 @@ def fill_blob(blob: Any, array: np.ndarray) -> None:
 
 
 def serialized(message: Any, path: Path) -> bytes:
-    """A message's bytes. Raises ModelError for what no protobuf file can hold: 2 GiB, odd names."""
+    """Return a message's bytes. Raise ModelError for what a protobuf file cannot hold: 2 GiB or more, or
+    names that are not UTF-8."""
     try:
         data = bytes(message.SerializeToString())
     except (EncodeError, ValueError) as error:
@@ -133,7 +134,7 @@ def serialized(message: Any, path: Path) -> bytes:
 
 
 def check_fits(path: Path, arrays: Iterable[np.ndarray]) -> None:
-    """Raise ModelError where a protobuf file has no room for the numbers, before they are copied."""
+    """Raise ModelError if the numbers do not fit into a protobuf file, before they are copied."""
     needed = sum(array.size * (8 if array.dtype == np.float64 else 4) for array in arrays)
     if needed > LARGEST_FILE:
         raise _too_large(path, needed)
@@ -147,7 +148,7 @@ def _too_large(path: Path, needed: int) -> ModelError:
 
 
 def parse_message(path: Path, name: str) -> Any:
-    """A file as a message of wire_classes. Raises ModelError."""
+    """Parse a file as a message of wire_classes. Raise ModelError."""
     data = read_whole(path)
     if not data:
         raise ModelError(f"{path}: is empty")
@@ -163,18 +164,19 @@ def parse_message(path: Path, name: str) -> Any:
 
 
 def text_of(value: Any, path: Path) -> str:
-    """A string of the file; protobuf hands out bytes where it is no UTF-8."""
+    """Return a string of the file. protobuf returns bytes if it is not UTF-8; that raises ModelError."""
     if not isinstance(value, str):
         raise ModelError(f"{path}: is damaged: {shortened(value)} is not text")
     return value
 
 
 def array_of(blob: Any, path: Path, what: str) -> np.ndarray:
-    """A blob's numbers in its shape. Raises ModelError that says ``what`` does not fit it."""
+    """Return a blob's numbers in its shape. Raise ModelError about ``what`` if they do
+    not fit the shape."""
     data, kind = numbers_of(blob, "data", f"{path}: {what}")
     if not data:
         data, kind = _unpacked(blob, f"{path}: {what}")
-    # Caffe adds a shape axis by axis: a single number's, of no axes, is not in the file.
+    # Caffe adds a shape axis by axis, so the shape of a single number, which has no axes, is not stored.
     shape = ((0,) if not data else ()) if (said := _shape(blob)) is None else said
     check_believable(shape, f"{path}: {what}")
     count = math.prod(shape)
@@ -187,8 +189,7 @@ def array_of(blob: Any, path: Path, what: str) -> np.ndarray:
 
 
 def check_believable(shape: Shape, where: str) -> None:
-    """Raise ModelError that begins with ``where`` for a shape that no array, not even an empty one,
-    can have."""
+    """Raise ModelError, starting with ``where``, for a shape that not even an empty array can have."""
     if len(shape) > MOST_AXES:
         raise ModelError(f"{where}: its shape has {len(shape):,} axes; at most {MOST_AXES}")
     if 0 in shape and math.prod(max(extent, 1) for extent in shape) > LARGEST_BLOB:
@@ -199,8 +200,8 @@ def check_believable(shape: Shape, where: str) -> None:
 
 
 def numbers_of(blob: Any, part: str, where: str) -> tuple[bytes, str]:
-    """The bytes of a blob's ``data`` or ``diff`` and their element type, of whichever field has them.
-    Raises ModelError that begins with ``where`` for raw numbers of no known type."""
+    """Return the bytes of a blob's ``data`` or ``diff`` and their element type, from whichever field has
+    them. Raise ModelError, starting with ``where``, for raw numbers of an unknown type."""
     raw = getattr(blob, f"raw_{part}")
     if raw:
         if not blob.HasField(f"raw_{part}_type"):
@@ -210,7 +211,7 @@ def numbers_of(blob: Any, part: str, where: str) -> tuple[bytes, str]:
             )
         return raw, _RAW[getattr(blob, f"raw_{part}_type")]
     double, single = getattr(blob, f"double_{part}"), getattr(blob, part)
-    if video_width(blob) is not None:  # data stands where Caffe has diff
+    if video_width(blob) is not None:  # C3D's data has the field number of Caffe's diff
         single = blob.diff if part == "data" else ()
     packed, kind = (double, "<f8") if double else (single, "<f4")
     return packed[0] if len(packed) == 1 else b"".join(packed), kind
@@ -223,7 +224,7 @@ def _has_gradient(blob: Any) -> bool:
 def _gradients(
     blobs: Sequence[Any], arrays: Sequence[np.ndarray], path: Path, name: str
 ) -> list[np.ndarray]:
-    """The gradients of a layer's parameters, an empty array where one has none."""
+    """Return the gradients of a layer's parameters; an empty array if a parameter has none."""
     result = []
     for index, (blob, array) in enumerate(zip(blobs, arrays, strict=True)):
         where = f"{path}: layer {shortened(name, quoted=True)}, gradient of parameter {index}"
@@ -238,8 +239,8 @@ def _gradients(
 
 
 def _unpacked(blob: Any, where: str) -> tuple[bytes, str]:
-    """The numbers of a blob whose writer did not pack them, read the slow way. Raises ModelError that
-    begins with ``where``."""
+    """Read the numbers of a blob whose writer did not pack them, which is slow. Raise ModelError,
+    starting with ``where``."""
     slow = schema({}).message("BlobProto")
     try:
         slow.ParseFromString(blob.SerializeToString())
@@ -250,7 +251,7 @@ def _unpacked(blob: Any, where: str) -> tuple[bytes, str]:
 
 
 def _shape(blob: Any) -> Shape | None:
-    """The shape that a blob says; None where it says none."""
+    """Return the shape that a blob declares, or None if it declares none."""
     if (width := video_width(blob)) is not None:
         return (blob.num, blob.channels, blob.height, blob.width, width)
     if blob.HasField("shape"):
@@ -261,12 +262,12 @@ def _shape(blob: Any) -> Shape | None:
 
 
 def _logical(array: np.ndarray, blob: Any, kind: str, index: int) -> np.ndarray:
-    """A blob of the years when all had four dimensions, or of C3D's, where all have five, in the shape
-    that its layer gives it."""
+    """Give a blob of the years when every blob had four dimensions, or one of C3D's, which have five,
+    the shape that its layer gives it."""
     if blob.HasField("shape") or array.ndim not in (4, 5):
         return array
     named = kind in ("Convolution", "Deconvolution", "conv")
-    # C3D's convolutions have a type of their own, whose number is none of Caffe's.
+    # C3D's convolutions have a V1 type of their own, whose number Caffe does not use.
     if index == 0 and (named or (array.ndim == 5 and not kind)):
         return array
     least = 2 if index == 0 and kind in ("InnerProduct", "innerproduct") else 1

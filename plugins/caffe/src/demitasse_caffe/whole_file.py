@@ -1,4 +1,4 @@
-"""Files read whole, and written so that they are there whole or not at all."""
+"""Reading whole files, and writing files atomically."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 from demitasse import ModelError, check_plain, looks_like, nearest_path, replacing
 
 ENOUGH = 512
-"""Bytes of a file's beginning by which another kind of file is told."""
+"""The number of bytes at a file's beginning that identify another kind of file."""
 
 
 def read_whole(path: Path) -> bytes:
-    """What is in a file. Raises ModelError with the system's reason, and for a pointer of Git LFS."""
+    """Return the content of a file. Raise ModelError with the system's reason, and for
+    a Git LFS pointer."""
     check_plain(path, ModelError)
     try:
         data = path.read_bytes()
@@ -27,8 +28,8 @@ def read_whole(path: Path) -> bytes:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path``, which afterwards has all of it or what it had before. Raises
-    ModelError with the system's reason."""
+    """Write ``data`` to ``path`` atomically: afterwards it holds either all of the data or what it held
+    before. Raise ModelError with the system's reason."""
     try:
         with replacing(path) as temporary, temporary.open("wb") as file:
             file.write(data)

@@ -1,7 +1,8 @@
-"""Lists of a pooling's extents, of forks for volumes, as the shapes that a text of Caffe's can have.
+"""Pooling extents that are lists in forks for volumes, rewritten as shapes, which Caffe's text format
+allows.
 
-Caffe's Pooling has one ``kernel_size``; forks of more axes (3D U-Net's, Caffe Neural Tool's) repeat it,
-a number for each axis, as Caffe's own Convolution does.
+Caffe's Pooling has one ``kernel_size``. Forks with more axes (3D U-Net's, Caffe Neural Tool's) repeat
+the field, with a number for each axis, as Caffe's own Convolution does.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ LISTED = {"kernel_size": "kernel_shape", "stride": "stride_shape", "pad": "pad_s
 
 
 def with_shapes(text: str, entries: Iterable[Entry], block: Block) -> str:
-    """A text whose pooling_param ``block`` says shapes in place of repeated numbers, on the same lines.
-    One number counts for each axis."""
+    """Return a text in which the pooling_param ``block`` has shapes instead of repeated numbers, on the
+    same lines. A single number applies to every axis."""
     inside = [entry for entry in entries if entry.block is block and entry.name in LISTED]
     values = {name: [each.value or "" for each in inside if each.name == name] for name in LISTED}
     axes = max(map(len, values.values()))
     lines = text.split("\n")
-    for entry in reversed(inside):  # from the end, so that columns before it stay
+    for entry in reversed(inside):  # from the end, so that earlier columns stay valid
         given = values[entry.name]
         numbers = given * axes if len(given) == 1 else given
         dims = " ".join(f"dim: {number}" for number in numbers)

@@ -1,1 +1,1 @@
-"""Layers of nets that find objects in images, as SSD's fork of Caffe has them."""
+"""Layers of nets that find objects in images, as in SSD's fork of Caffe."""

@@ -1,6 +1,6 @@
-"""Places between those of a plane, at the corners of the cells of regions. He et al. 2017, *Mask R-CNN*,
-section 3, *RoIAlign*, as Cascade R-CNN's and MS-CNN's forks have it: a pooling layer behind it takes the
-mean of each cell's four corners. Cai and Vasconcelos 2018, *Cascade R-CNN*."""
+"""Interpolation between the places of a plane, at the corners of the cells of regions. He et al. 2017,
+*Mask R-CNN*, section 3, *RoIAlign*, as in Cascade R-CNN's and MS-CNN's forks: a pooling layer after it
+takes the mean of each cell's four corners. Cai and Vasconcelos 2018, *Cascade R-CNN*."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from demitasse_detection.boxes import Reals
 from demitasse_detection.regions import checked
 
 Corners = list[tuple[Reals, NDArray[np.int64]]]
-"""Four times weights (R, I, J) and places (R, I, J) in planes, of what lies around a point."""
+"""Four pairs of weights (R, I, J) and places (R, I, J) in planes: the neighbours of each point."""
 
 
 def aligned(x: Any, regions: Any, about: Mapping[str, Any]) -> Reals:
-    """y (R, C, I, J): x (N, C, H, W) by straight lines at the points of each region, 0 at those beyond
-    the plane and for a region without extent."""
+    """Return y (R, C, I, J): x (N, C, H, W), interpolated linearly at the points of each region; 0 at
+    points beyond the plane and for a region without extent."""
     samples, corners = _points(regions, x.shape, about)
     places = np.moveaxis(np.asarray(x, np.float64), 1, -1).reshape(x.shape[0], -1, x.shape[1])
     made = sum(weight[..., None] * places[samples, at] for weight, at in corners)
@@ -27,7 +27,8 @@ def aligned(x: Any, regions: Any, about: Mapping[str, Any]) -> Reals:
 
 
 def aligned_backward(dy: Any, regions: Any, shape: tuple[int, ...], about: Mapping[str, Any]) -> Reals:
-    """The gradient of x, of that ``shape``: each dy shared among what it was made of."""
+    """Return the gradient of x, of that ``shape``: each dy is divided among the places that
+    it was made from."""
     samples, corners = _points(regions, shape, about)
     count, channels, plane = shape[0], shape[1], shape[2] * shape[3]
     each = np.moveaxis(np.asarray(dy, np.float64), 1, -1)
@@ -43,8 +44,8 @@ def aligned_backward(dy: Any, regions: Any, shape: tuple[int, ...], about: Mappi
 def _points(
     regions: Any, shape: tuple[int, ...], about: Mapping[str, Any]
 ) -> tuple[NDArray[np.int64], Corners]:
-    """The samples (R, 1, 1) of regions, and what lies around each of their points. Raises DataError for
-    what is no region."""
+    """Return the samples (R, 1, 1) of regions, and the neighbours of each of their points. Raise
+    DataError for an invalid region."""
     rows = checked(regions, shape[0], about).astype(np.float64)
     low, high = rows[:, 1:3], rows[:, 3:5]  # x, y
     grown = (high - low + 1) * about["grown"]

@@ -1,4 +1,4 @@
-"""What all of the plugin's layer types share."""
+"""What all of the plugin's layer types have in common."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from demitasse import GraphBuilder, Layer, Tensor
 
 
 class DetectionLayer:
-    """What the types share: how many blobs they take, and that they read Caffe's own message."""
+    """The common base: a type declares how many blobs it reads and makes, and reads
+    Caffe's own message."""
 
     name: str
     bottoms: int
@@ -20,37 +21,38 @@ class DetectionLayer:
     parameters: Mapping[str, Any] = MappingProxyType({})
 
     def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
-        """Emit the layer's operations; its one top. Raises ValueError for another number of blobs."""
+        """Emit the layer's operations and return its single top. Raise ValueError for a
+        wrong number of blobs."""
         self.check_counts(layer)
         return [self.expand(layer, bottoms, graph)]
 
     def check_counts(self, layer: Layer) -> None:
-        """Raise ValueError for a number of blobs that the type does not have."""
+        """Raise ValueError if the layer has a number of blobs that the type does not support."""
         check_count("bottom", layer.bottoms, (self.bottoms,))
         check_count("top", layer.tops, self.tops)
 
     def expand(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Tensor:
-        """The top of a layer with the right number of blobs."""
+        """Return the top of a layer with the right number of blobs."""
         raise NotImplementedError
 
 
 def check_count(what: str, names: Sequence[str], wanted: Collection[int]) -> None:
-    """Raise ValueError for another number of bottoms or tops than one of those that are wanted."""
+    """Raise ValueError if the number of bottoms or tops is not one of those that are wanted."""
     if len(names) not in wanted:
         numbers = " or ".join(map(str, wanted))
         raise ValueError(f"has {len(names)} {what}s ({', '.join(names) or 'none'}), not {numbers}")
 
 
 def rows_found(planned: np.ndarray) -> np.ndarray:
-    """The rows of what was found, of a top 1 x 1 x N x 7 as it was planned (a view)."""
+    """Return the rows that were found, given a top 1 x 1 x N x 7 as planned (a view)."""
     return planned[:, :, : int(np.count_nonzero(planned[0, 0, :, 0] >= 0))]
 
 
 def decimal(value: float) -> float:
-    """The shortest number that a field of 32 bits holds so: 0.7, not 0.699999988."""
+    """Return the shortest decimal that a 32-bit field stores as ``value``: 0.7, not 0.699999988."""
     return float(str(np.float32(value)))
 
 
 def place(layer: Layer) -> str:
-    """Where a layer stands and what it is, for errors of a step."""
+    """Return the layer's location, name and type, for errors that a step raises."""
     return f"{layer.location}: layer {layer.name!r} ({layer.type})"

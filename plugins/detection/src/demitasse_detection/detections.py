@@ -1,5 +1,5 @@
-"""What a net finds in images: the boxes of each class that lie on no better one, the best of all. Liu et
-al. 2016, *SSD*, section 2 and 3.6."""
+"""What a net finds in images: for each class the boxes that do not overlap a better one, and the best of
+all. Liu et al. 2016, *SSD*, sections 2 and 3.6."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 from demitasse_detection.boxes import Reals, decode, survivors
 
 ROW = 7
-"""Numbers of a row: image, class, confidence, xmin, ymin, xmax, ymax."""
+"""The numbers of a row: image, class, confidence, xmin, ymin, xmax, ymax."""
 
 
 def capacity(priors: int, about: Mapping[str, Any]) -> int:
-    """As many rows as can be found in an image that has so many priors."""
+    """Return the maximum number of rows for an image with ``priors`` priors."""
     objects = about["classes"] - (0 <= about["background"] < about["classes"])
     each = priors if about["top_k"] < 0 else min(priors, about["top_k"])
     most: int = objects * each if about["keep"] < 0 else min(objects * each, about["keep"])
@@ -24,10 +24,11 @@ def capacity(priors: int, about: Mapping[str, Any]) -> int:
 
 
 def detections(location: Any, confidence: Any, priors: Any, about: Mapping[str, Any]) -> list[Reals]:
-    """For each image rows (found, 7), by class and then by confidence.
+    """Return, for each image, rows (found, 7), sorted by class and then by confidence.
 
-    ``location`` has 4 numbers for each image, prior and class (or for all classes, where ``shared``),
-    ``confidence`` one for each image, prior and class; ``priors`` (2, P, 4) are boxes and variances.
+    ``location`` has 4 numbers for each image, prior and class (or for all classes together, if
+    ``shared``), ``confidence`` one for each image, prior and class. ``priors`` (2, P, 4) are boxes and
+    variances.
     """
     count, classes = prod(priors.shape[1:]) // (2 * 4), about["classes"]
     boxes, variances = np.asarray(priors, np.float64).reshape(2, count, 4)
@@ -58,7 +59,8 @@ def _in_image(number: int, places: Reals, scores: Reals, about: Mapping[str, Any
 
 
 def _best(scores: Reals, least: float, most: int) -> Any:
-    """The places of scores above ``least``, the best first, at most so many (all where negative)."""
+    """Return the indices of scores above ``least``, the best first; at most ``most``, or all if
+    that is negative."""
     above = np.flatnonzero(scores > least)
     order = above[np.argsort(-scores[above], kind="stable")]
     return order if most < 0 else order[:most]

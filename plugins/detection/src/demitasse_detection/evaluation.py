@@ -1,5 +1,5 @@
-"""How good what is found is: which of it is there, and average precisions. Everingham et al. 2010, *The
-PASCAL Visual Object Classes (VOC) Challenge*, section 4.2."""
+"""Evaluation of detections: which of them are right, and average precisions. Everingham et al. 2010,
+*The PASCAL Visual Object Classes (VOC) Challenge*, section 4.2."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from demitasse_detection.matching import ROW as OBJECT
 from demitasse_detection.matching import Objects, objects
 
 ROW = 5
-"""Numbers of a row: image, class, confidence, whether it is right and whether it is wrong; the first
-ones have -1, a class, how many objects of it there are, and -1 twice."""
+"""The numbers of a row: image, class, confidence, whether it is right and whether it is wrong. The first
+rows have -1, a class, the number of its objects, and -1 twice."""
 
 
 def evaluated(found: Any, truth: Any, about: Mapping[str, Any]) -> Reals:
-    """Rows (classes + found, ``ROW``) for what is ``found``, rows (..., 7), in images that show the
-    ``truth``, rows (..., 8). Raises DataError for a row of no image or class."""
+    """Return rows (classes + found, ``ROW``) for the detections ``found``, rows (..., 7), and
+    the objects in the images, ``truth``, rows (..., 8). Raise DataError for a row with an
+    invalid image or class."""
     told = np.asarray(found, np.float64).reshape(-1, FOUND)
     told = told[told[:, 0] >= 0]
     first = np.asarray(truth, np.float64).reshape(-1, OBJECT)[:, 0]
     images = len(truth)
-    if images == 1:  # the rows say whose they are
+    if images == 1:  # the rows say which image they belong to
         images = 1 + int(max(first.max(initial=0), told[:, 0].max(initial=0)))
     there = objects(truth, images, {**about, "difficult": True})
     rows = []
@@ -50,9 +51,10 @@ _NOTHING = Objects(np.empty(0, np.int64), np.empty((0, 4)), np.empty(0, bool))
 
 
 def _judged(found: Reals, there: Objects, about: Mapping[str, Any]) -> Reals:
-    """What is found of one class in one image, the most confident first: each object is found once, by
-    the first that overlaps it enough, and no other more; what finds one that is found already, or none,
-    is wrong. What finds a difficult one is neither, where those do not count."""
+    """Judge the detections of one class in one image, the most confident first. Each object is
+    found once, by the first detection that overlaps it enough. A detection of an object that was
+    found already, or of none, is wrong. One of a difficult object is neither right nor wrong, if
+    these do not count."""
     found = found[np.argsort(-found[:, 2], kind="stable")]
     mine = there.labels == found[0, 1]
     boxes, difficult = there.boxes[mine], there.difficult[mine]
@@ -71,8 +73,8 @@ def _judged(found: Reals, there: Objects, about: Mapping[str, Any]) -> Reals:
 
 
 def average_precisions(batches: Sequence[Reals], version: str) -> dict[int, float]:
-    """By class, of rows (..., ``ROW``) of any number of batches; without classes of which there are no
-    objects. ``version`` is one of ``VERSIONS``."""
+    """Return average precisions by class, for rows (..., ``ROW``) of any number of batches. Classes
+    without objects are left out. ``version`` is one of ``VERSIONS``."""
     rows = np.concatenate([np.empty((0, ROW)), *batches])
     of_class, found = rows[rows[:, 0] < 0], rows[rows[:, 0] >= 0]
     precisions = {}
@@ -89,23 +91,24 @@ def average_precisions(batches: Sequence[Reals], version: str) -> dict[int, floa
 
 
 def _at_eleven_recalls(recall: Reals, precision: Reals) -> float:
-    """The mean of the best precision at a recall of 0, 0.1, ..., 1 or more (VOC until 2009)."""
+    """Return the mean, over recalls of 0, 0.1, ..., 1, of the best precision at that recall or more (VOC
+    until 2009)."""
     best = [precision[recall >= tenth / 10].max(initial=0) for tenth in range(11)]
     return float(np.mean(best))
 
 
 def _under_the_best(recall: Reals, precision: Reals) -> float:
-    """The area under the best precision at a recall or more (VOC from 2010 on)."""
+    """Return the area under the best precision at each recall or more (VOC from 2010 on)."""
     best = np.maximum.accumulate(precision[::-1])[::-1]
     return _under(recall, best)
 
 
 def _under(recall: Reals, precision: Reals) -> float:
-    """The area under the precision at each recall."""
+    """Return the area under the precision at each recall."""
     return float((np.diff(recall, prepend=0) * precision).sum())
 
 
 VERSIONS: Mapping[str, Callable[[Reals, Reals], float]] = MappingProxyType(
     {"11point": _at_eleven_recalls, "MaxIntegral": _under_the_best, "Integral": _under}
 )
-"""What is made of a curve of recalls and precisions, by the name that files have for it."""
+"""How a curve of recalls and precisions is summarised, by the names in files."""

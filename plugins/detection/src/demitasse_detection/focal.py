@@ -1,5 +1,5 @@
-"""The cross entropy in which what is right anyway counts less. Lin et al. 2017, *Focal Loss for Dense
-Object Detection*, section 3, with a softmax of all classes in the place of a sigmoid."""
+"""The cross entropy with less weight for examples that are classified well. Lin et al. 2017, *Focal Loss
+for Dense Object Detection*, section 3, with a softmax over all classes instead of a sigmoid."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from demitasse_detection.mining import class_numbers
 
 
 def focal_loss(x: Any, label: Any, about: Mapping[str, Any]) -> tuple[float, Reals, Reals]:
-    """The sum over the labels of -alpha (1 - p)^gamma log p, over the normaliser, p being softmax(x) at
-    the label; the softmax; and the slopes. Raises DataError for a label that is no class."""
+    """Return the sum over labels of -alpha (1 - p)^gamma log p, divided by the normaliser,
+    where p is softmax(x) at the label; the softmax; and the slopes. Raise DataError for a label
+    that is not a class."""
     axis, gamma = about["axis"], about["gamma"]
     numbers, counted = class_numbers(x, label, about)
     scores = np.asarray(x, np.float64).reshape(len(numbers), x.shape[axis], -1)
@@ -23,7 +24,7 @@ def focal_loss(x: Any, label: Any, about: Mapping[str, Any]) -> tuple[float, Rea
     beliefs, own = np.exp(logarithms), np.take_along_axis(logarithms, numbers, 1)
     rest = -np.expm1(own)  # 1 - p
     spared = about["alpha"] * np.where(counted, rest**gamma, 0.0)
-    # Where p is 1, log p / (1 - p) is what it tends to.
+    # Where p is 1, log p / (1 - p) is replaced by its limit.
     steep = np.divide(own, rest, out=np.full_like(own, -1.0), where=rest > 0)
     of_logarithm = spared * (gamma * np.exp(own) * steep - 1)
     picked = np.zeros_like(beliefs)

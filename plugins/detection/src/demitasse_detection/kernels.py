@@ -1,4 +1,4 @@
-"""NumPy kernels for the plugin's words, in float64 whatever the tensors' type is."""
+"""NumPy kernels for the plugin's operations, in float64 whatever the tensors' type is."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Bind: TypeAlias = Callable[[Request, Sequence[Any], Sequence[Any]], Work]
 
 
 def candidates(request: Request) -> Iterable[Candidate]:
-    """One for each of the plugin's own words."""
+    """Return one candidate for each of the plugin's own operations."""
     made = _WORKS.get(request.operation.name)
     if made is None:
         return ()
@@ -58,7 +58,8 @@ def _detections_in_maps(request: Request, inputs: Sequence[Any], outputs: Sequen
 
 
 def _loss(function: Callable[..., Any]) -> Bind:
-    """The kernel of a loss that is a function of its inputs and attributes, and gives its slopes too."""
+    """Return the kernel of a loss, given a function of its inputs and attributes that returns the loss
+    and its slopes."""
 
     def bind(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> Work:
         def work() -> None:
@@ -108,7 +109,7 @@ def _proposals(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) 
 
 
 def _of_regions(function: Callable[..., Any]) -> Bind:
-    """The kernel of what is taken from planes in regions of them."""
+    """Return the kernel of an operation that reads regions of planes."""
 
     def bind(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> Work:
         (x, regions), (y,) = inputs, outputs

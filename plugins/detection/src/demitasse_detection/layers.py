@@ -1,4 +1,4 @@
-"""The layer types of SSD's fork, R-FCN's pooling, Faster R-CNN's proposals. Liu et al. 2016, *SSD:
+"""The layer types of SSD's fork, R-FCN's pooling, and Faster R-CNN's proposals. Liu et al. 2016, *SSD:
 Single Shot MultiBox Detector*; Dai et al. 2016, *R-FCN*; Ren et al. 2015, *Faster R-CNN*."""
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from demitasse_detection.yolo_layers import (
 
 
 class DetectionOutput(DetectionLayer):
-    """What is found in the images, of predictions of places (the first bottom) and classes (the second)
-    beside priors (the third): 1 x 1 x N x 7, a row for each object with its image, class, confidence,
-    xmin, ymin, xmax and ymax. How many there are is known when they are: the rows that are planned are
-    all that there can be, and those behind the found ones are -1."""
+    """The objects found in the images, from predictions of boxes (the first bottom) and classes (the
+    second) relative to priors (the third). The top is 1 x 1 x N x 7, with a row for each object: its
+    image, class, confidence, xmin, ymin, xmax and ymax. The number of objects is only known once they
+    are found, so the maximum number of rows is planned; rows after the last object are -1."""
 
     name = "DetectionOutput"
     bottoms = 3
@@ -63,14 +63,14 @@ class DetectionOutput(DetectionLayer):
         return made
 
     def found(self, planned: np.ndarray) -> np.ndarray:
-        """The rows that are there, of a top as it was planned (a view)."""
+        """Return the actual rows of a top as it was planned (a view)."""
         return rows_found(planned)
 
 
 class MultiBoxLoss(DetectionLayer):
-    """How far predictions of places (the first bottom) and classes (the second) beside priors (the
-    third) are from the objects in the images (the fourth), whose rows are an image, a class, a number,
-    xmin, ymin, xmax, ymax and whether the object is difficult. Section 2.2, *Training*."""
+    """The loss of predicted boxes (the first bottom) and classes (the second) relative to priors (the
+    third), given the objects in the images (the fourth). Rows of objects are an image, a class, a
+    number, xmin, ymin, xmax, ymax and whether the object is difficult. Section 2.2, *Training*."""
 
     name = "MultiBoxLoss"
     bottoms = 4
@@ -112,7 +112,7 @@ class MultiBoxLoss(DetectionLayer):
 
 
 def _check_served(about: Any) -> None:
-    """Raise ValueError for a field that asks for what is not there."""
+    """Raise ValueError for a field that asks for something that is not supported."""
     for field, served in (
         ("share_location", True),
         ("map_object_to_agnostic", False),
@@ -133,7 +133,8 @@ def _check_served(about: Any) -> None:
 
 
 def _counted(message: Any, graph: GraphBuilder) -> tuple[bool, bool]:
-    """Whether places and classes count: what propagate_down says of the first two bottoms."""
+    """Return whether boxes and classes contribute to the loss, according to propagate_down of the first
+    two bottoms."""
     wanted = list(message.propagate_down) or [True, True, False, False]
     if len(wanted) != 4 or (graph.phase == "train" and any(wanted[2:])):
         raise ValueError("needs a propagate_down for each of 4 bottoms, false for priors and objects")
@@ -151,10 +152,10 @@ def _normalization(loss: Any) -> str:
 
 
 class DetectionEvaluate(DetectionLayer):
-    """Which of what is found (the first bottom, of a DetectionOutput layer) is there, by the objects in
-    the images (the second): 1 x 1 x N x 5, first a row for each class with how many objects there are of
-    it, then one for each that is found. A test tells the mean average precision of all its batches.
-    Everingham et al. 2010, *The PASCAL Visual Object Classes (VOC) Challenge*, section 4.2."""
+    """Which detections (the first bottom, from a DetectionOutput layer) are right, given the objects in
+    the images (the second). The top is 1 x 1 x N x 5: first a row for each class with the number of its
+    objects, then a row for each detection. A test reports the mean average precision over all its
+    batches. Everingham et al. 2010, *The PASCAL Visual Object Classes (VOC) Challenge*, section 4.2."""
 
     name = "DetectionEvaluate"
     bottoms = 2
@@ -181,12 +182,12 @@ class DetectionEvaluate(DetectionLayer):
         return made
 
     def found(self, planned: np.ndarray) -> np.ndarray:
-        """The rows that are there, of a top as it was planned (a view)."""
+        """Return the actual rows of a top as it was planned (a view)."""
         return planned[:, :, : int(np.count_nonzero(planned[0, 0, :, 1] >= 0))]
 
     def score(self, layer: Layer, batches: Sequence[np.ndarray]) -> Mapping[str, float]:
-        """The mean average precision of all batches' rows, over the classes of which there are objects;
-        by ``.class`` and its number that of each, where the layer is asked for it."""
+        """Return the mean average precision of the rows of all batches, over the classes that have
+        objects. If the layer is asked for it, also that of each class, by ``.class`` and its number."""
         about = layer.parameters.detection_evaluate_param
         precisions = average_precisions(batches, about.ap_version)
         scores = {"": float(np.mean(list(precisions.values()))) if precisions else 0.0}
@@ -196,9 +197,9 @@ class DetectionEvaluate(DetectionLayer):
 
 
 class EvalDetection(DetectionEvaluate):
-    """Which of what a map says (the first bottom, as RegionLoss learns it) is there, by the objects in
-    the images (the second; a third is not read): rows as DetectionEvaluate's, of which a test tells the
-    mean average precision. Of Intel's fork; *YOLO9000*, section 2."""
+    """Which detections of a map (the first bottom, as RegionLoss trains it) are right, given the objects
+    in the images (the second; a third is ignored). The rows are those of DetectionEvaluate, and a test
+    reports their mean average precision. From Intel's fork; *YOLO9000*, section 2."""
 
     name = "EvalDetection"
 
@@ -248,13 +249,13 @@ class EvalDetection(DetectionEvaluate):
 
 
 _LEAST = 0.005
-"""Darknet's bound: what is less sure is not found."""
+"""Darknet's threshold: detections with less confidence are dropped."""
 
 
 class PSROIPooling(DetectionLayer):
-    """Means over ``group_size`` x ``group_size`` cells of regions (the second bottom: a sample's number
-    and two corners in pixels of the image), each cell in channels of its own of the first bottom, which
-    has ``output_dim`` for each. *R-FCN*, section 2."""
+    """Means over ``group_size`` x ``group_size`` cells of regions (the second bottom: the number of a
+    sample and two corners in pixels of the image). Each cell has its own channels of the first bottom,
+    ``output_dim`` of them. *R-FCN*, section 2."""
 
     name = "PSROIPooling"
     bottoms = 2
@@ -280,10 +281,10 @@ class PSROIPooling(DetectionLayer):
 
 
 class ROIAlign(DetectionLayer):
-    """The first bottom, by straight lines between its places, at the corners of ``pooled_h`` x
-    ``pooled_w`` cells of regions (the second bottom: a sample's number and two corners in pixels of the
-    image), which grow on each side by ``pad_ratio``. A Pooling layer takes the mean of each cell. He et
-    al. 2017, *Mask R-CNN*, section 3; of Cascade R-CNN's fork."""
+    """The first bottom, interpolated linearly at the corners of ``pooled_h`` x ``pooled_w`` cells of
+    regions. The second bottom are the regions: the number of a sample and two corners in pixels of the
+    image. They are enlarged on each side by ``pad_ratio``. A Pooling layer takes the mean of each cell.
+    He et al. 2017, *Mask R-CNN*, section 3; from Cascade R-CNN's fork."""
 
     name = "ROIAlign"
     bottoms = 2
@@ -312,11 +313,11 @@ class ROIAlign(DetectionLayer):
 
 
 class Proposal(DetectionLayer):
-    """Regions of images (rows of an image's number and two corners in pixels) and, with a second top,
-    their scores: where an object may be by what the first two bottoms say, scores of background and of
-    objects and where these are, beside boxes of all ratios and scales at each place; the third is the
-    images' height, width and by what they were enlarged. As many as ``post_nms_topn`` are planned for an
-    image; behind fewer, the best is there again. No gradient passes. Ren et al. 2015, *Faster R-CNN*,
+    """Regions of images (rows of an image's number and two corners in pixels) that may contain an object
+    and, with a second top, their scores. The first bottom scores background and object for boxes of all
+    ratios and scales at each place; the second locates the object relative to each box; the third has
+    the images' height, width and magnification. ``post_nms_topn`` regions are planned for each image; if
+    fewer are found, the best one is repeated. No gradient passes. Ren et al. 2015, *Faster R-CNN*,
     section 3.1."""
 
     name = "Proposal"
@@ -324,7 +325,7 @@ class Proposal(DetectionLayer):
     tops = (1, 2)
 
     def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
-        """Emit the layer's operations; regions and scores. Raises ValueError."""
+        """Emit the layer's operations and return regions and scores. Raise ValueError."""
         self.check_counts(layer)
         about = layer.parameters.proposal_param
         ratios = tuple(decimal(each) for each in about.ratio) or (0.5, 1.0, 2.0)
@@ -373,4 +374,4 @@ LAYER_TYPES = (
     Yolov3(),
     Yolov3DetectionOutput(),
 )
-"""Every layer type that the plugin knows."""
+"""All layer types that the plugin provides."""

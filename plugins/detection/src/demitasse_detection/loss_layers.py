@@ -1,5 +1,5 @@
-"""Losses of nets that look everywhere at once: YOLO's, and the one in which the easy counts less. Redmon
-and Farhadi 2017, *YOLO9000*; Lin et al. 2017, *Focal Loss for Dense Object Detection*."""
+"""Losses of nets that predict at every place: YOLO's, and the focal loss. Redmon and Farhadi 2017,
+*YOLO9000*; Lin et al. 2017, *Focal Loss for Dense Object Detection*."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from demitasse_detection.yolo_layers import check_mask, pairs, shares
 
 
 class RegionLoss(DetectionLayer):
-    """How far a map (the first bottom) of ``num`` anchors, whose widths and heights in places are the
-    ``biases``, is from the objects in the images (the second: rows as AnnotatedData makes them, or
-    Darknet's). *YOLO9000*, section 2."""
+    """The loss of a map (the first bottom) of ``num`` anchors, given the objects in the images (the
+    second: rows as AnnotatedData makes them, or Darknet's). ``biases`` are the widths and heights of the
+    anchors in places of the map. *YOLO9000*, section 2."""
 
     name = "RegionLoss"
     bottoms = 2
@@ -62,10 +62,10 @@ class RegionLoss(DetectionLayer):
 
 
 class Yolov3(DetectionLayer):
-    """How far one of the maps of a net (the first bottom), of ``num`` anchors, is from the objects in
-    the images (the second: rows as AnnotatedData makes them, or Darknet's). The anchors of all maps are
-    the ``biases``, in pixels of an image that is ``anchors_scale`` times the map; ``mask`` numbers those
-    of this one. *YOLOv3*, section 2."""
+    """The loss of one of a net's maps (the first bottom), with ``num`` anchors, given the objects in the
+    images (the second: rows as AnnotatedData makes them, or Darknet's). ``biases`` are the anchors of
+    all maps, in pixels of an image that is ``anchors_scale`` times as large as the map; ``mask`` has the
+    numbers of this map's anchors. *YOLOv3*, section 2."""
 
     name = "Yolov3"
     bottoms = 2
@@ -118,20 +118,20 @@ class Yolov3(DetectionLayer):
 
 
 def check_classes(count: int) -> None:
-    """Raise ValueError for no class."""
+    """Raise ValueError if there are no classes."""
     if count < 1:
         raise ValueError("num_class is 0; it must be 1 or more, without the background")
 
 
 def check_positive(**numbers: float) -> None:
-    """Raise ValueError for a field's number that is below 0 or beyond all bounds."""
+    """Raise ValueError if a field's number is negative or infinite."""
     for name, value in numbers.items():
         if not 0 <= value < math.inf:
             raise ValueError(f"{name} {value:g} is not 0 or more")
 
 
 class FocalLoss(DetectionLayer):
-    """The mean of -alpha (1 - p)^gamma log p, p being the softmax at the label; a second top is the
+    """The mean of -alpha (1 - p)^gamma log p, where p is the softmax at the label. A second top is the
     softmax. *Focal Loss for Dense Object Detection*, section 3.2, for several classes."""
 
     name = "FocalLoss"
@@ -140,7 +140,8 @@ class FocalLoss(DetectionLayer):
     loss_weight = 1.0
 
     def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
-        """Emit the layer's operation: the loss and, for a second top, the softmax. Raises ValueError."""
+        """Emit the layer's operation and return the loss and, for a second top, the softmax.
+        Raise ValueError."""
         self.check_counts(layer)
         message, (x, label) = layer.parameters, bottoms
         about = message.focal_loss_param

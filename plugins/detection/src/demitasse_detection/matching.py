@@ -1,5 +1,5 @@
-"""Which objects of an image its priors are to find, and which of the rest are shown as background. Liu
-et al. 2016, *SSD*, section 2.2: *Matching strategy* and *Hard negative mining*."""
+"""Matching of priors with the objects of an image, and the choice of priors that are trained as
+background. Liu et al. 2016, *SSD*, section 2.2: *Matching strategy* and *Hard negative mining*."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from demitasse import DataError, SampleError
 from demitasse_detection.boxes import Reals, overlaps
 
 ROW = 8
-"""Numbers of an object: image, class, number, xmin, ymin, xmax, ymax, and whether it is difficult."""
+"""The numbers of an object: image, class, number, xmin, ymin, xmax, ymax, and
+whether it is difficult."""
 _LEAST = 1e-6
-"""What overlaps by no more does not."""
+"""An overlap that is not larger than this counts as none."""
 
 
 @dataclass(frozen=True)
 class Objects:
-    """What is in an image: classes (G,), boxes (G, 4), and which of them are difficult."""
+    """The content of an image: classes (G,), boxes (G, 4), and which of them are difficult."""
 
     labels: NDArray[np.int64]
     boxes: Reals
@@ -29,9 +30,10 @@ class Objects:
 
 
 def objects(truth: Any, images: int, about: Mapping[str, Any]) -> list[Objects]:
-    """Of each image. Rows are (..., 8); where ``truth`` has a part for each of several images, that says
-    whose a row is, else the row. A first number of -1 is no object, nor are zeros alone. Raises
-    DataError for a row of no image or class, which names the place that ``about`` has as its source."""
+    """Return the objects of each image. Rows are (..., 8). If ``truth`` has one part for each of several
+    images, the part determines a row's image, otherwise the row itself. A first number of -1 means no
+    object, and so does a row of zeros. Raise DataError for a row with an invalid image or class; the
+    error begins with the source in ``about``."""
     rows = np.asarray(truth, np.float64).reshape(-1, ROW)
     there = (rows[:, 0] != -1) & rows.any(1)
     if 1 < images == len(truth):
@@ -55,8 +57,9 @@ def objects(truth: Any, images: int, about: Mapping[str, Any]) -> list[Objects]:
 
 
 def matches(boxes: Reals, found: Reals, about: Mapping[str, Any]) -> tuple[NDArray[np.int64], Reals]:
-    """For each of boxes (P, 4) the number of the object, of those with boxes (G, 4), that it is to find
-    (-1 for none, -2 for a box beyond the image that is to be ignored), and how much it overlaps one."""
+    """Return, for each of boxes (P, 4), the number of the object among boxes (G, 4) that it is to find,
+    and its largest overlap with an object. The number is -1 for no object, and -2 for a box beyond the
+    image that is to be ignored."""
     index = np.full(len(boxes), -1)
     shared = overlaps(boxes[:, None], found[None])
     shared[shared <= _LEAST] = 0
@@ -65,7 +68,7 @@ def matches(boxes: Reals, found: Reals, about: Mapping[str, Any]) -> tuple[NDArr
         index[beyond], shared[beyond] = -2, 0
     most = shared.max(1, initial=0)
     free = shared.copy()
-    for _ in range(len(found)):  # each object has the best box that is left
+    for _ in range(len(found)):  # each object gets the best remaining box
         box, number = np.unravel_index(free.argmax(), free.shape)
         if free[box, number] == 0:
             break
@@ -80,8 +83,8 @@ def matches(boxes: Reals, found: Reals, about: Mapping[str, Any]) -> tuple[NDArr
 def negatives(
     index: NDArray[np.int64], overlap: Reals, losses: Reals, about: Mapping[str, Any]
 ) -> NDArray[np.int64]:
-    """The boxes that are shown as background: of those with no object, which overlap none by much, the
-    ones that are most wrong, so many for each that is matched."""
+    """Return the boxes that are trained as background. Among those without an object that overlap none
+    by much, they are the ones with the largest losses, a fixed number for each matched box."""
     eligible = np.flatnonzero((index == -1) & (overlap < about["apart"]))
     count = int(np.count_nonzero(index > -1) * about["ratio"])
     hardest: NDArray[np.int64] = eligible[np.argsort(-losses[eligible], kind="stable")[:count]]

@@ -1,6 +1,6 @@
-"""The hardest regions of each image, which alone are learned from. Shrivastava et al. 2016, *Training
-Region-based Object Detectors with Online Hard Example Mining*, section 4; Dai et al. 2016, *R-FCN*,
-section 2, *Training*."""
+"""The hardest regions of each image, the only ones that are trained on. Shrivastava et al. 2016,
+*Training Region-based Object Detectors with Online Hard Example Mining*, section 4; Dai et al. 2016,
+*R-FCN*, section 2, *Training*."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from demitasse import DataError
 from demitasse_detection.boxes import Reals
 
 _LEAST = float(np.finfo(np.float32).tiny)
-"""The least probability that a loss is made of."""
+"""The minimum probability that a loss is computed from."""
 
 
 def label_losses(probability: Any, label: Any, about: Mapping[str, Any]) -> Reals:
-    """-log of each label's own probability, in the shape of ``label``; 0 where that is ignored. Raises
-    DataError for a label that is no class."""
+    """Return -log of the probability of each label, in the shape of ``label``; 0 if it is ignored. Raise
+    DataError for a label that is not a class."""
     numbers, counted = class_numbers(probability, label, about)
     of_class = np.asarray(probability, np.float64).reshape(
         len(numbers), probability.shape[about["axis"]], -1
@@ -32,12 +32,13 @@ def label_losses(probability: Any, label: Any, about: Mapping[str, Any]) -> Real
 def class_numbers(
     x: Any, label: Any, about: Mapping[str, Any]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The class of each label, and whether it counts (one that is ignored is 0 and does not), both
-    (outer, 1, inner) by the ``axis`` of x that classes are. Raises DataError for what is no class."""
+    """Return the class of each label, and whether it counts (an ignored one is 0 and does not), both in
+    the shape (outer, 1, inner); ``axis`` is the axis of classes in x. Raise DataError for a label that
+    is not a class."""
     axis, classes = about["axis"], x.shape[about["axis"]]
     outer = int(np.prod(x.shape[:axis], dtype=np.int64))
-    numbers = np.asarray(label).reshape(outer, 1, -1).astype(np.int64)  # of 2.7 the whole part, 2
-    counted = numbers != about["ignore_label"]  # all where no number is ignored
+    numbers = np.asarray(label).reshape(outer, 1, -1).astype(np.int64)  # the integer part: 2 for 2.7
+    counted = numbers != about["ignore_label"]  # all, if no number is ignored
     wrong = counted & ((numbers < 0) | (numbers >= classes))
     if wrong.any():
         ignored = "" if about["ignore_label"] is None else f", or {about['ignore_label']}, ignored"
@@ -51,8 +52,9 @@ def class_numbers(
 def hardest(
     regions: Any, losses: Any, label: Any, weights: Any, about: Mapping[str, Any]
 ) -> tuple[Reals, Reals]:
-    """Labels and weights of the ``count`` regions of each image with the largest losses (of equals the
-    first); ``ignored`` and 0 for the others. Raises DataError for a region of no image."""
+    """Return labels and weights of the ``count`` regions of each image with the largest losses (of equal
+    ones the first); those of the others are ``ignored`` and 0. Raise DataError for a region without a
+    valid image."""
     samples, channels = weights.shape[:2]
     image = np.asarray(regions, np.float64).reshape(samples, 5, -1)[:, 0].reshape(-1)
     valid = (image >= 0) & (image < 2**31) & (image == np.floor(image))

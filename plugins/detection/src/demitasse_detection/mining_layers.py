@@ -12,8 +12,9 @@ from demitasse_detection.base import DetectionLayer, place
 
 
 class SoftmaxWithLossOHEM(DetectionLayer):
-    """The mean of -log softmax(x)[label], as SoftmaxWithLoss is; a second top is the softmax, a third
-    the loss of each label, in the labels' shape, 0 where it is ignored. Nothing is learned by those."""
+    """The mean of -log softmax(x)[label], as in SoftmaxWithLoss. A second top is the softmax; a third is
+    the loss of each label, in the shape of the labels, 0 where the label is ignored. These two tops pass
+    no gradient."""
 
     name = "SoftmaxWithLossOHEM"
     bottoms = 2
@@ -21,7 +22,8 @@ class SoftmaxWithLossOHEM(DetectionLayer):
     loss_weight = 1.0
 
     def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
-        """Emit the layer's operations: the loss, and what its tops ask for. Raises ValueError."""
+        """Emit the layer's operations and return the loss, and the other tops if requested.
+        Raise ValueError."""
         self.check_counts(layer)
         message, (x, label) = layer.parameters, bottoms
         reached = reached_first(layer, graph)
@@ -44,16 +46,16 @@ class SoftmaxWithLossOHEM(DetectionLayer):
 
 
 class BoxAnnotatorOHEM(DetectionLayer):
-    """Labels (the third bottom) and weights of places (the fourth) of the ``roi_per_img`` regions (the
-    first) of each image whose losses (the second) are the largest; ``ignore_label`` and 0 for the
-    others. No gradient passes."""
+    """The labels (from the third bottom) and box weights (from the fourth) of the ``roi_per_img``
+    regions (the first bottom) of each image with the largest losses (the second). The others get
+    ``ignore_label`` and 0. No gradient passes."""
 
     name = "BoxAnnotatorOHEM"
     bottoms = 4
     tops = (2,)
 
     def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
-        """Emit the layer's operation: labels and weights. Raises ValueError."""
+        """Emit the layer's operation and return labels and weights. Raise ValueError."""
         self.check_counts(layer)
         about = layer.parameters.box_annotator_ohem_param
         if about.roi_per_img < 1:
@@ -73,8 +75,8 @@ class BoxAnnotatorOHEM(DetectionLayer):
 
 
 def reached_first(layer: Layer, graph: GraphBuilder) -> bool:
-    """Whether a gradient reaches the first bottom. Raises ValueError for a propagate_down that is not of
-    two bottoms, or wants one of labels."""
+    """Return whether a gradient reaches the first bottom. Raise ValueError for a propagate_down that
+    does not cover two bottoms, or that wants a gradient of labels."""
     wanted = list(layer.parameters.propagate_down) or [True, False]
     if len(wanted) != 2 or (graph.phase == "train" and wanted[1]):
         raise ValueError("needs a propagate_down for each of 2 bottoms, false for labels")
@@ -82,7 +84,7 @@ def reached_first(layer: Layer, graph: GraphBuilder) -> bool:
 
 
 def normalization(loss: Any) -> tuple[str, float]:
-    """What the loss is a mean over, and what it is divided by besides."""
+    """Return what the loss is averaged over, and an additional divisor."""
     if loss.HasField("normalize") and not loss.HasField("normalization"):
         return "valid" if loss.normalize else "batch_size", 1.0
     if loss.normalization == loss.PRE_FIXED:

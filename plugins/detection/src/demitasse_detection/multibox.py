@@ -12,14 +12,14 @@ from demitasse_detection.boxes import Reals, decode, encode
 from demitasse_detection.matching import Objects, matches, negatives, objects
 
 Loss = tuple[float, Reals, Reals]
-"""A loss, and its slopes in the places (N, P, 4) and the classes (N, P, C) that are predicted."""
+"""A loss, and its slopes for the predicted places (N, P, 4) and classes (N, P, C)."""
 
 
 def multibox_loss(
     location: Any, confidence: Any, priors: Any, truth: Any, about: Mapping[str, Any]
 ) -> Loss:
-    """Over all images: of the boxes that have an object, how far they are from it and how little they
-    think it its class; of those chosen as background, how little they think so."""
+    """Compute the loss over all images. Boxes with an object contribute their distance from it and the
+    loss of its class; boxes chosen as background contribute the loss of the background class."""
     images, classes = len(location), about["classes"]
     count = priors.size // 8
     boxes, variances = np.asarray(priors, np.float64).reshape(2, count, 4)
@@ -52,7 +52,8 @@ def multibox_loss(
 def _chosen(
     told: Reals, scores: Reals, boxes: Reals, variances: Reals, mine: Objects, about: Mapping[str, Any]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Of an image: the objects of its boxes, which boxes count, and the class that each should have."""
+    """Return, for one image, the objects of its boxes, the boxes that count, and the class that each
+    should have."""
     if not about["by_priors"]:
         spread = np.ones_like(variances) if about["encoded"] else variances
         index, overlap = matches(decode(told, boxes, spread, about["code"]), mine.boxes, about)
@@ -70,7 +71,7 @@ def _chosen(
 def _of_places(
     told: Reals, there: Reals, boxes: Reals, variances: Reals, about: Mapping[str, Any]
 ) -> tuple[float, Reals]:
-    """How far what is told (M, 4) is from what would tell the boxes that are there, and the slopes."""
+    """Return the distance of the codes ``told`` (M, 4) from those of the true boxes, and the slopes."""
     if about["encoded"]:
         wanted = encode(there, boxes, np.ones_like(variances), about["code"])
         difference, slope = (told - wanted) / variances, 1 / variances
@@ -83,7 +84,7 @@ def _of_places(
 
 
 def _of_classes(scores: Reals, labels: NDArray[np.int64], kind: str) -> tuple[Reals, Reals]:
-    """The loss (M,) of each of scores (M, C), and its slopes."""
+    """Return the loss (M,) for each row of scores (M, C), and the slopes."""
     wanted = np.eye(scores.shape[1])[labels]
     if kind == "LOGISTIC":
         size = np.exp(-np.abs(scores))

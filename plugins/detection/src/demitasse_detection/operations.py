@@ -1,4 +1,5 @@
-"""The words of the plugin: what is found in images, the loss of it, the regions that it is of."""
+"""The operations of the plugin: detections in images, their losses, and the regions
+that they come from."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _BOXES = {"classes": REQUIRED, "background": 0, "code": "CORNER", "encoded": Fal
 
 
 def _priors(shapes: Shapes, attributes: Attributes, places: int) -> int:
-    """How many priors there are. Raises ValueError where predictions are not for so many."""
+    """Return the number of priors. Raise ValueError if the predictions are not for that many."""
     priors, location, confidence = shapes["priors"], shapes["location"], shapes["confidence"]
     if len(priors) < 3 or priors[:2] != (1, 2) or prod(priors[2:]) % 4:
         raise ValueError(f"priors {priors} are not 1 x 2 x 4 numbers for each: boxes and variances")
@@ -48,9 +49,9 @@ def _priors(shapes: Shapes, attributes: Attributes, places: int) -> int:
 
 
 def _of_faceboxes(count: int, told: int) -> str:
-    """What is told where places are for as many priors as FaceBoxes' own fork has: 21 at each place of
-    its first map (sizes of 32, 64 and 128), of which SSD's fork and ours have 3. Its other maps have one
-    at each place, a quarter and a sixteenth as many."""
+    """Return a hint for predictions that fit the priors of FaceBoxes' own fork. It has 21 priors at each
+    place of its first map (sizes of 32, 64 and 128), where SSD's fork and ours have 3. Its other maps
+    have one at each place, a quarter and a sixteenth as many."""
     first, rest = divmod(told - count, 18)
     if rest or first < 1 or not 3 * first < count < 3.6 * first:
         return ""

@@ -1,4 +1,4 @@
-"""The hooks that the plugin serves."""
+"""The hooks that this plugin implements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from demitasse.operations import Operation
 
 @hookimpl
 def operations() -> Iterable[Operation]:
-    """What is found in images, the loss of it, and how good it is."""
+    """Return the operations for detections in images, their losses and their evaluation."""
     from demitasse_detection.operations import OPERATIONS
 
     return OPERATIONS
@@ -18,7 +18,7 @@ def operations() -> Iterable[Operation]:
 
 @hookimpl
 def layer_types() -> Iterable[LayerType]:
-    """Those of SSD, R-FCN, Faster R-CNN and YOLO."""
+    """Return the layer types of SSD, R-FCN, Faster R-CNN and YOLO."""
     from demitasse_detection.layers import LAYER_TYPES
 
     return LAYER_TYPES
@@ -26,7 +26,7 @@ def layer_types() -> Iterable[LayerType]:
 
 @hookimpl
 def kernels(request: Request) -> Iterable[Candidate]:
-    """NumPy for the plugin's own words."""
+    """Return NumPy kernels for the plugin's own operations."""
     from demitasse_detection.kernels import candidates
 
     return candidates(request)

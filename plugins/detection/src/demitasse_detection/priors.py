@@ -1,4 +1,4 @@
-"""The boxes beside which a net tells where objects are. Liu et al. 2016, *SSD: Single Shot MultiBox
+"""The boxes relative to which a net locates objects. Liu et al. 2016, *SSD: Single Shot MultiBox
 Detector*, section 2.2, *Choosing scales and aspect ratios for default boxes*; Zhang et al. 2017,
 *FaceBoxes*, section 3.3; Liao et al. 2018, *TextBoxes++*, section 3.2."""
 
@@ -17,8 +17,9 @@ from demitasse_detection.boxes import Reals
 
 
 class PriorBox(DetectionLayer):
-    """The boxes that a map of features (the first bottom) makes predictions beside, in an image (the
-    second): 1 x 2 x 4 P, boxes as shares of the image and their variances. Only shapes count."""
+    """The boxes relative to which predictions are made at each place of a feature map (the first
+    bottom), in an image (the second). The top is 1 x 2 x 4 P: boxes as fractions of the image, and their
+    variances. Only the bottoms' shapes matter."""
 
     name = "PriorBox"
     bottoms = 2
@@ -45,9 +46,9 @@ class PriorBox(DetectionLayer):
         return graph.constant(layer.tops[0], values)
 
     def boxes(self, about: Any, below: float) -> tuple[Reals, Reals, NDArray[np.bool_]]:
-        """Of the boxes at each place how far their centres are from it (P, 2), their widths and heights
-        (P, 2) in pixels, and which are cut off at the image's sides. Dense boxes come first; ``below``
-        is how far under a place TextBoxes++ has each box once more. Raises ValueError."""
+        """Return, for the boxes at each place, the offsets of their centres (P, 2), their widths and
+        heights (P, 2) in pixels, and which are clipped at the image's sides. Dense boxes come first.
+        ``below`` is how far below a place TextBoxes++ repeats each box. Raise ValueError."""
         if len(about.width) or len(about.height):
             raise ValueError("prior_box_param { width height } belong to the type PriorBoxClustered")
         dense, sizes = _dense(about), _sizes(about)
@@ -60,8 +61,9 @@ class PriorBox(DetectionLayer):
 
 
 class PriorBoxClustered(PriorBox):
-    """PriorBox with boxes of each ``width`` and the ``height`` beside it, of OpenVINO's fork, whose nets
-    have them from clusters of the objects' sizes. The operation of that name in OpenVINO's opset1."""
+    """PriorBox with a box for each ``width`` and the corresponding ``height``. From OpenVINO's fork,
+    whose nets get them from clusters of the objects' sizes; it is the operation of this name in
+    OpenVINO's opset1."""
 
     name = "PriorBoxClustered"
 
@@ -82,9 +84,9 @@ class PriorBoxClustered(PriorBox):
 
 
 def _dense(about: Any) -> list[tuple[tuple[float, float], tuple[float, float]]]:
-    """FaceBoxes' boxes: ``density`` by ``density`` of each ``fixed_size`` and ratio, the same distance
-    apart, each as where its centre is beside the place and its sides. Zhang et al. 2017, *FaceBoxes*,
-    section 3.3; divisions are those of the fork's whole numbers."""
+    """Return FaceBoxes' boxes: ``density`` by ``density`` boxes of each ``fixed_size`` and ratio,
+    equally spaced, each as the offset of its centre from the place, and its sides. Zhang et al. 2017,
+    *FaceBoxes*, section 3.3; divisions are integer divisions, as in the fork."""
     sizes, densities, fixed = list(about.fixed_size), list(about.density), list(about.fixed_ratio)
     if len(densities) != len(sizes):
         raise ValueError(f"has {len(densities)} density for {len(sizes)} fixed_size; give one for each")
@@ -104,7 +106,7 @@ def _dense(about: Any) -> list[tuple[tuple[float, float], tuple[float, float]]]:
 
 
 def _sizes(about: Any) -> list[tuple[float, float]]:
-    """The width and height of SSD's boxes, which its fork computes from whole pixels."""
+    """Return the width and height of SSD's boxes, which its fork computes from whole pixels."""
     least, most = list(about.min_size), list(about.max_size)
     if len(most) not in (0, len(least)):
         raise ValueError(f"has {len(most)} max_size for {len(least)} min_size; give none, or one each")
@@ -123,7 +125,7 @@ def _sizes(about: Any) -> list[tuple[float, float]]:
 
 
 def _ratios(about: Any) -> list[float]:
-    """Of width to height, each once, without 1, which every size has."""
+    """Return the ratios of width to height, each once, without 1, which every size has."""
     found = [1.0]
     _check_ratios("aspect_ratio", about.aspect_ratio)
     for ratio in about.aspect_ratio:
@@ -139,7 +141,7 @@ def _check_ratios(name: str, ratios: Iterable[float]) -> None:
 
 
 def _check_pixels(**fields: Iterable[float]) -> None:
-    """Raise ValueError for a number that is none when what is behind its point is cut off."""
+    """Raise ValueError for a number that is infinite, or below 1, since it is truncated."""
     for name, values in fields.items():
         for value in values:
             if not 1 <= value < math.inf:
@@ -154,7 +156,8 @@ def _variances(about: Any) -> list[float]:
 
 
 def _pair(about: Any, one: str, two: tuple[str, str]) -> tuple[float, float] | None:
-    """What a field gives for height and width alike, or two fields give; None where none does."""
+    """Return what one field gives for both height and width, or what two fields give; None
+    if none is given."""
     given = [name for name in (one, *two) if about.HasField(name)]
     if not given:
         return None

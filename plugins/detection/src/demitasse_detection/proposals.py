@@ -1,5 +1,5 @@
-"""Regions that may show an object: what a small net says beside boxes of several shapes at each place.
-Ren et al. 2015, *Faster R-CNN*, section 3.1, *Anchors*, and section 3.3."""
+"""Regions that may contain an object: what a small net predicts for boxes of several shapes at each
+place. Ren et al. 2015, *Faster R-CNN*, section 3.1, *Anchors*, and section 3.3."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from demitasse_detection.boxes import Reals, decode, survivors
 
 ROW = 5
-"""Numbers of a region: the image, and two corners in pixels, both inside."""
+"""The numbers of a region: the image, and two corners in pixels, both inside the region."""
 
 _INSIDE = np.array([0.0, 0.0, 1.0, 1.0])
-"""A box ends a pixel behind its last one."""
+"""A box ends one pixel after its last one."""
 
 
 def anchors(size: int, ratios: Sequence[float], scales: Sequence[float]) -> Reals:
-    """Boxes (ratios x scales, 4) around a square of ``size`` pixels at the origin: of its area for each
-    ratio of height to width, in whole pixels, times each scale."""
+    """Return boxes (ratios x scales, 4) around a square of ``size`` pixels at the origin: for each ratio
+    of height to width a box of the square's area, in whole pixels, times each scale."""
     ratio, scale = np.asarray(ratios, np.float64), np.asarray(scales, np.float64)
     width = np.rint(np.sqrt(size * size / ratio))
     sides = np.stack([width, np.rint(width * ratio)], -1)[:, None] * scale[:, None]
@@ -29,17 +29,17 @@ def anchors(size: int, ratios: Sequence[float], scales: Sequence[float]) -> Real
 
 
 def capacity(places: int, about: Mapping[str, Any]) -> int:
-    """As many regions as are planned for an image with so many boxes."""
+    """Return the number of regions that are planned for an image with ``places`` boxes."""
     limits = [about[name] for name in ("before", "after") if about[name] > 0]
     return min(places, *limits) if limits else places
 
 
 def proposals(scores: Any, told: Any, images: Any, about: Mapping[str, Any]) -> tuple[Reals, Reals]:
-    """Regions (images * R, ``ROW``) and their scores (images * R).
+    """Return regions (images * R, ``ROW``) and their scores (images * R).
 
-    ``scores`` (images, 2 A, rows, columns) says of each of A boxes at a place how surely it is the
-    background, then how surely it is not; ``told`` (images, 4 A, rows, columns) where the object is
-    beside it; ``images`` (images, 3) has heights, widths, and by what the images were enlarged.
+    ``scores`` (images, 2 A, rows, columns) has the probabilities of background, then of an object, for
+    each of A boxes at a place. ``told`` (images, 4 A, rows, columns) is the object's position relative
+    to the box. ``images`` (images, 3) has heights, widths, and the images' magnification.
     """
     boxes = anchors(about["base"], about["ratios"], about["scales"])
     count, _, rows, columns = scores.shape
@@ -66,8 +66,9 @@ def proposals(scores: Any, told: Any, images: Any, about: Mapping[str, Any]) -> 
 def _in_image(
     number: int, boxes: Reals, scores: Reals, image: Reals, most: int, about: Mapping[str, Any]
 ) -> tuple[Reals, Reals]:
-    """``most`` regions of an image and their scores: those that are found, and the best again for the
-    rest, which nobody tells from it; the whole image where none is large enough."""
+    """Return ``most`` regions of an image and their scores. If fewer are found, the best
+    one is repeated, which makes no difference to readers; if no region is large enough, all
+    are the whole image."""
     height, width, enlarged = image
     boxes = boxes.clip(0, [width - 1, height - 1] * 2)
     large = np.flatnonzero((boxes[:, 2:] - boxes[:, :2] + 1 >= about["least"] * enlarged).all(-1))

@@ -1,5 +1,5 @@
-"""Means over the cells of regions of images, each cell in channels of its own. Dai et al. 2016, *R-FCN*,
-section 2, *Position-sensitive score maps & Position-sensitive RoI pooling*."""
+"""Means over the cells of regions of images, with separate channels for each cell. Dai et al. 2016,
+*R-FCN*, section 2, *Position-sensitive score maps & Position-sensitive RoI pooling*."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from demitasse_detection.boxes import Reals
 
 Corners = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 _THINNEST = np.float32(0.1)
-"""Places that a region spans at least."""
+"""The minimum extent of a region in places."""
 
 
 def pooled(x: Any, regions: Any, about: Mapping[str, Any]) -> Reals:
-    """y (R, D, size, size): y[r, d, i, j] is the mean over cell (i, j) of region r of channel
-    (d * size + i) * size + j of x (N, D size^2, H, W), 0 where the cell has no place in the plane."""
+    """Return y (R, D, size, size): y[r, d, i, j] is the mean over cell (i, j) of region r of channel (d
+    * size + i) * size + j of x (N, D size^2, H, W), or 0 if the cell contains no place of the plane."""
     samples, planes, cells = _cells(regions, x.shape, about)
     sums = np.zeros((*x.shape[:2], x.shape[2] + 1, x.shape[3] + 1))
     sums[:, :, 1:, 1:] = np.asarray(x, np.float64).cumsum(2).cumsum(3)  # of all places above and left
@@ -30,10 +30,10 @@ def pooled(x: Any, regions: Any, about: Mapping[str, Any]) -> Reals:
 
 
 def pooled_backward(dy: Any, regions: Any, shape: tuple[int, ...], about: Mapping[str, Any]) -> Reals:
-    """The gradient of x, of that ``shape``: each dy spread evenly over its cell."""
+    """Return the gradient of x, of that ``shape``: each dy is spread evenly over its cell."""
     samples, planes, cells = _cells(regions, shape, about)
     each = np.asarray(dy, np.float64) / _areas(cells)
-    steps = np.zeros((*shape[:2], shape[2] + 1, shape[3] + 1))  # whose running sums are dx
+    steps = np.zeros((*shape[:2], shape[2] + 1, shape[3] + 1))  # its cumulative sums are dx
     for sign, row, column in _corners(cells):
         np.add.at(steps, (samples, planes, row, column), sign * each)
     dx: Reals = steps.cumsum(2).cumsum(3)[:, :, :-1, :-1]
@@ -43,14 +43,14 @@ def pooled_backward(dy: Any, regions: Any, shape: tuple[int, ...], about: Mappin
 def _cells(
     regions: Any, shape: tuple[int, ...], about: Mapping[str, Any]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Corners]:
-    """Samples (R, 1, 1, 1), channels (1, D, size, size), and the first and last rows and columns of
-    cells (R, 1, size, size), with the authors' arithmetic. Raises DataError for what is no region."""
+    """Return samples (R, 1, 1, 1), channels (1, D, size, size), and the first and last rows and columns
+    of cells (R, 1, size, size), with the authors' arithmetic. Raise DataError for an invalid region."""
     size, rows = about["size"], checked(regions, shape[0], about)
     nearest = np.copysign(np.floor(np.abs(rows[:, 1:]) + np.float32(0.5)), rows[:, 1:])
     scale, index = np.float32(about["scale"]), np.arange(size, dtype=np.float32)
     begin, end = nearest[:, :2] * scale, (nearest[:, 2:] + 1) * scale
     step = np.maximum(end - begin, _THINNEST) / np.float32(size)
-    low = np.floor(index * step[..., None] + begin[..., None])  # (R, 2, size): of columns, of rows
+    low = np.floor(index * step[..., None] + begin[..., None])  # (R, 2, size): columns, rows
     high = np.ceil((index + 1) * step[..., None] + begin[..., None])
     left, right = (each[:, 0, None, None, :].clip(0, shape[3]) for each in (low, high))
     top, bottom = (each[:, 1, None, :, None].clip(0, shape[2]) for each in (low, high))
@@ -62,7 +62,8 @@ def _cells(
 
 
 def checked(regions: Any, samples: int, about: Mapping[str, Any]) -> NDArray[np.float32]:
-    """Regions (R, 5): a sample's number and two corners. Raises DataError for what is none."""
+    """Return regions (R, 5): the number of a sample and two corners. Raise DataError for
+    an invalid region."""
     rows = np.asarray(regions, np.float32).reshape(-1, 5)
     valid = np.isin(rows[:, 0], np.arange(samples)) & (np.abs(rows[:, 1:]) < 2**24).all(1)
     if not valid.all():
@@ -76,13 +77,13 @@ def checked(regions: Any, samples: int, about: Mapping[str, Any]) -> NDArray[np.
 
 
 def _corners(cells: Corners) -> tuple[tuple[int, NDArray[np.int64], NDArray[np.int64]], ...]:
-    """Where running sums are added and taken away to have that of a cell."""
+    """Return the places where cumulative sums are added and subtracted to get the sum of a cell."""
     top, bottom, left, right = cells
     return (1, bottom, right), (-1, top, right), (-1, bottom, left), (1, top, left)
 
 
 def _areas(cells: Corners) -> NDArray[np.int64]:
-    """Places in each cell, 1 for an empty one."""
+    """Return the number of places in each cell, 1 for an empty one."""
     top, bottom, left, right = cells
     found: NDArray[np.int64] = np.maximum((bottom - top) * (right - left), 1)
     return found

@@ -1,9 +1,10 @@
-"""What the maps of a YOLO net say: for each place and anchor a box, how sure it is that there is an
-object, and of which class. Redmon and Farhadi 2017, *YOLO9000*, section 2; 2018, *YOLOv3*, section 2.1.
+"""The meaning of a YOLO net's maps: for each place and anchor a box, the confidence that it contains an
+object, and the object's class. Redmon and Farhadi 2017, *YOLO9000*, section 2; 2018, *YOLOv3*, section
+2.1.
 
-The convolutions before end in maps (N, A (5 + C), H, W): of each anchor two numbers of the centre, two
-of the sides, one of the object, one of each class; with ``uncertain`` each of the first four is
-followed by how unsure it is. Choi et al. 2019, *Gaussian YOLOv3*, section 3.
+The preceding convolutions end in maps (N, A (5 + C), H, W): for each anchor two numbers for the centre,
+two for the sides, one for the object, one for each class. With ``uncertain`` each of the first four is
+followed by its uncertainty. Choi et al. 2019, *Gaussian YOLOv3*, section 3.
 """
 
 from __future__ import annotations
@@ -17,21 +18,23 @@ from numpy.typing import NDArray
 from demitasse_detection.boxes import Reals, survivors
 
 Anchors = Sequence[tuple[float, float]]
-"""Widths and heights, in shares of the image."""
+"""Widths and heights, as fractions of the image."""
 
 
 LARGEST = 40.0
-"""Logarithm of a size whose area is a number still: such a box is the whole image many times over."""
+"""The logarithm of a size whose area can still be represented; such a box is many times as
+large as the image."""
 
 
 def numbers(about: Mapping[str, Any]) -> int:
-    """How many a map has for each anchor."""
+    """Return how many numbers a map has for each anchor."""
     return (9 if about["uncertain"] else 5) + int(about["classes"])
 
 
 def found_in_maps(maps: Sequence[Any], about: Mapping[str, Any]) -> list[Reals]:
-    """For each image rows of its number, class (from 1 on), confidence and two corners in shares of the
-    image, the most confident first. Of boxes that overlap the best one stays, whatever its class."""
+    """Return, for each image, rows of its number, class (from 1 on), confidence and two corners as
+    fractions of the image, the most confident first. Of overlapping boxes the best one is kept, whatever
+    its class."""
     read = [_read(each, anchors, about) for each, anchors in zip(maps, about["anchors"], strict=True)]
     boxes, scores = (np.concatenate(parts, 1) for parts in zip(*read, strict=True))
     return [
@@ -40,7 +43,7 @@ def found_in_maps(maps: Sequence[Any], about: Mapping[str, Any]) -> list[Reals]:
 
 
 def _read(given: Any, anchors: Anchors, about: Mapping[str, Any]) -> tuple[Reals, Reals]:
-    """The boxes (N, P, 4) and scores (N, P, C) of a map, of all its places and anchors."""
+    """Return the boxes (N, P, 4) and scores (N, P, C) of a map, at all places and for all anchors."""
     images, _, rows, columns = given.shape
     told = np.asarray(given, np.float64).reshape(images, len(anchors), numbers(about), rows, columns)
     told = np.moveaxis(told, 2, -1).swapaxes(1, 2).swapaxes(2, 3)  # images, rows, columns, anchors
@@ -70,21 +73,21 @@ def _in_image(number: int, boxes: Reals, scores: Reals, about: Mapping[str, Any]
     best = scores.max(1)
     sure = np.flatnonzero(best >= about["confidence"])
     sure = sure[np.argsort(-best[sure], kind="stable")]
-    # One that overlaps by as much as the limit goes, too.
+    # A box that overlaps by exactly the limit is dropped, too.
     sure = sure[survivors(boxes[sure], float(np.nextafter(about["overlap"], -1)), 1.0)]
     told = np.stack([np.full(len(sure), number), label[sure] + 1, best[sure]], 1)
     return np.concatenate([told, boxes[sure]], 1)
 
 
 def sigmoid(x: Reals) -> Reals:
-    """1 / (1 + exp(-x)), also where that is almost 0."""
+    """Return 1 / (1 + exp(-x)), without overflow where it is almost 0."""
     size = np.exp(-np.abs(x))
     found: Reals = np.where(x >= 0, 1, size) / (1 + size)
     return found
 
 
 def softmax(x: Reals) -> Reals:
-    """Of the last axis."""
+    """Return the softmax over the last axis."""
     shifted = np.exp(x - x.max(-1, keepdims=True))
     found: Reals = shifted / shifted.sum(-1, keepdims=True)
     return found

@@ -1,5 +1,5 @@
-"""The layer types that end YOLO's nets, as the forks of MobileNet-YOLO have them. Redmon and Farhadi
-2017, *YOLO9000: Better, Faster, Stronger*; 2018, *YOLOv3: An Incremental Improvement*."""
+"""The layer types at the end of YOLO's nets, as in the forks of MobileNet-YOLO. Redmon and Farhadi 2017,
+*YOLO9000: Better, Faster, Stronger*; 2018, *YOLOv3: An Incremental Improvement*."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ Sides = list[tuple[float, float]]
 
 
 class YoloDetectionOutput(DetectionLayer):
-    """What is found in the images, of one or two maps whose anchors (``biases``) are in places of the
-    map: 1 x 1 x N x 7, a row for each object with its image, class, confidence, xmin, ymin, xmax and
-    ymax in shares of the image, by image and confidence. Classes exclude each other. How many there are
-    is known when they are: those behind are -1. *YOLO9000*, section 2."""
+    """The objects found in the images by one or two maps, whose anchors (``biases``) are in places of
+    the map. The top is 1 x 1 x N x 7, with a row for each object: its image, class, confidence, xmin,
+    ymin, xmax and ymax as fractions of the image, sorted by image and confidence. Classes are mutually
+    exclusive. The number of objects is only known once they are found; rows after the last are -1.
+    *YOLO9000*, section 2."""
 
     name = "YoloDetectionOutput"
     exclusive = True
@@ -47,7 +48,7 @@ class YoloDetectionOutput(DetectionLayer):
         confidence: float,
         uncertain: bool = False,
     ) -> Tensor:
-        """The operation. Raises ValueError for what its parameters cannot be."""
+        """Return the operation's result. Raise ValueError for invalid parameters."""
         if about.num_classes < 1:
             raise ValueError("num_classes is 0; it must be 1 or more, without the background")
         if not 0 <= about.nms_threshold < math.inf:
@@ -65,14 +66,15 @@ class YoloDetectionOutput(DetectionLayer):
         return found
 
     def found(self, planned: np.ndarray) -> np.ndarray:
-        """The rows that are there, of a top as it was planned (a view)."""
+        """Return the actual rows of a top as it was planned (a view)."""
         return rows_found(planned)
 
 
 class Yolov3DetectionOutput(YoloDetectionOutput):
-    """What is found in the images, of ``mask_group_num`` maps, each with the anchors that its part of
-    ``mask`` numbers among the ``biases``, which are in pixels of an image that is ``anchors_scale``
-    times the map; rows as YoloDetectionOutput's. *YOLOv3*, section 2."""
+    """The objects found in the images by ``mask_group_num`` maps. Each map has its own part of ``mask``,
+    with the numbers of its anchors among the ``biases``. These are in pixels of an image that is
+    ``anchors_scale`` times as large as the map. The rows are those of YoloDetectionOutput. *YOLOv3*,
+    section 2."""
 
     name = "Yolov3DetectionOutput"
     exclusive = False
@@ -97,13 +99,13 @@ class Yolov3DetectionOutput(YoloDetectionOutput):
             shares([biases[at] for at in mask[number * each : (number + 1) * each]], x, scale)
             for number, (x, scale) in enumerate(zip(bottoms, scales, strict=True))
         ]
-        # Above it, where the older layer has those that reach it, too.
+        # This layer requires more than the threshold; the older one also accepts equality.
         confidence = float(np.nextafter(decimal(about.confidence_threshold), math.inf))
         return self.made(graph, bottoms, about, anchors, confidence, uncertain=about.gaussian_box)
 
 
 def pairs(biases: Sequence[float]) -> Sides:
-    """Widths and heights of anchors, one after the other. Raises ValueError."""
+    """Return the anchors' widths and heights, which alternate in the list. Raise ValueError."""
     numbers = [decimal(value) for value in biases]
     if not numbers or len(numbers) % 2 or not 0 < min(numbers) <= max(numbers) < math.inf:
         raise ValueError(
@@ -113,13 +115,14 @@ def pairs(biases: Sequence[float]) -> Sides:
 
 
 def check_mask(mask: Sequence[int], biases: Sides) -> None:
-    """Raise ValueError for a number of an anchor that there is not."""
+    """Raise ValueError for the number of an anchor that does not exist."""
     if max(mask) >= len(biases):
         raise ValueError(f"mask {max(mask)} is not one of {len(biases)} pairs of biases, counted from 0")
 
 
 def shares(biases: Sides, x: Tensor, scale: int) -> Sides:
-    """Anchors in shares of the image, which has ``scale`` pixels for each place of the map x."""
+    """Return anchors as fractions of the image, which has ``scale`` pixels for each
+    place of the map x."""
     if len(x.shape) != 4:
         raise ValueError(f"its bottom {x!r} is not a map: images x channels x rows x columns")
     rows, columns = x.shape[2:]

@@ -1,8 +1,9 @@
-"""How far the map of a YOLO net is from the objects in the images. Redmon and Farhadi 2017, *YOLO9000:
+"""The loss of a YOLO net's map, given the objects in the images. Redmon and Farhadi 2017, *YOLO9000:
 Better, Faster, Stronger*, section 2, *Direct location prediction* and *Training for detection*; Redmon
-et al. 2016, *You Only Look Once*, section 2.2, for the sum of squares that it goes on with.
+et al. 2016, *You Only Look Once*, section 2.2, for the sum of squares that it builds on.
 
-Slopes are those of Darknet and of Caffe's forks of it, number by number; the loss is what has them.
+The slopes are exactly those of Darknet and of its Caffe forks; the loss is the function that has these
+slopes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from demitasse_detection.yolo_training import Found, boxes_told, nearness, over_
 
 
 def region_loss(maps: Any, truth: Any, about: Mapping[str, Any]) -> tuple[float, Reals]:
-    """Of maps (N, A (5 + C), H, W) the loss, over images the mean, and its slopes, in that shape."""
+    """Return the loss of maps (N, A (5 + C), H, W), as the mean over images, and its slopes, in the
+    shape of the maps."""
     rows, columns = maps.shape[2:]
     anchors = np.asarray(about["anchors"], np.float64) / [columns, rows]
     return over_images(
@@ -31,7 +33,7 @@ def _of_image(told: Reals, mine: Found, anchors: Reals, about: Mapping[str, Any]
     centres, objects_, classes = sigmoid(told[..., :2]), sigmoid(told[..., 4]), softmax(told[..., 5:])
     boxes = boxes_told(told, centres, anchors)
     slopes = np.zeros_like(told)
-    # Nothing is there, unless the box that is told overlaps an object by more than the limit.
+    # A place is empty unless its predicted box overlaps an object by more than the limit.
     weight = np.where(nearness(boxes, mine) > about["overlap"], 0.0, about["absent"])
     wanted = np.zeros_like(objects_)
     owner = _owners(boxes, mine, anchors, about)
@@ -64,9 +66,9 @@ def _of_image(told: Reals, mine: Found, anchors: Reals, about: Mapping[str, Any]
 
 
 def _owners(boxes: Reals, mine: Found, anchors: Reals, about: Mapping[str, Any]) -> NDArray[np.int64]:
-    """For each anchor, row and column the number of the object that it is to find, -1 for none: the
-    place is that of the object's centre, the anchor the one of the most alike sides. Of two objects the
-    last has the place."""
+    """Return, for each anchor, row and column, the number of the object that it is to find, or -1 for
+    none. The place is that of the object's centre, and the anchor the one with the most similar sides.
+    Of two objects at one place the last one counts."""
     count, rows, columns = boxes.shape[:3]
     owner = np.full((count, rows, columns), -1)
     for number, (column, row) in enumerate(places(mine.boxes, rows, columns)):

@@ -1,4 +1,4 @@
-"""The words for the maps of YOLO's nets: what is found in them, and the losses of them."""
+"""The operations on YOLO's maps: the objects found in them, and their losses."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""What the losses of YOLO's maps share: which objects are in the images, what boxes the maps tell of,
-and at which of their places objects are. Redmon and Farhadi 2017, *YOLO9000*, section 2.
-"""
+"""What the losses of YOLO's maps have in common: the objects in the images, the boxes that the maps
+predict, and the places of the objects in the maps. Redmon and Farhadi 2017, *YOLO9000*, section 2."""
 
 from __future__ import annotations
 
@@ -17,26 +16,28 @@ from demitasse_detection.matching import ROW, objects
 from demitasse_detection.yolo import LARGEST
 
 OF_DARKNET = 5
-"""Numbers of an object in Darknet's labels: class, centre and sides in shares of the image."""
+"""The numbers of an object in Darknet's labels: class, centre and sides as fractions of the image."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What is in an image: classes (G,), from 0 on, and boxes (G, 4) as centre and sides."""
+    """The content of an image: classes (G,), from 0 on, and boxes (G, 4) as centre and sides."""
 
     labels: NDArray[np.int64]
     boxes: Reals
 
 
 OfImage: TypeAlias = Callable[[Reals, Found], tuple[float, Reals]]
-"""The loss and its slopes of what a map tells of an image (A, H, W, 5 + C) and what is in that."""
+"""A function that returns the loss and its slopes, given the map of one image (A, H, W, 5 +
+C) and its objects."""
 
 
 def over_images(
     maps: Any, truth: Any, anchors: int, about: Mapping[str, Any], of_image: OfImage
 ) -> tuple[float, Reals]:
-    """Of maps (N, A (5 + C), H, W) of so many anchors the loss, over images the mean, and its slopes, in
-    that shape. Raises SampleError for a row of ``truth`` that is no object."""
+    """Return the loss of maps (N, A (5 + C), H, W) with that many anchors, as the mean over
+    images, and its slopes, in the shape of the maps. Raise SampleError for a row of ``truth`` that
+    is not a valid object."""
     images, _, rows, columns = maps.shape
     told = np.asarray(maps, np.float64).reshape(images, anchors, -1, rows, columns)
     told = np.moveaxis(told, 2, -1)  # images, anchors, rows, columns, numbers
@@ -48,8 +49,8 @@ def over_images(
 
 
 def boxes_told(told: Reals, within: Reals, anchors: Reals) -> Reals:
-    """The boxes (A, H, W, 4) that are told, as centre and sides in shares of the image, of centres
-    ``within`` their places (A, H, W, 2) and the widths and heights of anchors (A, 2)."""
+    """Return the predicted boxes (A, H, W, 4), as centre and sides in fractions of the image. ``within``
+    (A, H, W, 2) are the centres relative to their places; ``anchors`` (A, 2) are widths and heights."""
     rows, columns = told.shape[1:3]
     x = (np.arange(columns) + within[..., 0]) / columns
     y = (np.arange(rows)[:, None] + within[..., 1]) / rows
@@ -58,24 +59,24 @@ def boxes_told(told: Reals, within: Reals, anchors: Reals) -> Reals:
 
 
 def nearness(boxes: Reals, mine: Found) -> Reals:
-    """How much each box (..., 4) overlaps an object, that which it overlaps most."""
+    """Return each box's (..., 4) largest overlap with an object."""
     shared = overlaps(corners(boxes)[..., None, :], corners(mine.boxes))
     found: Reals = shared.max(-1, initial=0.0)
     return found
 
 
 def places(boxes: Reals, rows: int, columns: int) -> NDArray[np.int64]:
-    """The column and the row (G, 2) of a map that the centres of boxes (G, 4) are in; the last one's
-    far border is its own."""
+    """Return the column and the row (G, 2) of a map that contain the centres of boxes (G, 4). The last
+    column and row include their far border."""
     extent = np.array([columns, rows])
     found: NDArray[np.int64] = np.clip(boxes[:, :2] * extent, 0, extent - 1).astype(np.int64)
     return found
 
 
 def _found(truth: Any, images: int, about: Mapping[str, Any]) -> list[Found]:
-    """What is in each image. Rows of 8 are SSD's, with classes from 1 on; else they are Darknet's, of 5,
-    up to one without width. Raises SampleError for a class that there is not, a box without sides and
-    one whose centre is not in the image."""
+    """Return the content of each image. Rows of 8 are SSD's, with classes from 1 on; rows of 5 are
+    Darknet's, up to one without width. Raise SampleError for a class that does not exist, for a box
+    without sides, and for one whose centre is outside the image."""
     if truth.shape[-1] == ROW:
         known = {"classes": about["classes"] + 1, "background": 0, "difficult": True}
         each = objects(truth, images, {**about, **known})

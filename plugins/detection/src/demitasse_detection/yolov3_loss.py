@@ -1,9 +1,9 @@
-"""How far one of the maps of a YOLOv3 net is from the objects in the images. Redmon and Farhadi 2018,
+"""The loss of one of the maps of a YOLOv3 net, given the objects in the images. Redmon and Farhadi 2018,
 *YOLOv3: An Incremental Improvement*, sections 2.1 to 2.3; Szegedy et al. 2016, *Rethinking the Inception
-Architecture*, section 7, for targets that are smoothed.
+Architecture*, section 7, for label smoothing.
 
-Slopes are those of the present layer of MobileNet-YOLO's fork of Caffe, number by number; the loss is
-what has them, and is 0 where they are.
+The slopes are exactly those of the current layer in MobileNet-YOLO's fork of Caffe. The loss is the
+function that has these slopes, and is 0 where they are 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from demitasse_detection.yolo_training import Found, boxes_told, nearness, over_
 
 
 def yolov3_loss(maps: Any, truth: Any, about: Mapping[str, Any]) -> tuple[float, Reals]:
-    """Of maps (N, A (5 + C), H, W) the loss, over images the mean, and its slopes, in that shape."""
+    """Return the loss of maps (N, A (5 + C), H, W), as the mean over images, and its slopes, in the
+    shape of the maps."""
     anchors, mask = np.asarray(about["anchors"], np.float64), np.asarray(about["mask"], np.int64)
     return over_images(
         maps, truth, len(mask), about, lambda told, mine: _of_image(told, mine, anchors, mask, about)
@@ -33,7 +34,7 @@ def _of_image(
     slopes, own = np.zeros_like(told), anchors[mask]
     near = nearness(boxes_told(told, sigmoid(told[..., :2]), own), mine)
     owner, shown = _owners(told.shape[:3], mine, anchors, mask, about)
-    # Nothing is there, unless the box that is told overlaps an object by more than the limit.
+    # A place is empty unless its predicted box overlaps an object by more than the limit.
     empty = (near <= about["overlap"]) & (owner < 0)
     loss, slopes[empty, 4] = _towards(told[empty, 4], 0.0, about)
     at = np.nonzero(owner >= 0)
@@ -56,8 +57,9 @@ def _of_image(
 
 
 def _towards(x: Reals, wanted: Any, about: Mapping[str, Any], weight: Any = 1.0) -> tuple[float, Reals]:
-    """The sum of ``weight`` times how far what logits say is from what is wanted, from 0 to 1, and its
-    slopes: half the square of the difference, if ``squared``, else the relative entropy."""
+    """Return the sum of ``weight`` times the distance of the logits' probabilities from ``wanted``, from
+    0 to 1, and its slopes. The distance is half the squared difference if ``squared``, otherwise the
+    relative entropy."""
     likely = sigmoid(x)
     away = likely - wanted
     if about["squared"]:
@@ -68,7 +70,7 @@ def _towards(x: Reals, wanted: Any, about: Mapping[str, Any], weight: Any = 1.0)
 
 
 def _times_logarithm(share: Any) -> Any:
-    """share log share, 0 where that is 0."""
+    """Return share log share; 0 where share is 0."""
     return share * np.log(np.maximum(share, np.finfo(np.float64).tiny))
 
 
@@ -79,10 +81,11 @@ def _owners(
     mask: NDArray[np.int64],
     about: Mapping[str, Any],
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """For each anchor of the map, row and column the number of the object whose box it is to tell, -1
-    for none, and which classes (A, H, W, C) it is to show. An object's place is that of its centre, its
-    anchor that of all maps' with the most alike sides, and each other of the map with sides that are
-    alike enough. Of two objects at one place the last one's box is told, and the classes of both."""
+    """Return, for each anchor of the map, row and column, the number of the object whose box it is to
+    predict (-1 for none), and the classes (A, H, W, C) that it is to predict. An object's place is that
+    of its centre. Its anchors are the one of all maps with the most similar sides, and any other of this
+    map with sides that are similar enough. Of two objects at one place the last one's box counts, and
+    the classes of both."""
     owner = np.full(shape, -1)
     shown = np.zeros((*shape, about["classes"]), bool)
     shared = alike(mine.boxes[:, None, 2:], anchors)  # objects, anchors of all maps

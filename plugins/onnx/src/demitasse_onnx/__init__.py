@@ -1,1 +1,1 @@
-"""Nets from and to ONNX."""
+"""Import of nets from ONNX, and export to it."""

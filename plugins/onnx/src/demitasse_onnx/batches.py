@@ -1,4 +1,5 @@
-"""Where the samples of a batch lie in what a net computes, so that a model may serve any number."""
+"""The axis of the samples in everything that a net computes, so that a model can accept any
+number of samples."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from demitasse import Graph, Node, Tensor
 
 
 def batch_axes(graph: Graph) -> dict[Tensor, int | None]:
-    """For each tensor that depends on an input the axis along which the samples of the inputs' first
-    axis lie; None where they lie along no axis alone, or it is not known."""
+    """Return, for each tensor that depends on an input, the axis along which the samples of the inputs'
+    first axis lie; None if they lie along no single axis, or if it is unknown."""
     found: dict[Tensor, int | None] = {
         tensor: 0 if tensor.shape else None for tensor in graph.inputs.values()
     }
@@ -24,7 +25,7 @@ def batch_axes(graph: Graph) -> dict[Tensor, int | None]:
 
 
 def _after(node: Node, axis: int, known: dict[Tensor, int | None]) -> int | None:
-    """Where the axis of the samples is in a node's results."""
+    """Return the axis of the samples in a node's results."""
     word, attributes = node.operation.name, node.attributes
     x = next(tensor for tensor in node.inputs if tensor in known)
     y = node.outputs[0]
@@ -35,7 +36,7 @@ def _after(node: Node, axis: int, known: dict[Tensor, int | None]) -> int | None
         return order.index(axis)
     if word == "reshape":
         return 0 if axis == 0 and x.shape[:1] == y.shape[:1] else None
-    if word == "scale":  # what lies along axes of x has the samples where x has them
+    if word == "scale":  # a factor along axes of x has the samples where x has them
         w = node.inputs[1:]
         return axis if all(attributes["axis"] == 0 for each in w if each in known) else None
     if word == "inner_product" and any(tensor in known for tensor in node.inputs[1:]):
@@ -48,7 +49,7 @@ def _after(node: Node, axis: int, known: dict[Tensor, int | None]) -> int | None
 
 
 _ACROSS = ("absolute_total", "centre", "inner_product", "square_total", "total")
-"""Words that join all axes from ``axis`` on."""
+"""Operations that combine all axes from ``axis`` on."""
 
 _ALONG = ("concat", "largest", "resample", "softmax", "tile")
-"""Words that join places along ``axis``, or move them."""
+"""Operations that combine places along ``axis``, or move them."""

@@ -1,4 +1,4 @@
-"""An operator's call in a model, and what a layer type makes of it."""
+"""A node of a model as an operator's call, and what the layer type makes of it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from demitasse import GraphBuilder, Layer, RandomStream, Tensor, shortened, unkn
 Shape = tuple[int, ...]
 Made = Tensor | np.ndarray
 Value = Tensor | np.ndarray | None
-"""What a node reads: a tensor that the net computes, a constant, or nothing where it is left out."""
+"""What a node reads: a tensor that the net computes, a constant, or None for an omitted input."""
 
 _OF_MEMORY = "consumed_inputs"
-"""An attribute of versions before 6: whose memory a node may take, and nothing of what it computes."""
+"""An attribute from before version 6: it allows a node to reuse memory, and does not
+affect its result."""
 
 LARGEST, MOST_AXES = 2**31, 32
-"""Elements and axes of a blob: more is a damaged file, not a net."""
+"""The maximum number of elements and of axes of a blob; a file with more is damaged, not a net."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A node of a model. ``operands`` has for each input the number of a bottom, the array of a
-    constant, or None where it is left out; ``zeros`` are what a Pad before it put around its input, in
-    the order of ``pads`` (all beginnings, then all ends). Calls with one name in ``shared`` have their
-    learned arrays in common. ``hint`` is what may be behind an error of shapes. ``kinds`` has for each
-    input the kind of its numbers."""
+    """A node of a model. ``operands`` has, for each input, the number of a bottom, the array of a
+    constant, or None if it is omitted. ``zeros`` are what a preceding Pad put around the input, in the
+    order of ``pads`` (all beginnings, then all ends). Calls with the same name in ``shared`` share their
+    learned arrays. ``hint`` is a possible reason for an error about shapes. ``kinds`` has the kind of
+    numbers of each input."""
 
     operator: str
     opset: int
@@ -43,7 +44,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Operands:
-    """A call with its tensors: what the function of an operator works on."""
+    """A call with its tensors, which the function of an operator works on."""
 
     call: Call
     attributes: Mapping[str, Any]
@@ -57,8 +58,8 @@ class Operands:
         return self.attributes[name]
 
     def tensor(self, position: int = 0) -> Tensor:
-        """An input, also one that is constant. Raises ValueError for none, and for what are no
-        numbers."""
+        """Return an input as a tensor, even if it is constant. Raise ValueError if it is
+        missing or not numeric."""
         value = self.values[position] if position < len(self.values) else None
         if value is None:
             raise ValueError(f"input {position} is left out, but it is needed")
@@ -70,24 +71,24 @@ class Operands:
         return self.fixed(f"input{position}", value.astype(np.float64))
 
     def kind(self, position: int = 0) -> str:
-        """Of what kind an input's numbers are; real where nobody says."""
+        """Return the kind of an input's numbers; real if it is unknown."""
         kinds = self.call.kinds
         return kinds[position] if position < len(kinds) else "real"
 
     def constant(self, position: int) -> np.ndarray | None:
-        """An input that is constant, None where it is left out. Raises ValueError if it is computed."""
+        """Return a constant input, or None if it is omitted. Raise ValueError if it is computed."""
         value = self.values[position] if position < len(self.values) else None
         if isinstance(value, Tensor):
             raise ValueError(f"input {position} is computed by the net; only a constant is supported")
         return value
 
     def has(self, position: int) -> bool:
-        """Whether the call has an input."""
+        """Return whether the call has an input."""
         return position < len(self.values) and self.values[position] is not None
 
     def apply(self, word: str, *inputs: Tensor | None, **attributes: Any) -> Any:
-        """Emit an operation. Raises ValueError where no composed plugin has the word, and for a result
-        that no machine holds."""
+        """Emit an operation. Raise ValueError if no composed plugin defines it, or if its result would
+        be larger than any machine's memory."""
         known = getattr(self.graph, "vocabulary", None)
         if known is not None and word not in known:
             raise ValueError(
@@ -102,7 +103,7 @@ class Operands:
         return made
 
     def fixed(self, name: str, value: Any) -> Tensor:
-        """A tensor of constants of the layer's own."""
+        """Return a tensor with constants of the layer itself."""
         while name in self.fixed_names:
             name += "'"
         self.fixed_names.add(name)
@@ -111,12 +112,12 @@ class Operands:
 
 @dataclass(frozen=True)
 class Given:
-    """A filler: the array of the file."""
+    """A filler that returns the array of the file."""
 
     array: np.ndarray
 
     def __call__(self, shape: Shape, stream: RandomStream) -> np.ndarray:
-        """The array, whatever the stream."""
+        """Return the array; the stream has no effect."""
         return self.array
 
 
@@ -126,10 +127,10 @@ Learned = Callable[[Call, Mapping[str, Any]], Sequence[np.ndarray]]
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """One operator of ONNX.
+    """An operator of ONNX.
 
-    ``defaults`` are the attributes that it understands, REQUIRED ones as None. ``arrays`` gives the
-    learned parameters among a call's constants, of which the first ``kept`` are not trained.
+    ``defaults`` are the attributes that it supports; those that are REQUIRED are None. ``arrays``
+    returns the learned parameters among a call's constants; the first ``kept`` of them are not trained.
     """
 
     name: str
@@ -139,11 +140,12 @@ class Operator:
     kept: int = 0
 
     def learned(self, call: Call) -> list[np.ndarray]:
-        """The learned parameters of a call. Raises ValueError."""
+        """Return the learned parameters of a call. Raise ValueError."""
         return list(self.arrays(call, self.complete(call))) if self.arrays is not None else []
 
     def complete(self, call: Call) -> dict[str, Any]:
-        """A call's attributes with the defaults. Raises ValueError for one that is not understood."""
+        """Return a call's attributes, completed by the defaults. Raise ValueError for an
+        unsupported attribute."""
         given = dict(self.defaults)
         for name, value in call.attributes.items():
             if name == _OF_MEMORY and call.opset < 6:
@@ -158,7 +160,7 @@ class Operator:
         return given
 
     def build(self, layer: Layer, values: Sequence[Value], graph: GraphBuilder) -> Sequence[Made]:
-        """Emit the operations of a layer whose operands are ``values``; what it makes of constants alone
+        """Emit the operations of a layer whose operands are ``values``. What is made of constants alone
         is constant."""
         call: Call = layer.parameters
         learned = [
@@ -187,7 +189,8 @@ def _kind(value: Any) -> str:
 
 
 def constant_of(call: Call, position: int, what: str) -> np.ndarray:
-    """Input ``position`` of a call as numbers. Raises ValueError unless it is a constant of the file."""
+    """Return input ``position`` of a call as numbers. Raise ValueError unless it is a
+    constant of the file."""
     value = call.operands[position] if position < len(call.operands) else None
     if not isinstance(value, np.ndarray):
         raise ValueError(f"{what} (input {position}) must be constants in the file")
@@ -197,5 +200,5 @@ def constant_of(call: Call, position: int, what: str) -> np.ndarray:
 
 
 def has(call: Call, position: int) -> bool:
-    """Whether a call has an input."""
+    """Return whether a call has an input."""
     return position < len(call.operands) and call.operands[position] is not None

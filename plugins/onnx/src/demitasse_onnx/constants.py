@@ -1,5 +1,5 @@
-"""Nodes that make constants of constants: worked out when a model is read, or, where they depend on the
-shape of a blob, when a net is planned for its shapes."""
+"""Nodes that make constants from constants. They are evaluated when a model is read or, if they depend
+on the shape of a blob, when a net is planned for its shapes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 LARGEST_MADE = 2**24
-"""Elements of a constant that is made of others: a few nodes that each double one would else fill any
-memory. What is made in real models are shapes, and tables of places."""
+"""The maximum number of elements of a constant made from others. Otherwise a few nodes that each double
+a constant could fill any memory. Real models make shapes and index tables in this way."""
 
 LARGEST_FILLED = 2**27
-"""Elements of a constant that is one number: the weights of the largest layer of VGG, in models that
-have lost their own."""
+"""The maximum number of elements of a constant that is a single repeated number: the weights of VGG's
+largest layer, in models stripped of their weights."""
 
 Arrays = Sequence[np.ndarray]
 Attributes = Mapping[str, Any]
@@ -39,8 +39,8 @@ CASTS: Mapping[int, type[np.generic]] = MappingProxyType(
         16: np.float32,
     }
 )
-"""NumPy's types for those that Cast makes, by ONNX's numbers; bfloat16, which NumPy lacks, as what holds
-it. A composition imports this without the package onnx."""
+"""NumPy's types for those that Cast produces, by ONNX's numbers; bfloat16, which NumPy lacks, is stored
+as float32. Composing the plugin imports this module without the package onnx."""
 
 
 def made_of(
@@ -49,11 +49,12 @@ def made_of(
     attributes: Attributes,
     outputs: int = 1,
 ) -> list[np.ndarray]:
-    """The constants that a node makes of constants. Raises ValueError that says why not."""
+    """Return the constants that a node makes from constants. Raise ValueError with the
+    reason if it cannot."""
     last = max((place for place, each in enumerate(arrays) if each is not None), default=-1)
     given = [np.zeros(0) if each is None else each for each in arrays[: last + 1]]
     try:
-        # What overflows, or is no number, is so in every evaluator.
+        # Overflow and NaN are the same in every evaluator.
         with np.errstate(all="ignore"):
             made = _MAKERS[operator](given, {**attributes, "outputs": outputs})
     except (TypeError, IndexError, KeyError, OverflowError, MemoryError) as error:
@@ -62,7 +63,7 @@ def made_of(
 
 
 def constant(attributes: Attributes) -> np.ndarray:
-    """What a node Constant holds. Raises ValueError."""
+    """Return the value of a Constant node. Raise ValueError."""
     kinds = {
         "value_float": np.float32,
         "value_floats": np.float32,
@@ -80,13 +81,13 @@ def constant(attributes: Attributes) -> np.ndarray:
 
 
 def bounded(size: float, what: str = "constant") -> None:
-    """Raise ValueError for a constant that no real model makes."""
+    """Raise ValueError if a constant is larger than any in a real model."""
     if size > LARGEST_MADE:
         raise ValueError(f"makes a {what} of more than {LARGEST_MADE} elements")
 
 
 def _numbers(array: np.ndarray) -> tuple[int, ...]:
-    """A list of axes or extents."""
+    """Return an array as a list of axes or extents."""
     if array.size > 32:
         raise ValueError(f"{array.size} axes")
     return tuple(int(each) for each in array.reshape(-1))
@@ -129,8 +130,8 @@ def _slice(arrays: Arrays, attributes: Attributes) -> np.ndarray:
 
 
 def slice_of(start: int, end: int, step: int, extent: int) -> slice:
-    """ONNX's bounds as Python's: backwards, an end before the first element is none. Raises ValueError
-    for a step of 0."""
+    """Convert ONNX's bounds to Python's. When the step is negative, an end before the first element
+    becomes None. Raise ValueError for a step of 0."""
     first, last, step = slice(start, end, step).indices(extent)
     if step < 0 and end < -extent:
         last = -1
@@ -146,7 +147,7 @@ def _split(arrays: Arrays, attributes: Attributes) -> list[np.ndarray]:
 
 
 def _filled(arrays: Arrays, attributes: Attributes) -> np.ndarray:
-    """One number, seen in a shape: that takes no memory."""
+    """Return one number broadcast to a shape, which takes no memory."""
     shape = _numbers(arrays[0])
     if math.prod(shape) > LARGEST_FILLED:
         raise ValueError(f"makes a constant of more than {LARGEST_FILLED} elements")
@@ -181,7 +182,7 @@ def _cast(arrays: Arrays, attributes: Attributes) -> np.ndarray:
 
 
 def _several(function: Callable[..., Any]) -> Maker:
-    """A function of two arrays or more, of shapes that fit."""
+    """Return the maker for a function of two or more arrays whose shapes can be broadcast."""
 
     def maker(arrays: Arrays, attributes: Attributes) -> Any:
         bounded(math.prod(np.broadcast_shapes(*(array.shape for array in arrays))))
@@ -198,7 +199,7 @@ def _each(function: Callable[[np.ndarray], Any]) -> Maker:
 
 
 def _divided(over: np.ndarray, under: np.ndarray) -> np.ndarray:
-    """Whole numbers without the rest, towards 0."""
+    """Divide; integers are divided without remainder, rounded towards 0."""
     if over.dtype.kind == "f":
         quotient: np.ndarray = np.divide(over, under)
         return quotient
@@ -236,7 +237,7 @@ def _running(arrays: Arrays, attributes: Attributes) -> np.ndarray:
 
 
 def _within(index: np.ndarray, extent: int) -> np.ndarray:
-    """Indices counted from 0. Raises ValueError for one that is not of so many."""
+    """Return indices counted from 0. Raise ValueError for an index outside the axis."""
     if index.size and not -extent <= index.min() <= index.max() < extent:
         raise ValueError(f"an index of {index.reshape(-1)[:8].tolist()} is not one of {extent}")
     return np.where(index < 0, index + extent, index)
@@ -252,7 +253,8 @@ def _gather_elements(arrays: Arrays, attributes: Attributes) -> np.ndarray:
 
 
 def _gather_slices(arrays: Arrays, attributes: Attributes) -> np.ndarray:
-    """GatherND: the last axis of the indices counts the axes of the data, behind those in common."""
+    """Evaluate GatherND: the last axis of the indices enumerates the data's axes
+    after the batch axes."""
     data, index = arrays
     common = attributes.get("batch_dims", 0)
     count = index.shape[-1]
@@ -266,7 +268,7 @@ def _gather_slices(arrays: Arrays, attributes: Attributes) -> np.ndarray:
 
 
 def _scattered(arrays: Arrays, attributes: Attributes) -> np.ndarray:
-    """ScatterElements, which was Scatter."""
+    """Evaluate ScatterElements, formerly Scatter."""
     data, index, updates = arrays
     _only_put(attributes)
     axis, made = attributes.get("axis", 0), arrays[0].copy()
@@ -329,7 +331,8 @@ def _dequantized(arrays: Arrays, attributes: Attributes) -> np.ndarray:
 
 
 def _along(scale: np.ndarray, axes: int, axis: int) -> tuple[int, ...]:
-    """The shape in which one scale, or one for each element of an axis, meets an array."""
+    """Return the shape in which a single scale, or one for each element of an axis,
+    broadcasts to an array."""
     if scale.size == 1:
         return (1,) * axes
     return tuple(-1 if each == axis % axes else 1 for each in range(axes))
@@ -405,4 +408,4 @@ _MAKERS: Mapping[str, Maker] = MappingProxyType(
 )
 
 MADE = frozenset(_MAKERS)
-"""The operators that are worked out where all that they read is constant."""
+"""The operators that are evaluated if all their inputs are constant."""

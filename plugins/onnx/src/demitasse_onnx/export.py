@@ -1,4 +1,4 @@
-"""A net and its weights as an ONNX model, from the operations that the net is made of."""
+"""Export of a net and its weights as an ONNX model, based on the operations that make up the net."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ from demitasse_onnx.batches import batch_axes
 from demitasse_onnx.call import Call
 
 LARGEST_FILE = 2**31 - 1
-"""Bytes of a message of protobuf; Python's library writes longer ones, which no other reads."""
+"""The maximum size of a protobuf message in bytes. Python's library writes longer ones,
+which no other reads."""
 
 OPSETS = (13, 22)
-"""The oldest and the newest version of ONNX's operators that is written."""
+"""The oldest and the newest version of ONNX's operators that can be written."""
 
 
 def export_onnx(
@@ -43,12 +44,13 @@ def export_onnx(
     opset: int = 17,
     overrides: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write the test phase of a net as an ONNX model, whole or not at all.
+    """Write the test phase of a net as an ONNX model. Either the whole file is written or nothing.
 
-    ``net_path`` is a net whose inputs the caller fills (a deploy net), ``weights`` a path or several;
-    ``input_shapes`` by input name replace those that the file declares. An ONNX model's inputs of any
-    number of samples stay so, unless something in the net counts them. The model computes what the net
-    does, to the rounding of its kernels: what ONNX has no exact words for is refused. Raises ModelError.
+    ``net_path`` is a net whose inputs the caller fills (a deploy net), ``weights`` one path or several.
+    ``input_shapes`` replace, by name, the inputs' shapes in the file. An ONNX model that accepts any
+    number of samples keeps doing so, unless something in the net depends on that number. The exported
+    model computes the same as the net, up to the rounding of its kernels. Raise ModelError, for example
+    if an operation has no exact equivalent in ONNX.
     """
     if not OPSETS[0] <= opset <= OPSETS[1]:
         raise ModelError(f"opset {opset} cannot be written (valid: {OPSETS[0]} to {OPSETS[1]})")
@@ -80,17 +82,17 @@ def convert_to_onnx(
     target: str | Path,
     weights: str | Path | Sequence[str | Path] | None = None,
 ) -> dict[str, Any]:
-    """``export_onnx`` as ``demitasse convert`` asks for it: what was done, as ``kind``, ``layers``,
-    ``upgraded`` and ``notes``."""
+    """Do what ``export_onnx`` does, for ``demitasse convert``. Return what was done as ``kind``,
+    ``layers``, ``upgraded`` and ``notes``."""
     path = export_onnx(runtime, source, target, weights=weights)
-    own = bool(weights) or Path(source).suffix == ".onnx"  # a model has its numbers with it
+    own = bool(weights) or Path(source).suffix == ".onnx"  # a model contains its weights
     notes = [] if own else ["no weights were given: the model has those that the net's fillers draw"]
     layers = len(runtime.read(path).net("test").layers)
     return {"kind": "net", "layers": layers, "upgraded": False, "notes": notes}
 
 
 def _opened(definition: NetDefinition, given: Mapping[str, Sequence[int]]) -> dict[str, str]:
-    """By input what an ONNX model calls its number of samples, where it leaves it open."""
+    """Return, for each input with an open number of samples, the ONNX model's name for that number."""
     calls = {layer.tops[0]: layer.parameters for layer in definition.layers if layer.tops}
     return {
         name: call.attributes["batch"]
@@ -103,8 +105,8 @@ def _opened(definition: NetDefinition, given: Mapping[str, Sequence[int]]) -> di
 def _of_any_number(
     net: Net, where: str, opset: int, opened: Mapping[str, str]
 ) -> onnx.ModelProto | None:
-    """The model for any number of samples: the one that is written for two and for three alike. None
-    where those differ; the net is then as it was."""
+    """Return a model for any number of samples: the one written for two samples, if the one for three is
+    equal. Return None if they differ; the net is then restored."""
     declared = {name: tensor.shape for name, tensor in net.graph.inputs.items()}
     made = []
     try:
@@ -117,7 +119,7 @@ def _of_any_number(
             exporter = Exporter(net.graph, net.params, where, opset, opened)
             made.append(exporter.model(net.definition.name))
     except DemitasseError:
-        made.clear()  # not of so many samples, or not at all, which is told when it is written for one
+        made.clear()  # not for that many samples, or not at all, as the export for one reports
     if made and made[0] == made[1]:
         return made[0]
     net.forward(**_blank(net.graph, declared, where))
@@ -125,7 +127,7 @@ def _of_any_number(
 
 
 def _blank(graph: Graph, shapes: Mapping[str, Sequence[int]], path: object) -> dict[str, np.ndarray]:
-    """Zeros of the wanted shapes: a net that is given them plans itself for them."""
+    """Return zeros of the given shapes; a net that receives them plans itself for these shapes."""
     for name in shapes:
         if name not in graph.inputs:
             raise ModelError(unknown("input", name, graph.inputs, path))
@@ -136,7 +138,8 @@ def _blank(graph: Graph, shapes: Mapping[str, Sequence[int]], path: object) -> d
 
 
 class Exporter:
-    """A graph's operations as nodes, in order. What the functions of ``demitasse_onnx.words`` call."""
+    """Writes a graph's operations as nodes, in order. The functions of ``demitasse_onnx.words``
+    call its methods."""
 
     def __init__(
         self,
@@ -162,16 +165,16 @@ class Exporter:
         for parameter in graph.parameters:
             layer, index = parameter.owners[0]
             self._known[parameter.tensor] = np.asarray(params[layer][index], np.float32)
-        # An output that is constant is a copy, under its name, of what has another.
+        # A constant output is a copy, under the output's name, of a value with another name.
         self._taken |= {key for key, tensor in graph.outputs.items() if tensor in self._known}
-        # The names that users know go to inputs, then to the last blob of each name.
+        # Inputs get the names that users know, then the last blob of each name.
         for name, tensor in (*graph.inputs.items(), *graph.blobs.items()):
             if tensor not in self._names and name not in self._taken:
                 self._names[tensor] = name
                 self._taken.add(name)
 
     def model(self, name: str) -> onnx.ModelProto:
-        """The whole model. Raises ModelError that names the layer and the operation."""
+        """Return the whole model. Raise ModelError with the layer and the operation."""
         from demitasse_onnx.words import SEVERAL, WORDS
 
         readers = {tensor for node in self._graph.nodes for tensor in node.inputs if tensor is not None}
@@ -215,7 +218,8 @@ class Exporter:
         )
 
     def _output(self, key: str, tensor: Tensor) -> onnx.ValueInfoProto:
-        """An output under its own name: a copy where the tensor is an input, or has other names too."""
+        """Return an output under its own name; a copy is added if the tensor is an input or
+        has another name."""
         if self.name(tensor) != key or tensor.kind != "activation":
             free = key not in self._taken or tensor in self._known
             name = key if free else self.fresh(f"{key}.output")
@@ -228,7 +232,7 @@ class Exporter:
     def _info(
         self, name: str, tensor: Tensor, samples: str | None, axis: int | None = 0
     ) -> onnx.ValueInfoProto:
-        """A tensor's type and shape, of any number of ``samples`` (a name) along an axis."""
+        """Return a tensor's type and shape; ``samples`` is the name of an open extent along ``axis``."""
         shape: list[int | str] = [*tensor.shape]
         if samples is not None and axis is not None:
             shape[axis] = samples
@@ -237,7 +241,7 @@ class Exporter:
     # What the words call.
 
     def fresh(self, name: str) -> str:
-        """A name that nothing has yet."""
+        """Return a name that is not in use."""
         found, number = name, 1
         while found in self._taken:
             found, number = f"{name}.{number}", number + 1
@@ -245,7 +249,7 @@ class Exporter:
         return found
 
     def name(self, tensor: Tensor) -> str:
-        """The name of a tensor's value; a known one becomes an initializer."""
+        """Return the name of a tensor's value; a constant or parameter becomes an initializer."""
         if tensor not in self._names:
             self._names[tensor] = self.fresh(tensor.name)
         name = self._names[tensor]
@@ -254,21 +258,22 @@ class Exporter:
         return name
 
     def batch_axis(self, tensor: Tensor) -> int | None:
-        """The axis along which a batch's samples lie, None where it has none or it is not known."""
+        """Return the axis along which a batch's samples lie, or None if there is none
+        or it is unknown."""
         return self._batches.get(tensor)
 
     def value(self, tensor: Tensor) -> np.ndarray | None:
-        """The numbers of a parameter or constant, None for what the net computes."""
+        """Return the numbers of a parameter or constant, or None for what the net computes."""
         return self._known.get(tensor)
 
     def constant(self, hint: str, array: np.ndarray) -> str:
-        """The name of a new constant."""
+        """Return the name of a new constant."""
         name = self.fresh(hint)
         self._arrays[name] = array
         return name
 
     def number(self, node: Node, hint: str, value: float) -> str:
-        """The name of a constant that is one number."""
+        """Return the name of a new constant with one number."""
         return self.constant(f"{node.layer}.{hint}", np.array(value, np.float32))
 
     def emit(
@@ -279,12 +284,13 @@ class Exporter:
         last: bool | Tensor = False,
         **attributes: Any,
     ) -> str:
-        """Add an operator's call and return the name of its result: if it is the ``last``, the node's
-        own, or that one of its own."""
+        """Add an operator's call and return the name of its result. If ``last`` is true, the result is
+        the node's first output; if it is a tensor, that output; otherwise it gets a new name."""
         output = last if isinstance(last, Tensor) else node.outputs[0]
         assert output is not None
         result = self.name(output) if last else self.fresh(f"{node.layer}.{operator.lower()}")
-        # The last node of a layer has its name: mostly the one with its weights, which are found by it.
+        # The last node of a layer gets the layer's name. Usually it has the weights, which are looked up
+        # by that name.
         label, number = node.layer if last else f"{node.layer}:{operator}", 1
         while label in self._labels:
             label, number = f"{node.layer}:{operator}{number if number > 1 else ''}", number + 1

@@ -1,5 +1,5 @@
-"""Nodes that are defined by others: a model's own functions, and operators of ONNX that ONNX itself says
-in other operators."""
+"""Nodes that are defined by other nodes: a model's own functions, and operators that ONNX itself defines
+in terms of other operators."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from demitasse_onnx.nodes import READ
 
 
 def without_functions(model: onnx.ModelProto, opset: int, path: Path) -> onnx.ModelProto:
-    """The model with what its own functions are defined as where they are called, and so with operators
-    that are not read but defined by others. Raises ModelError."""
+    """Return the model with its own functions inlined, and with unsupported operators replaced by the
+    operators that define them. Raise ModelError."""
     if model.functions:
         try:
             model = inliner.inline_local_functions(model)
@@ -23,7 +23,7 @@ def without_functions(model: onnx.ModelProto, opset: int, path: Path) -> onnx.Mo
             told = " ".join(str(error).split())
             raise ModelError(f"{path}: its own functions cannot be inlined: {told}") from error
     others = {node.op_type for node in model.graph.node if node.domain in ("", "ai.onnx")} - READ
-    # Releases of onnx before 1.20 put a model's own functions in place only.
+    # Releases of onnx before 1.20 can only inline a model's own functions.
     selected = getattr(inliner, "inline_selected_functions", None)
     if selected is None or not any(_is_defined_by_others(name, opset) for name in others):
         return model
@@ -31,7 +31,7 @@ def without_functions(model: onnx.ModelProto, opset: int, path: Path) -> onnx.Mo
         made: onnx.ModelProto = selected(
             _typed(model), [("", name) for name in READ], exclude=True, inline_schema_functions=True
         )
-    except _REFUSED:  # what such an operator is defined as may depend on types that nobody knows
+    except _REFUSED:  # the definition of such an operator may depend on types that are unknown
         return model
     return made
 
@@ -43,7 +43,7 @@ _REFUSED = (
 
 
 def _typed(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the types of what its nodes make, and of its constants."""
+    """Return the model with the types of its nodes' results and of its constants."""
     typed = onnx.shape_inference.infer_shapes(model)
     told = {value.name for value in (*typed.graph.input, *typed.graph.value_info)}
     typed.graph.value_info.extend(

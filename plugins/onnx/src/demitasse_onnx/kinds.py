@@ -1,5 +1,5 @@
-"""Of what kind the numbers of a blob are. All are computed as real numbers; but whole ones are divided
-without a rest, and are whole already where a node makes them so."""
+"""The kind of a blob's numbers. All are computed in floating point, but integers are divided without a
+remainder, and may have been converted to integers by a node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from demitasse_onnx.constants import CASTS
 
 if TYPE_CHECKING:
-    import onnx  # which a composition does not import
+    import onnx  # not imported when the plugin is composed
 
 REAL, WHOLE, CONDITION = "real", "whole", "condition"
 _CONDITIONS = frozenset(
@@ -21,17 +21,18 @@ _WHOLE = frozenset(("ArgMax", "ArgMin", "NonZero", "QuantizeLinear", "Shape", "S
 
 
 def kind_of(dtype: np.dtype[Any]) -> str:
-    """The kind of an array's elements."""
+    """Return the kind of an array's elements."""
     return REAL if dtype.kind not in "biu" else CONDITION if dtype.kind == "b" else WHOLE
 
 
 def kind_of_type(number: int) -> str:
-    """The kind of ONNX's type with a number; real where that is not read."""
+    """Return the kind of ONNX's type with a number; real if the type is not supported."""
     return kind_of(np.dtype(CASTS.get(number, np.float32)))
 
 
 def kind_made(node: onnx.NodeProto, kinds: Sequence[str], attributes: Mapping[str, Any]) -> str:
-    """The kind of what a node makes of operands of some kinds: that of its first one, mostly."""
+    """Return the kind of what a node makes from operands of some kinds: usually that of
+    its first operand."""
     operator, place = node.op_type, 0
     if operator in _CONDITIONS:
         return CONDITION

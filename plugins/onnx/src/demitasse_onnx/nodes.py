@@ -1,4 +1,4 @@
-"""The nodes of a model's graph as layers, in their order."""
+"""The nodes of a model's graph as layers, in order."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from demitasse_onnx.values import array, attribute
 SUPPORTED = "as the README of demitasse-onnx lists them"
 _DOMAINS = ("", "ai.onnx")
 READ = (set(OPERATORS) - {"Input", "Loss", "Samples"}) | MADE
-"""ONNX's operators that are read; the others are the reader's own."""
+"""The ONNX operators that are supported; the remaining entries of OPERATORS belong to
+the reader itself."""
 
 _FLOW = ("If", "Loop", "Scan")
 
 _PADDED = ("Conv", "AveragePool")
-"""Operators that put zeros around their input themselves."""
+"""Operators that can pad their input with zeros themselves."""
 
 Operand = str | np.ndarray | None
-"""The name of a tensor that is computed, a constant, or nothing."""
+"""The name of a computed tensor, a constant, or None."""
 
 
 class Nodes:
-    """Expands a graph: what a node reads has been ``made`` by then, or is a constant, or is one of
-    ``initializers`` by name."""
+    """Expands a graph. Whatever a node reads has been ``made`` before it, or is a constant, or is one of
+    ``initializers``, by name."""
 
     def __init__(
         self,
@@ -49,13 +50,13 @@ class Nodes:
         self._location, self._initializers = Location(str(path)), initializers
         self._constants: dict[str, np.ndarray] = {}
         self._made = {value.name for value in graph.input if value.name not in initializers}
-        self._kinds = {  # of what the inputs and the nodes make
+        self._kinds = {  # kinds of the values of inputs and nodes
             value.name: kind_of_type(value.type.tensor_type.elem_type) for value in graph.input
         }
-        self._padded: dict[str, tuple[str, Shape]] = {}  # what a Pad reads, and its zeros, by its output
-        self._layers = set(self._made)  # their names
+        self._padded: dict[str, tuple[str, Shape]] = {}  # by output of a Pad: its input, its zeros
+        self._layers = set(self._made)  # names of layers
         self._used: set[str] = set()
-        self._held = {  # by nodes Constant
+        self._held = {  # values of Constant nodes
             node.output[0]: each.t
             for node in graph.node
             if node.op_type == "Constant" and len(node.output) == 1
@@ -68,12 +69,12 @@ class Nodes:
         }
 
     def layers(self) -> Iterator[Layer]:
-        """Those that the outputs need. Raises ModelError that names node and operator."""
+        """Yield the layers that the outputs need. Raise ModelError with node and operator."""
         needed = self._needed()
         for number, node in enumerate(self._nodes):
             if number not in needed:
                 continue
-            operator = shortened(repr(node.op_type)[1:-1])  # on one line, whatever it is
+            operator = shortened(repr(node.op_type)[1:-1])  # on one line, whatever characters it has
             name = shortened(node.name, quoted=True)
             where = f"{self._path}: node {number} {name} ({operator})"
             _check_known(node, where)
@@ -97,7 +98,7 @@ class Nodes:
     def _work_out(
         self, node: onnx.NodeProto, operands: list[Operand], attributes: dict[str, Any], where: str
     ) -> None:
-        """The constants that a node makes of constants."""
+        """Evaluate a node whose operands are all constant."""
         arrays = [None if isinstance(operand, str) else operand for operand in operands]
         try:
             made = made_of(node.op_type, arrays, attributes, len(node.output))
@@ -108,7 +109,7 @@ class Nodes:
         )
 
     def _number(self, name: str) -> float | None:
-        """The value of a constant that is one number."""
+        """Return the value of a constant that consists of one number."""
         tensor = self._initializers.get(name, self._held.get(name))
         if tensor is None or len(tensor.dims) > 1 or math.prod(tensor.dims) != 1:
             return None
@@ -116,7 +117,7 @@ class Nodes:
         return float(value) if value.dtype.kind == "f" else None
 
     def _needed(self) -> set[int]:
-        """The numbers of the nodes on which an output of the graph depends."""
+        """Return the numbers of the nodes on which an output of the graph depends."""
         wanted = {value.name for value in self._graph.output}
         if not wanted:
             raise ModelError(f"{self._path}: the graph has no output")
@@ -188,9 +189,10 @@ class Nodes:
         return Layer(name, "onnx", tuple(bottoms), tops, call, self._location)
 
     def _shared(self, node: onnx.NodeProto, operands: list[Operand], attributes: dict[str, Any]) -> str:
-        """The name by which nodes that read the same learned arrays have them in common, as the branches
-        of a siamese net do. Arrays that all have one value are kept once by exporters for nodes that
-        have nothing to do with each other, as the scales of fresh batch normalisations."""
+        """Return the name under which nodes that read the same learned arrays share them, as
+        the branches of a siamese net do; "" if they do not. Arrays with a single value do not
+        count: exporters store those once for unrelated nodes, for example the scales of
+        untrained batch normalisations."""
         held = {i: each for i, each in enumerate(operands) if isinstance(each, np.ndarray)}
         if node.op_type not in OPERATORS or OPERATORS[node.op_type].arrays is None:
             return ""
@@ -200,7 +202,7 @@ class Nodes:
         return f"{node.op_type} {names} {sorted(attributes.items(), key=str)}"
 
     def _name(self, first: str, number: int) -> str:
-        """A layer's name, unlike all others."""
+        """Return a unique name for a layer."""
         name = first if first not in self._layers else f"{first}.{number}"
         while name in self._layers:
             name += "."
@@ -211,8 +213,9 @@ class Nodes:
         return name != "" and name in self._used
 
     def _outputs(self, read: set[str]) -> Iterator[Layer]:
-        """A net's outputs are the blobs that no layer reads: of one that nodes read, a layer in place
-        makes it anew; one that is constant is a layer without a bottom."""
+        """Yield layers for outputs. A net's outputs are the blobs that no layer reads; if nodes
+        read an output, an in-place layer makes it again, and a constant output becomes a layer
+        without a bottom."""
         for value in self._graph.output:
             blob, name = (value.name,), f"{value.name}.output"
             known = {**self._constants, **self._initializers}
@@ -230,8 +233,8 @@ class Nodes:
     def _zeros(
         self, node: onnx.NodeProto, operands: list[Operand], attributes: Mapping[str, Any]
     ) -> Shape | None:
-        """What a Pad puts around the space of its input where all that reads it can do that itself;
-        None where not."""
+        """Return the zeros that a Pad puts around the spatial axes of its input, if all its readers can
+        do that themselves; None otherwise."""
         made = node.output[0]
         readers = [other for other in self._nodes if made in other.input]
         if made in {value.name for value in self._graph.output} or any(
@@ -254,7 +257,7 @@ class Nodes:
 
 
 def _check_known(node: onnx.NodeProto, where: str) -> None:
-    """Raise ModelError for an operator that is not read."""
+    """Raise ModelError for an operator that is not supported."""
     ours = node.domain in _DOMAINS
     if ours and node.op_type not in READ and onnx.defs.has(node.op_type):
         told = "; exporters do not write it if shapes are fixed" if node.op_type in _FLOW else ""
@@ -268,8 +271,8 @@ def _check_known(node: onnx.NodeProto, where: str) -> None:
 
 
 def _around_space(pads: Shape) -> Shape | None:
-    """Of pads before and then behind each axis those of space; None where samples or channels are padded
-    too, something is cut off, or there is no space."""
+    """Reduce pads (before every axis, then after every axis) to those of the spatial axes. Return None
+    if samples or channels are padded, too, if something is cropped, or if there are no spatial axes."""
     axes = len(pads) // 2
     if len(pads) < 6 or len(pads) % 2 or min(pads) < 0:
         return None

@@ -1,8 +1,8 @@
-"""Words that nets of other frameworks need beyond the core's vocabulary: axes in another order, weighted
-sums along an axis, choices by conditions, and gates.
+"""Operations that nets of other frameworks need beyond the core's vocabulary: permuted axes, weighted
+sums along an axis, selection by conditions, and gates.
 
-An axis that is resized, turned round, gathered from, or padded with what is at its edge has at each
-place a few numbers of the one before, times constants: that is one word, ``resample``.
+When an axis is resized, reversed, gathered from, or padded with copies of its edges, each place of the
+result is a sum of a few elements times constants. All of these are one operation, ``resample``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Several nodes that are one function: gates that older versions of ONNX, and exporters, spell out."""
+"""Groups of nodes that are one function: gates that older versions of ONNX, or exporters, spell out."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import onnx
 
 Pattern = str | float | tuple[Any, ...]
-"""``"x"`` for the argument, a number for a constant of one, else an operator and what it reads; a
-mapping at the end says what the operator's attributes are, all others being absent."""
+"""``"x"`` is the argument, a number a constant with one element, and a tuple an operator with its
+inputs. A mapping at its end lists the operator's attributes; all others must be absent."""
 
 _SUM = ("Add", ("Erf", ("Div", "x", math.sqrt(2))), 1.0)
 _SUM_BY_FACTOR = ("Add", ("Erf", ("Mul", "x", math.sqrt(0.5))), 1.0)
@@ -42,9 +42,9 @@ _EITHER_WAY = ("Add", "Mul")
 def written_as_one(
     graph: onnx.GraphProto, number: Callable[[str], float | None]
 ) -> list[onnx.NodeProto]:
-    """A graph's nodes, in which the last of several that are one function is that function. ``number``
-    gives the value of a name that is a constant of one number. What only the others made is needed no
-    more, unless somebody else reads it."""
+    """Return a graph's nodes, with the last node of each group that forms one function replaced by that
+    function. ``number`` returns the value of a name that is a constant with one number. The other nodes
+    of the group are no longer needed, unless something else reads their results."""
     makers = {name: node for node in graph.node for name in node.output if name}
     return [_as_one(node, _Search(makers, number)) for node in graph.node]
 
@@ -59,7 +59,7 @@ def _as_one(node: onnx.NodeProto, search: _Search) -> onnx.NodeProto:
 
 
 class _Search:
-    """Whether what a node makes has the form of a pattern."""
+    """Matches what a node computes against a pattern."""
 
     def __init__(
         self, makers: Mapping[str, onnx.NodeProto], number: Callable[[str], float | None]
@@ -67,7 +67,7 @@ class _Search:
         self._makers, self._number = makers, number
 
     def argument(self, node: onnx.NodeProto, pattern: Pattern) -> str:
-        """The name of what stands for x; "" where the form is another."""
+        """Return the name that stands for x, or "" if the pattern does not match."""
         return self._node(node, pattern, "") or ""
 
     def _node(self, node: onnx.NodeProto | None, pattern: Any, x: str) -> str | None:
@@ -98,7 +98,7 @@ class _Search:
         return x
 
     def _value(self, given: str | float, part: Any, x: str) -> str | None:
-        """What x is after one more part; None where it does not fit."""
+        """Return the name that stands for x after one more part, or None if that part does not match."""
         if isinstance(part, float):
             value = given if isinstance(given, float) else self._number(given)
             return x if value is not None and _near(value, part) else None

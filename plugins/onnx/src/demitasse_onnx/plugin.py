@@ -1,4 +1,4 @@
-"""The hooks that the plugin serves."""
+"""The hooks that this plugin implements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from demitasse.operations import Operation
 
 @hookimpl
 def operations() -> Iterable[Operation]:
-    """Words that nets of other frameworks need beyond the core's vocabulary."""
+    """Return operations that nets of other frameworks need beyond the core's vocabulary."""
     from demitasse_onnx.operations import OPERATIONS
 
     return OPERATIONS
@@ -20,7 +20,7 @@ def operations() -> Iterable[Operation]:
 
 @hookimpl
 def layer_types() -> Iterable[LayerType]:
-    """``onnx``: a node of an ONNX model."""
+    """Return ``onnx``, the layer type of a node of an ONNX model."""
     from demitasse_onnx.operators import OnnxNode
 
     return (OnnxNode(),)
@@ -28,8 +28,8 @@ def layer_types() -> Iterable[LayerType]:
 
 @hookimpl
 def model_reader(path: Path, layer_types: Mapping[str, LayerType]) -> ModelReader | None:
-    """A reader of an ONNX model; nothing but its name tells one. Raises ModelError for a file that is
-    PyTorch's own, which says how it becomes one."""
+    """Return a reader of an ONNX model, which is recognised only by its suffix. Raise ModelError for a
+    file in PyTorch's own format, with instructions for exporting it."""
     from demitasse_onnx.torch_files import refused
 
     if not str(path).endswith(".onnx"):
@@ -43,12 +43,12 @@ def model_reader(path: Path, layer_types: Mapping[str, LayerType]) -> ModelReade
 
 @hookimpl
 def programs() -> Mapping[str, Callable[..., Any]]:
-    """``export_onnx``: a net and its weights as an ONNX model; ``convert_to_onnx``: the same for the
-    command line's convert; ``onnx_solver``: how a model is trained."""
+    """Return the programs ``export_onnx`` (a net and its weights as an ONNX model), ``convert_to_onnx``
+    (the same for the command line's convert) and ``onnx_solver`` (how a model is trained)."""
     return {"convert_to_onnx": _convert, "export_onnx": _export, "onnx_solver": _solver}
 
 
-# A runtime asks for programs when it is composed; onnx and protobuf are imported when one runs.
+# A runtime asks for programs when it is composed; onnx and protobuf are imported only when one runs.
 
 
 def _export(runtime: Runtime, *arguments: Any, **options: Any) -> Path:

@@ -1,7 +1,7 @@
-"""Caffe's windows in ONNX's words, exactly.
+"""Caffe's pooling windows as ONNX operators, exactly.
 
-Its rounding up is written as padding behind, so that no reader's own rule of rounding matters; its
-averages count what is padded, and what lies beyond that not.
+Caffe's rounding up is written as padding at the end, so that it does not matter how a reader rounds.
+Caffe's averages count the padding, but not what lies beyond it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def pooling_max(out: Exporter, node: Node) -> None:
-    """What is padded is never the largest."""
+    """Write a maximum; padding is never the maximum."""
     x = _x(node)
     if _whole(node):
         out.emit(node, "GlobalMaxPool", [out.name(x)], last=True)
@@ -27,9 +27,9 @@ def pooling_max(out: Exporter, node: Node) -> None:
 
 
 def pooling_average(out: Exporter, node: Node) -> None:
-    """A window's size counts ``pad`` zeros beyond x, and not what the last window reaches further: the
-    zeros are put around x, and an average that counts only what is there follows. Some readers pay no
-    heed to count_include_pad (OpenCV 4.14)."""
+    """Write an average. The size of a window includes ``pad`` zeros beyond x, but not the part of the
+    last window beyond those. Therefore x is padded with zeros, followed by an average that excludes
+    padding. Some readers ignore count_include_pad (OpenCV 4.14)."""
     x = _x(node)
     if _whole(node):
         out.emit(node, "GlobalAveragePool", [out.name(x)], last=True)
@@ -60,12 +60,12 @@ def _extents(node: Node) -> dict[str, list[int]]:
 
 
 def _whole(node: Node) -> bool:
-    """Whether one window is all of x, and nothing else."""
+    """Return whether a single window covers exactly x."""
     return tuple(node.attributes["kernel"]) == _x(node).shape[2:] and not any(node.attributes["pad"])
 
 
 def _behind(node: Node) -> tuple[int, ...]:
-    """What must be padded behind each axis for as many windows as there are."""
+    """Return the padding needed at the end of each axis for the actual number of windows."""
     names = ("kernel", "stride", "pad")
     axes = zip(_x(node).shape[2:], _outputs(node), *(node.attributes[n] for n in names), strict=True)
     return tuple(max(0, (count - 1) * s + k - n - p) for n, count, k, s, p in axes)

@@ -1,4 +1,4 @@
-"""An ONNX model as a net: each node a layer, constants among the layers' parameters."""
+"""An ONNX model as a net: each node is a layer, and constants are among the layers' parameters."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ NUMBERS = (
     *(_TYPES.UINT8, _TYPES.UINT16, _TYPES.UINT32, _TYPES.UINT64, _TYPES.BOOL),
     *(_TYPES.INT8, _TYPES.INT16, _TYPES.INT32, _TYPES.INT64),
 )
-"""What inputs may be: all are given as real numbers."""
+"""The element types that inputs may have; all inputs are passed as floating-point numbers."""
 
 _VERSIONED = 3
-"""Since which version of the format a file says the version of its operators."""
+"""The first version of the format in which a file states the version of its operators."""
 
 
 class OnnxReader:
-    """A model file: serves its net, and its weights by the names of the nodes that have them."""
+    """A model file: provides its net, and its weights by the names of the nodes that have them."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -63,9 +63,9 @@ class OnnxReader:
         self._model = without_functions(self._model, self._opset, path)
 
     def net(self, phase: str, overrides: Mapping[str, Any] | None = None) -> NetDefinition:
-        """The layers; the phase decides what dropout does, nothing else. ``overrides`` set the shapes
-        of inputs: ``input.NAME`` to numbers, as "1,3,224,224" or a list. An extent that the file leaves
-        open is 1 without. Raises ModelError that names node and operator."""
+        """Return the layers. The phase decides only what dropout does. ``overrides`` set the shapes of
+        inputs: they map ``input.NAME`` to numbers, as "1,3,224,224" or as a list. An extent that the
+        file leaves open is 1 by default. Raise ModelError with node and operator."""
         if phase not in ("train", "test"):
             raise ModelError(f"unknown phase {phase!r} (valid: test, train)")
         location = Location(str(self._path))
@@ -73,15 +73,15 @@ class OnnxReader:
         return NetDefinition(self._model.graph.name or self._path.stem, phase, layers, location)
 
     def solver(self, overrides: Mapping[str, Any] | None = None) -> Solver:
-        """Not in a model file."""
+        """Raise ModelError: a model file has no solver."""
         raise ModelError(f"{self._path}: is a net; a solver is needed here")
 
     def weights(self) -> Weights:
-        """The learned numbers by layer, in the order in which the layer has them."""
+        """Return the learned arrays by layer, in the layer's own order."""
         result = Weights()
         for layer in self._layers():
             operator = layer.parameters.operator
-            if operator not in OPERATORS:  # it makes constants, of shapes perhaps, and learns nothing
+            if operator not in OPERATORS:  # it makes constants and learns nothing
                 continue
             try:
                 arrays = OPERATORS[operator].learned(layer.parameters)
@@ -94,7 +94,8 @@ class OnnxReader:
         return result
 
     def _version(self) -> int:
-        """Of ONNX's operators. Files of before there were others do not say it. Raises ModelError."""
+        """Return the version of ONNX's operators. Files from before operators had versions do not state
+        it. Raise ModelError."""
         said = [int(each.version) for each in self._model.opset_import if each.domain in ("", "ai.onnx")]
         newest = int(onnx.defs.onnx_opset_version())
         if not said and self._model.ir_version < _VERSIONED:
@@ -158,7 +159,8 @@ class OnnxReader:
             raise ModelError(f"{where}: {given!r} is not a shape (valid: like 1,3,224,224)") from error
 
     def _hint(self, overrides: Mapping[str, Any]) -> str:
-        """What to do where an input's open extents, which are 1, are too small for a layer."""
+        """Return advice for the case that an input's open extents, which are 1, are too
+        small for a layer."""
         for value in self._model.graph.input:
             dims = value.type.tensor_type.shape.dim
             if f"input.{value.name}" not in overrides and any(

@@ -1,4 +1,4 @@
-"""Files of PyTorch's own, which are not read: to read one is to run what it says."""
+"""Files in PyTorch's own formats, which are rejected: reading such a file runs the code in it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import zipfile
 from pathlib import Path
 
 LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
-"""How torch.save began until version 1.6: a pickled number."""
+"""The beginning of files written by torch.save until version 1.6: a pickled number."""
 
 
 def refused(path: Path) -> str | None:
-    """What to do with a file instead, if torch.save or torch.jit.save wrote it; None for any other."""
+    """Return the error for a file that torch.save or torch.jit.save wrote, with what to do instead, or
+    None for any other file."""
     try:
         if not _is_torch(path):
             return None
     except (OSError, zipfile.BadZipFile):
-        return None  # whoever reads such files says what is wrong
+        return None  # the reader of such files reports what is wrong
     return (
         f"{path}: a PyTorch file is a pickle, and reading one runs the code in it; load it in PyTorch, "
         f"write the net and its weights with torch.onnx.export, and give that .onnx file"

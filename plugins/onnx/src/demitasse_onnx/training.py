@@ -1,4 +1,5 @@
-"""A model as what a trainer takes: its inputs are samples, and a loss stands behind its output."""
+"""A model in the form that a trainer takes: its inputs are samples, and its output is
+followed by a loss."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from demitasse import Layer, Location, ModelError, NetDefinition, Runtime, Solve
 from demitasse_onnx.call import Call
 
 LOSSES = ("softmax_loss", "sigmoid_cross_entropy_loss", "half_squared_distance")
-"""Words of the vocabulary that compare an output with what it should be."""
+"""Operations that compare an output with its target."""
 
 
 def onnx_solver(
@@ -29,11 +30,12 @@ def onnx_solver(
     seed: int | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> Solver:
-    """A solver for ``runtime.trainer(solver, data={"train": {...}})``: arrays of samples by the names of
-    the model's inputs, and of what ``output`` (its first by default) should be by the name ``label``.
+    """Return a solver for ``runtime.trainer(solver, data={"train": {...}})``. The data are arrays of
+    samples, by the names of the model's inputs, and the target of ``output`` (by default the first one),
+    by the name ``label``.
 
-    It trains from the model's own numbers, by stochastic gradients at a fixed ``rate``. Raises
-    ModelError for a ``loss`` that is none of LOSSES, and an output or a label that the model cannot
+    Training starts from the model's own weights, with stochastic gradient descent at a fixed ``rate``.
+    Raise ModelError if ``loss`` is not one of LOSSES, or for an output or label that the model cannot
     have.
     """
     if loss not in LOSSES:
@@ -60,7 +62,7 @@ def onnx_solver(
 def _with_loss(
     net: NetDefinition, where: str, batch: int, loss: str, output: str | None, label: str
 ) -> NetDefinition:
-    """The net between a layer of samples and one of its loss."""
+    """Return the net between a layer of samples and a layer of its loss."""
     read = {name for layer in net.layers for name in layer.bottoms if name not in layer.tops}
     inputs = [layer for layer in net.layers if _operator(layer, where) == "Input"]
     rest = [layer for layer in net.layers if layer not in inputs]

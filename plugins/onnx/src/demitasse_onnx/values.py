@@ -32,13 +32,13 @@ _KNOWN = ", ".join(_NAMES[number] for number in _TYPES)
 
 
 def type_name(number: int) -> str:
-    """The name of an element type; its number where the format has no such type."""
+    """Return the name of an element type, or its number if the format has no such type."""
     return _NAMES.get(number, str(number))
 
 
 def check_texts(message: Any, path: Path) -> None:
-    """Raise ModelError for a text field of a message, or of one in it, that is no UTF-8: protobuf hands
-    out bytes for it."""
+    """Raise ModelError if a text field of a message, or of a message within it, is not UTF-8; protobuf
+    returns bytes for such a field."""
     for field, value in message.ListFields():
         if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
             continue
@@ -51,9 +51,10 @@ def check_texts(message: Any, path: Path) -> None:
 
 
 def array(tensor: onnx.TensorProto, path: Path, what: str) -> np.ndarray:
-    """A tensor's numbers in its shape, read-only. Nothing is allocated for what the file only claims.
+    """Return a tensor's numbers in its shape, read-only. Nothing is allocated for what the file merely
+    claims.
 
-    Raises ModelError for a type that is not read, numbers that do not make the shape, and data outside
+    Raise ModelError for an unsupported type, for numbers that do not fit the shape, and for data outside
     the model's own folder.
     """
     where = f"{path}: {what}"
@@ -94,7 +95,7 @@ def _listed(values: Any, field: str, dtype: np.dtype[Any], where: str) -> bytes:
     if field != "int32_data":
         return bytes(np.array(values, dtype).tobytes())
     wide = np.array(values, np.int64)
-    if dtype.kind == "f":  # sixteen bits of a half float in each
+    if dtype.kind == "f":  # each holds the 16 bits of a half float
         return bytes(wide.astype(np.uint16).tobytes())
     if dtype.kind in "iu" and wide.size:
         limits = np.iinfo(dtype)
@@ -104,7 +105,7 @@ def _listed(values: Any, field: str, dtype: np.dtype[Any], where: str) -> bytes:
 
 
 def _external(tensor: onnx.TensorProto, path: Path, where: str, size: int) -> bytes:
-    """``size`` bytes of the file beside the model that the tensor names."""
+    """Return ``size`` bytes of the file next to the model that the tensor names."""
     given = {entry.key: entry.value for entry in tensor.external_data}
     location = given.get("location", "")
     folder = path.parent.resolve()
@@ -136,8 +137,8 @@ def _external(tensor: onnx.TensorProto, path: Path, where: str, size: int) -> by
 
 
 def attribute(given: onnx.AttributeProto, path: Path, what: str) -> Any:
-    """An attribute's value: a number, a text, a tuple of them, or an array. Raises ModelError for what
-    no operator that is read has, as a graph."""
+    """Return an attribute's value: a number, a text, a tuple of them, or an array. Raise ModelError for
+    kinds that no supported operator has, such as a graph."""
     kinds = onnx.AttributeProto
     if given.type == kinds.FLOAT:
         return float(str(np.float32(given.f)))

@@ -1,4 +1,4 @@
-"""The vocabulary's operations in ONNX's operators, each exactly what the word says."""
+"""The vocabulary's operations in terms of ONNX's operators, each an exact equivalent."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ def _x(out: Exporter, node: Node) -> str:
 
 
 def _shape(node: Node) -> tuple[int, ...]:
-    """The shape of the first result."""
+    """Return the shape of the first result."""
     result = node.outputs[0]
     assert result is not None
     return result.shape
 
 
 def _simple(operator: str, **renamed: str) -> Word:
-    """An operator of all inputs, its attributes by ONNX's names from the word's."""
+    """Return the writer of an operation that is a single operator of all inputs; ``renamed`` maps ONNX's
+    attributes to the operation's."""
 
     def word(out: Exporter, node: Node) -> None:
         attributes = {theirs: node.attributes[ours] for theirs, ours in renamed.items()}
@@ -89,7 +90,7 @@ def _inner_product(out: Exporter, node: Node) -> None:
 
 
 def _reshaped(out: Exporter, node: Node, x: str) -> None:
-    """x as the node's result, in its shape."""
+    """Write x, reshaped to the shape of the node's result."""
     result = node.outputs[0]
     assert result is not None
     shape = out.constant(f"{node.layer}.shape", _any_batch(out, result, result.shape))
@@ -97,7 +98,7 @@ def _reshaped(out: Exporter, node: Node, x: str) -> None:
 
 
 def _any_batch(out: Exporter, tensor: Tensor, shape: tuple[int, ...]) -> np.ndarray:
-    """A shape for a tensor's numbers, its first extent left open where the samples lie along that."""
+    """Return a shape for a tensor, with its first extent left open if the samples lie along it."""
     return np.array((-1, *shape[1:]) if out.batch_axis(tensor) == 0 and shape else shape, np.int64)
 
 
@@ -125,7 +126,7 @@ def _parametric_relu(out: Exporter, node: Node) -> None:
 
 
 def _behind(out: Exporter, node: Node, w: Tensor, x: Tensor, axis: int) -> str:
-    """w in a shape that ONNX repeats along the axes of x from ``axis`` on."""
+    """Write w in a shape that ONNX broadcasts along the axes of x from ``axis`` on."""
     shape = (*w.shape, *(1,) * (len(x.shape) - axis - len(w.shape)))
     value = out.value(w)
     if value is not None:
@@ -145,7 +146,8 @@ def _scale(out: Exporter, node: Node) -> None:
 
 
 def _batch_norm(out: Exporter, node: Node) -> None:
-    """By the kept statistics, which are sums over ``factor``: 0 where nothing was ever kept."""
+    """Normalise by the stored statistics, which are sums divided by ``factor``; 0 if
+    nothing was ever stored."""
     x, mean, variance, factor, w, b = (*node.inputs, None, None)[:6]
     assert x is not None
     learned = {}
@@ -177,8 +179,8 @@ def _batch_norm(out: Exporter, node: Node) -> None:
 
 
 def _lrn_within(out: Exporter, node: Node) -> None:
-    """The mean of squares over the square, zeros beyond the edge counted, is an average of what is
-    padded."""
+    """The mean of squares over the square counts zeros beyond the edge, so it is the average
+    of a padded input."""
     attributes, x = node.attributes, _x(out, node)
     size, reach = attributes["size"], attributes["size"] // 2
     squares = out.emit(node, "Mul", [x, x])
@@ -200,7 +202,7 @@ def _sum(out: Exporter, node: Node) -> None:
 
 
 def _chained(operator: str) -> Callable[[Exporter, Node, Sequence[str]], None]:
-    """An operator of two, from the first to the last of several."""
+    """Return the writer of a binary operator applied to several terms, from first to last."""
 
     def word(out: Exporter, node: Node, terms: Sequence[str]) -> None:
         made = terms[0]
@@ -220,7 +222,7 @@ def _several(operator: str) -> Word:
 
 
 def _affine(out: Exporter, node: Node, x: str) -> str:
-    """scale * x + shift."""
+    """Write scale * x + shift."""
     scale, shift = node.attributes["scale"], node.attributes["shift"]
     if scale != 1:
         x = out.emit(node, "Mul", [x, out.number(node, "scale", scale)])
@@ -301,7 +303,8 @@ def _crop(out: Exporter, node: Node) -> None:
 
 
 def _sliced(out: Exporter, node: Node) -> None:
-    """Each piece by itself: Split has its sizes in another place from one version to the next."""
+    """Write each piece as a slice, because Split takes its sizes in different places in
+    different versions."""
     axis, start = node.attributes["axis"], 0
     axes = out.constant(f"{node.layer}.axes", np.array([axis], np.int64))
     for piece, shape in zip(node.outputs, node.attributes["shapes"], strict=True):
@@ -319,7 +322,8 @@ def _tile(out: Exporter, node: Node) -> None:
 
 
 def _total(before: str | None) -> Word:
-    """The sum over trailing axes: rows times a column of ones, which all versions write alike."""
+    """Write a sum over trailing axes as a product of rows and a column of ones, which is the
+    same in all versions."""
 
     def word(out: Exporter, node: Node) -> None:
         x, axis = _inputs(node)[0], node.attributes["axis"]
@@ -351,7 +355,7 @@ def _permuted(out: Exporter, node: Node) -> None:
 
 
 def _resampled(out: Exporter, node: Node) -> None:
-    """A gathering for each of the numbers that a result is a sum of, times its weights."""
+    """Write a Gather for each of the terms in a result's sum, times its weights."""
     x, places, weights = _inputs(node)
     axis, rank = node.attributes["axis"], len(x.shape)
     where, factors = out.value(places), out.value(weights)
@@ -371,7 +375,7 @@ def _resampled(out: Exporter, node: Node) -> None:
 
 
 def _surrounded(out: Exporter, node: Node) -> None:
-    """The gradient of a box as an operation of its own: zeros around."""
+    """Write the gradient of a crop, as an operation in its own right: padding with zeros."""
     x, before = _inputs(node)[0], np.array(node.attributes["offset"], np.int64)
     behind = np.array(_shape(node), np.int64) - before - np.array(x.shape, np.int64)
     pads = out.constant(f"{node.layer}.pads", np.concatenate([before, behind]))
@@ -392,7 +396,7 @@ def _ramp(node: Node) -> dict[str, Any]:
 
 
 def _gelu(out: Exporter, node: Node) -> None:
-    """As it is written before version 20 of the operators."""
+    """Write GELU in the form used before version 20 of the operators."""
     x = _x(out, node)
     root = out.emit(node, "Mul", [x, out.number(node, "root", math.sqrt(0.5))])
     total = out.emit(node, "Add", [out.emit(node, "Erf", [root]), out.number(node, "one", 1.0)])
@@ -401,8 +405,8 @@ def _gelu(out: Exporter, node: Node) -> None:
 
 
 def _mean(out: Exporter, node: Node, x: str) -> str:
-    """The mean of a value of the node's shape over the axes from its ``axis`` on; of no axes, itself,
-    where ONNX would take all."""
+    """Write the mean of x, which has the node's shape, over the axes from its ``axis`` on. Without such
+    axes the mean is x itself; ONNX would take all axes."""
     axes = list(range(node.attributes["axis"], len(_shape(node))))
     if not axes:
         return x
@@ -480,7 +484,7 @@ WORDS: dict[str, Word] = {
     "tile": _tile,
     "total": _total(None),
 }
-"""What has a form in ONNX, by word."""
+"""How each operation is written in ONNX, by its name."""
 
 SEVERAL = ("slice",)
-"""Those of which every result has one."""
+"""The operations of which every result can be written."""

@@ -1,1 +1,1 @@
-"""Layers of nets that find optical flow and disparity: those of FlowNet, DispNet and PWC-Net."""
+"""Layers of nets that estimate optical flow and disparity: those of FlowNet, DispNet and PWC-Net."""

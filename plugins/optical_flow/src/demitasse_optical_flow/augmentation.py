@@ -1,4 +1,4 @@
-"""The layer type that prepares images in FlowNet's fork, as far as nothing in it is drawn at random."""
+"""The layer type that prepares images in FlowNet's fork, except for its random parts."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from demitasse import GraphBuilder, Layer, RandomStream, Tensor
 from demitasse_optical_flow.base import FlowLayer, check_image, decimal, resampled
 
 _LAST = np.float32(1.05)
-"""How far before the number of pixels the last place is that the fork reads from."""
+"""The distance from the number of pixels to the last place that the fork reads from."""
 
 
 class DataAugmentation(FlowLayer):
-    """Images cut to ``crop_width`` x ``crop_height`` in their middle, less a mean: with
-    ``recompute_mean`` that which the weights have (three blobs: how many batches it is of, and twice the
-    channels' means, the first in the place of the pixels' that the fork has there), else ``mean``, of
-    three channels."""
+    """Images cropped to ``crop_width`` x ``crop_height`` at their centre, minus a mean. With
+    ``recompute_mean`` the mean comes from the weights, in three blobs: the number of its batches, and
+    twice the channels' means, the first of them in the place of the fork's mean of each pixel. Otherwise
+    it is ``mean``, for three channels."""
 
     name = "DataAugmentation"
     bottoms = (1, 2)
@@ -79,7 +79,7 @@ class DataAugmentation(FlowLayer):
 
 
 def _middle(extent: int, size: int) -> np.ndarray:
-    """Weights of pixels for ``size`` places in the middle, between two where it is there."""
+    """Return the weights of pixels for ``size`` places at the centre, which may lie between pixels."""
     last = max(float(np.float32(extent) - _LAST), 0.0)
     at = np.clip(np.arange(size) + (extent - size) / 2, 0.0, last)
     low = np.minimum(np.floor(at).astype(np.int64), extent - 1)

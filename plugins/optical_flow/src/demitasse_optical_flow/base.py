@@ -1,4 +1,4 @@
-"""What all of the plugin's layer types share."""
+"""What all of the plugin's layer types have in common."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 from demitasse import GraphBuilder, Layer, Tensor
 
 Counts = tuple[int, int | None]
-"""At least, and at most (None: any number)."""
+"""The minimum, and the maximum (None: unlimited)."""
 
 
 class FlowLayer:
-    """What the types share: how many blobs they take and make, that they read Caffe's own message, and
-    that no gradient passes to a bottom whose propagate_down is false."""
+    """The common base: a type declares how many blobs it reads and makes, and reads Caffe's own message.
+    No gradient passes to a bottom whose propagate_down is false."""
 
     name: str
     bottoms: Counts = (1, 1)
@@ -26,8 +26,8 @@ class FlowLayer:
     parameters: Mapping[str, Any] = MappingProxyType({})
 
     def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
-        """Emit the layer's operations; a tensor for each top. Raises ValueError for another number of
-        blobs, and for a field that is wrong."""
+        """Emit the layer's operations and return a tensor for each top. Raise ValueError for a wrong
+        number of blobs or a wrong field."""
         _check_count("bottom", layer.bottoms, self.bottoms)
         _check_count("top", layer.tops, self.tops)
         _check_finite(layer.parameters)
@@ -36,7 +36,7 @@ class FlowLayer:
     def expand(
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
-        """The tops of a layer whose LayerParameter is ``message``."""
+        """Return the tops of a layer whose LayerParameter is ``message``."""
         raise NotImplementedError
 
 
@@ -60,7 +60,7 @@ def _check_finite(message: Any) -> None:
 
 
 def _reached(layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
-    """The bottoms, each behind a stop where propagate_down is false."""
+    """Return the bottoms, with a stop_gradient after each whose propagate_down is false."""
     wanted = layer.parameters.propagate_down
     if len(wanted) not in (0, len(bottoms)):
         raise ValueError(
@@ -74,12 +74,12 @@ def _reached(layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Se
 
 
 def decimal(value: float) -> float:
-    """The shortest number that a field of 32 bits holds so: 0.7, not 0.699999988."""
+    """Return the shortest decimal that a 32-bit field stores as ``value``: 0.7, not 0.699999988."""
     return float(str(np.float32(value)))
 
 
 def check_image(x: Tensor) -> None:
-    """Raise ValueError for what is not samples x channels x rows x columns."""
+    """Raise ValueError for a tensor that is not samples x channels x rows x columns."""
     if len(x.shape) != 4:
         raise ValueError(f"its bottom is {x!r}, not samples x channels x rows x columns")
 
@@ -87,8 +87,9 @@ def check_image(x: Tensor) -> None:
 def resampled(
     layer: Layer, graph: GraphBuilder, x: Tensor, axis: int, weights: np.ndarray, what: str = ""
 ) -> Tensor:
-    """x with other places along an axis: each the sum of those there times a row of ``weights`` (places
-    x those there). Raises ValueError where the plugin is not composed that brings the word."""
+    """Return x resampled along an axis: each place of the result is the sum of x's places times a row of
+    ``weights`` (new places x old places). Raise ValueError if the plugin that defines the operation is
+    not composed."""
     if np.array_equal(weights, np.eye(x.shape[axis])):
         return x
     known = getattr(graph, "vocabulary", None)
@@ -97,7 +98,7 @@ def resampled(
             "needs the operation 'resample', which no composed plugin defines; 'onnx' brings it"
         )
     most = max(1, int(np.count_nonzero(weights, axis=1).max()))
-    places = np.argsort(weights == 0, axis=1, kind="stable")[:, :most]  # those that count come first
+    places = np.argsort(weights == 0, axis=1, kind="stable")[:, :most]  # places with a weight come first
     tables = {"places": places, "weights": np.take_along_axis(weights, places, 1)}
     constants = (
         graph.constant(f"{layer.name}.{name}{axis}{what}", table) for name, table in tables.items()

@@ -1,8 +1,8 @@
-"""Flows in files of Middlebury's form: the letters PIEH, the width and the height as 32-bit whole
-numbers, then for each pixel, row by row, how far it moves across and down as 32-bit real numbers, all
-little-endian.
+"""Flow files in Middlebury's format: the letters PIEH, the width and the height as 32-bit integers, then
+for each pixel, row by row, its movement across and down as 32-bit floats, all little-endian.
 
-Baker et al. 2011, *A Database and Evaluation Methodology for Optical Flow*; its website has the form.
+Baker et al. 2011, *A Database and Evaluation Methodology for Optical Flow*; its website describes the
+format.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import numpy as np
 from demitasse import DataError, Work, is_file, is_there, looks_like, replacing
 
 TAG = b"PIEH"
-"""The number 202021.25 in 32 bits, by which readers know the form and the order of bytes."""
+"""The 32-bit float 202021.25, by which readers recognise the format and the byte order."""
 
 
 LARGEST = 1e9
-"""A flow is not known where a number is larger."""
+"""A flow with a component larger than this is unknown."""
 
 
 def read_flow(path: Path) -> np.ndarray:
-    """The flow of a file, 2 x rows x columns, float32, NaN where it is not known. Raises DataError for a
-    file that cannot be read, is of another kind, or is cut off."""
+    """Return the flow of a file, 2 x rows x columns, float32, with NaN where it is unknown. Raise
+    DataError if the file cannot be read, is of another kind, or is truncated."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -47,8 +47,8 @@ def read_flow(path: Path) -> np.ndarray:
 
 
 def write_flow(path: Path, flow: Any) -> None:
-    """Write a flow, 2 x rows x columns, whole. Raises DataError with the system's reason, and for a file
-    of another kind: a stranger's net is not to overwrite it."""
+    """Write a flow, 2 x rows x columns, atomically. Raise DataError with the system's reason, or if the
+    file exists and is of another kind, so that a net from elsewhere cannot overwrite it."""
     try:
         if is_there(path) and not (is_file(path) and path.read_bytes()[:4] in (b"", TAG)):
             raise DataError(
@@ -63,7 +63,7 @@ def write_flow(path: Path, flow: Any) -> None:
 
 
 def writing(about: Mapping[str, Any]) -> Callable[[Sequence[Any]], Work]:
-    """The kernel of write_flows: binds it to its inputs."""
+    """Return the kernel of write_flows, which binds to its inputs."""
 
     def bind(inputs: Sequence[Any]) -> Work:
         flows, sample = inputs
@@ -80,7 +80,8 @@ def writing(about: Mapping[str, Any]) -> Callable[[Sequence[Any]], Work]:
 
 
 def named(about: Mapping[str, Any], first: int, n: int, count: int) -> str:
-    """The file of flow ``n`` of ``count``, the first of which is that of sample ``first``."""
+    """Return the file name of flow ``n`` of ``count``; ``first`` is the number of the
+    first flow's sample."""
     if about["file"]:
         return str(about["file"])
     pass_number, within = divmod(first + n, about["batch"])

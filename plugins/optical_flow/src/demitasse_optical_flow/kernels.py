@@ -1,4 +1,4 @@
-"""NumPy kernels for the plugin's words, in float64 whatever the tensors' type is."""
+"""NumPy kernels for the plugin's operations, in float64 whatever the tensors' type is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Compute: TypeAlias = Callable[..., Sequence[Any]]
 
 
 def candidates(request: Request) -> Iterable[Candidate]:
-    """One for each of the plugin's own words."""
+    """Return one candidate for each of the plugin's own operations."""
     if request.operation.name == "write_flows":
         write = writing(request.attributes)
         return (Candidate("file of flows", lambda inputs, outputs, workspace: write(inputs)),)

@@ -1,4 +1,4 @@
-"""The plugin's layer types: cost volumes, warping, losses, and what comes before and behind them.
+"""The plugin's layer types: cost volumes, warping, losses, and the layers around them.
 
 Dosovitskiy et al. 2015, *FlowNet*; Mayer et al. 2016, *DispNet*; Ilg et al. 2017, *FlowNet 2.0*; Sun et
 al. 2018, *PWC-Net*.
@@ -18,8 +18,9 @@ from demitasse_optical_flow.resampling import Accum, Downsample, Resample
 
 
 class Correlation(FlowLayer):
-    """How alike each patch of the first bottom and those around its place in the second are: the mean of
-    the products of their numbers (SUBTRACT: of the sizes of their differences). FlowNet, section 3."""
+    """The similarity of each patch of the first bottom to the patches around its place in the
+    second: the mean of the products of their elements (SUBTRACT: of the absolute differences).
+    FlowNet, section 3."""
 
     name = "Correlation"
     bottoms = (2, 2)
@@ -41,7 +42,7 @@ class Correlation(FlowLayer):
                 raise ValueError(f"correlation_param {{ {field} }} is 0; it must be 1 or more")
         across = self._across(about)
         down = self._down(about, across)
-        # Rows are neither padded nor left out where there are no displacements among them.
+        # Without displacements along rows, rows are neither padded nor left out.
         pads = (about.pad if len(down) > 1 or self.name == "Correlation" else 0, about.pad)
         edges = (about.max_displacement if self.name == "Correlation" else 0, about.max_displacement)
         size = []
@@ -78,8 +79,8 @@ class Correlation(FlowLayer):
 
 
 class Correlation1D(Correlation):
-    """Correlation with the places in the same row: in the direction of ``single_direction`` alone, 1
-    those right of it and itself, -1 those left of it. DispNet, section 5."""
+    """Correlation with places in the same row. With ``single_direction`` 1, only the place itself and
+    those to its right; with -1, only those to its left. DispNet, section 5."""
 
     name = "Correlation1D"
 
@@ -90,7 +91,7 @@ class Correlation1D(Correlation):
         count = len(both) // 2 + 1
         if direction == 0:
             return both
-        first = 0 if direction > 0 else -count  # to the left one further, without the place itself
+        first = 0 if direction > 0 else -count  # to the left: one further, but without the place itself
         return tuple((first + n) * int(about.stride_2) for n in range(count))
 
     def _down(self, about: Any, across: tuple[int, ...]) -> tuple[int, ...]:
@@ -103,8 +104,8 @@ def _displacements(about: Any) -> tuple[int, ...]:
 
 
 class FlowWarp(FlowLayer):
-    """The first bottom as it looks when each pixel is taken from where the second, a flow, points;
-    ``fill_value`` where that is outside. FlowNet 2.0, section 4."""
+    """The first bottom warped by a flow, the second bottom: each pixel is taken from where the flow
+    points, or is ``fill_value`` if that is outside. FlowNet 2.0, section 4."""
 
     name = "FlowWarp"
     bottoms = (2, 2)
@@ -118,7 +119,7 @@ class FlowWarp(FlowLayer):
 
 
 class Warp(FlowLayer):
-    """FlowWarp of PWC-Net: 0 beyond the corner pixels. PWC-Net, section 3."""
+    """PWC-Net's FlowWarp, which is 0 beyond the corner pixels. PWC-Net, section 3."""
 
     name = "Warp"
     bottoms = (2, 2)
@@ -141,7 +142,7 @@ class ChannelNorm(FlowLayer):
 
 
 class NegReLU(FlowLayer):
-    """min(x, 0) + negative_slope * max(x, 0), by ReLU's own message."""
+    """min(x, 0) + negative_slope * max(x, 0), with the parameters of ReLU."""
 
     name = "NegReLU"
 
@@ -155,8 +156,9 @@ class NegReLU(FlowLayer):
 
 
 class Mean(FlowLayer):
-    """output_scale * (input_scale * x + mean_scale * mean), or less the mean where ``operation`` is
-    SUBTRACT, of each bottom: the channels' means are ``value``, again and again."""
+    """output_scale * (input_scale * x + mean_scale * mean) for each bottom; with ``operation``
+    SUBTRACT the mean is subtracted. The numbers of ``value`` are the channels' means, repeated as
+    often as necessary."""
 
     name = "Mean"
     bottoms = (1, None)
@@ -200,9 +202,9 @@ class Mean(FlowLayer):
 
 
 class LpqLoss(FlowLayer):
-    """The sum over places of (the sum over channels of (|a - b| + p_epsilon)^p + q_epsilon)^q, over
-    samples or known places as in L1Loss (of the plugin caffe). PWC-Net, section 3, *Training loss*.
-    ``p`` and ``q`` may change at iterations, ``pq_episode_starts_at_iter``."""
+    """The sum over places of (the sum over channels of (|a - b| + p_epsilon)^p + q_epsilon)^q, divided
+    by the number of samples or of known places as in L1Loss (of the plugin caffe). PWC-Net, section 3,
+    *Training loss*. ``p`` and ``q`` can change at the iterations in ``pq_episode_starts_at_iter``."""
 
     name = "LpqLoss"
     bottoms = (1, 2)
@@ -245,8 +247,9 @@ class LpqLoss(FlowLayer):
 
 
 class FLOWriter(FlowLayer):
-    """Each flow in a file: ``file``, or one in ``folder``, named by ``prefix``, the number of the pass
-    and, of several flows, the flow's own in it, and ``suffix``. Made anew by every forward pass."""
+    """Writes each flow to a file: ``file``, or one in ``folder`` whose name consists of ``prefix``, the
+    number of the pass, the number of the flow in it if there are several, and ``suffix``. Every forward
+    pass writes new files."""
 
     name = "FLOWriter"
     tops = (0, 0)

@@ -1,8 +1,8 @@
-"""Losses of flows and disparities, which leave out where the truth is not a number, and a flow made
-smaller.
+"""Losses of flows and disparities, which ignore places where the ground truth is NaN, and the
+downsampling of flows.
 
 Dosovitskiy et al. 2015, *FlowNet*, section 4, *Endpoint error*; Sun et al. 2018, *PWC-Net*, section 3,
-*Training loss*, whose robust loss is that of p = 1, q = 0.4 and epsilon = 0.01.
+*Training loss*, whose robust loss is the case p = 1, q = 0.4 and epsilon = 0.01.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ About: TypeAlias = Mapping[str, Any]
 
 
 class _Terms:
-    """The terms of a loss: differences (samples x channels x places), and what is made of them."""
+    """The terms of a loss: differences (samples x channels x places), and what is computed from them."""
 
     def __init__(self, a: Any, b: Any, iteration: Any, about: About) -> None:
         samples, channels = a.shape[:2]
@@ -48,13 +48,13 @@ class _Terms:
 
 
 def loss(a: Any, b: Any, iteration: Any, about: About) -> float:
-    """The loss; ``b`` may be None."""
+    """Return the loss; ``b`` may be None."""
     terms = _Terms(a, b, iteration, about)
     return float(_power(terms.outer, terms.q).sum()) / terms.over
 
 
 def loss_backward(dloss: Any, a: Any, b: Any, iteration: Any, about: About) -> Reals:
-    """da, in the shape of a."""
+    """Return da, in the shape of a."""
     terms = _Terms(a, b, iteration, about)
     slope = _slope(terms.outer, terms.q) * terms.raised * terms.scale * _slope(terms.inner, terms.p)
     signed = np.where(terms.difference > 0, slope, -slope)
@@ -68,7 +68,7 @@ def _power(x: Reals, power: float) -> Reals:
 
 
 def _slope(x: Reals, power: float) -> Reals:
-    """power * x^(power - 1); 0 where that is infinite, at 0."""
+    """Return power * x^(power - 1), with 0 instead of infinity at 0."""
     if power == 1:
         return np.ones_like(x)
     there = x > 0
@@ -76,7 +76,8 @@ def _slope(x: Reals, power: float) -> Reals:
 
 
 def downsampled(x: Any, about: About) -> Reals:
-    """x at fewer places, or at more, without what is not a number."""
+    """Return x at another number of places, usually fewer, ignoring NaN. A place is NaN if the weight of
+    NaN around it is more than half of the weight of numbers."""
     rows, columns = (
         _weights(extent, size) for extent, size in zip(x.shape[2:], about["size"], strict=True)
     )
@@ -94,15 +95,16 @@ def downsampled(x: Any, about: About) -> Reals:
 
 
 def _weights(extent: int, size: int) -> Reals:
-    """The weight of each of ``extent`` places for each of ``size``, in single precision as in the fork;
-    only whole places up to the distance of two, rounded up, count."""
+    """Return the weight of each of ``extent`` places for each of ``size``, in single precision as in the
+    fork. Only places count whose distance to the nearest place is at most the spacing of the results,
+    rounded up."""
     single = np.float32
     apart = single(extent - 1) / single(size - 1)
     at = np.arange(size, dtype=single) / single(size - 1) * single(extent - 1)
     middle = np.floor(at + single(0.5))
     place = np.arange(extent, dtype=single)
     distance = np.abs(place - at[:, None])
-    if apart == 0:  # one place stands for all
+    if apart == 0:  # a single place is the mean of all
         return np.ones((size, extent))
     weight = np.maximum(0, 1 - distance / apart)
     near = np.abs(place - middle[:, None]) <= np.ceil(apart)

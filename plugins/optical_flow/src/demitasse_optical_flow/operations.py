@@ -1,7 +1,7 @@
-"""The words of the plugin: cost volumes, warping by a flow, and losses that leave out what is unknown.
+"""The operations of the plugin: cost volumes, warping by a flow, and losses that ignore unknown places.
 
-Images and flows are samples x channels x rows x columns; a flow's two channels are how far each pixel
-moves across and down, in pixels.
+Images and flows are samples x channels x rows x columns. A flow's two channels are the movement of each
+pixel across and down, in pixels.
 """
 
 from __future__ import annotations
@@ -196,7 +196,8 @@ OPERATIONS = (
         attributes=_LPQ,
         gradients=["a b = lpq_loss_backward(dloss, a, b, iteration)"],
     ),
-    # The operand is marked as updated because what only reads and makes nothing would be left out.
+    # The operand is marked as updated, because an operation that only reads and produces nothing would
+    # be left out.
     _define(
         "write_flows",
         "each flow of x in a file of Middlebury's form: file, or one in folder named by prefix, sample "

@@ -1,8 +1,8 @@
-"""Samples of optical flow from files: a text file with two images and their flow in each line, as those
-of FlyingChairs have it. Dosovitskiy et al. 2015, *FlowNet*, section 4.2, *Flying Chairs*.
+"""Samples of optical flow from files: a text file with two images and their flow on each line, as for
+FlyingChairs. Dosovitskiy et al. 2015, *FlowNet*, section 4.2, *Flying Chairs*.
 
-A sample's ``data`` are the channels of both images (6 x rows x columns, uint8, blue first), its
-``label`` is the flow (2 x rows x columns, float32), NaN where it is not known.
+The ``data`` of a sample are the channels of both images (6 x rows x columns, uint8, blue first); its
+``label`` is the flow (2 x rows x columns, float32), NaN where it is unknown.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ _BEGINNING = 4096
 
 
 def lists_flows(source: Any) -> bool:
-    """Whether a source is a text file whose first line names three files, a flow's last."""
+    """Return whether a source is a text file whose first line names three files, the
+    last of them a flow."""
     if not isinstance(source, str) or not is_file(Path(source)):
         return False
     try:
         with Path(source).open("rb") as file:
             first = file.read(_BEGINNING).partition(b"\n")[0].split()
-    except OSError:  # a file that may not be read, of which the plugin tells whose kind it is
+    except OSError:  # an unreadable file; the plugin for its kind reports it
         return False
     return len(first) == 3 and first[2].endswith(ENDING.encode())
 
@@ -59,7 +60,7 @@ class Pairs:
         self.fields = {"data": Field(data.shape, "uint8"), "label": Field(label.shape, "float32")}
 
     def number(self, position: int) -> int:
-        """The line of a sample of the global order, from 0 on."""
+        """Return the line, from 0, of a sample of the global order."""
         epoch, place = divmod(position, self.size)
         if not self._shuffle:
             return place
@@ -70,7 +71,7 @@ class Pairs:
         return int(order[place])
 
     def sample(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Both images and the flow of a line. Raises DataError that names the file."""
+        """Return both images and the flow of a line. Raise DataError with the file."""
         first, second, flow = map(self._found, self._names[number])
         images, label = [_decoded(first), _decoded(second)], read_flow(flow)
         for path, image in zip((first, second), images, strict=True):
@@ -80,8 +81,8 @@ class Pairs:
         return np.concatenate(images), label
 
     def _found(self, name: str) -> Path:
-        """Where a file of the list is: as it is named, or beside the list or one of the folders
-        above."""
+        """Return where a file of the list is: at its name, or relative to the list's folder or one of
+        the folders above."""
         path = Path(name)
         beside = (folder / path for folder in self.path.resolve().parents)
         for place in itertools.chain([path], () if path.is_absolute() else beside):
@@ -90,11 +91,11 @@ class Pairs:
         raise DataError(f"{self.path}: no such file: {name!r}{nearest_path(self.path.parent / name)}")
 
     def stream(self, first: int, count: int, step: int) -> PairStream:
-        """Every ``step``-th run of ``count`` samples from ``first`` on."""
+        """Return a stream of every ``step``-th run of ``count`` samples from ``first`` on."""
         return PairStream(self, first, count, step)
 
     def close(self) -> None:
-        """No file is open."""
+        """Do nothing: no file is open."""
 
 
 class PairStream:
@@ -104,7 +105,7 @@ class PairStream:
         self._source, self.cursor, self._count, self._step = source, first, count, step
 
     def read(self, out: Mapping[str, Any]) -> None:
-        """Write the next run of samples into ``out``. Raises DataError that names a file."""
+        """Write the next run of samples into ``out``. Raise DataError with a file."""
         for place in range(self._count):
             number = self._source.number(self.cursor + place)
             for name, array in zip(("data", "label"), self._source.sample(number), strict=True):
@@ -118,11 +119,11 @@ class PairStream:
         self.cursor += self._step
 
     def close(self) -> None:
-        """Nothing is read ahead."""
+        """Do nothing: nothing is read ahead."""
 
 
 def _decoded(path: Path) -> np.ndarray:
-    """An image, 3 x rows x columns, blue first."""
+    """Return an image, 3 x rows x columns, blue first."""
     try:
         import cv2
     except ImportError as error:

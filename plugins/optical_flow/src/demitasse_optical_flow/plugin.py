@@ -1,4 +1,4 @@
-"""The hooks that the plugin serves."""
+"""The hooks that this plugin implements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from demitasse.operations import Operation
 
 @hookimpl
 def operations() -> Iterable[Operation]:
-    """Cost volumes, warping by a flow, and losses that leave out what is not known."""
+    """Return cost volumes, warping by a flow, and losses that ignore unknown places."""
     from demitasse_optical_flow.operations import OPERATIONS
 
     return OPERATIONS
@@ -18,7 +18,7 @@ def operations() -> Iterable[Operation]:
 
 @hookimpl
 def layer_types() -> Iterable[LayerType]:
-    """Those of FlowNet's fork and of PWC-Net."""
+    """Return the layer types of FlowNet's fork and of PWC-Net."""
     from demitasse_optical_flow.layers import LAYER_TYPES
 
     return LAYER_TYPES
@@ -26,7 +26,7 @@ def layer_types() -> Iterable[LayerType]:
 
 @hookimpl
 def kernels(request: Request) -> Iterable[Candidate]:
-    """NumPy for the plugin's own words."""
+    """Return NumPy kernels for the plugin's own operations."""
     from demitasse_optical_flow.kernels import candidates
 
     return candidates(request)
@@ -34,8 +34,8 @@ def kernels(request: Request) -> Iterable[Candidate]:
 
 @hookimpl
 def data_source(spec: DataSpec) -> DataSource | None:
-    """Image pairs and their flows that a text file lists; None for what is another plugin's. Raises
-    DataError, with the specification's location in front, for files that are not as they should be."""
+    """Return image pairs and their flows that a text file lists, or None for another plugin's source.
+    Raise DataError, which begins with the location of the specification, for invalid files."""
     from demitasse_optical_flow.pairs import Pairs, lists_flows
 
     if spec.kind not in (None, "flows", "lmdb", "leveldb") or not lists_flows(spec.source):

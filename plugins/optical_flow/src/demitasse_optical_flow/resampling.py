@@ -1,8 +1,7 @@
-"""Layer types that make images larger or smaller, or join those of several sizes, as FlowNet's fork
-does.
+"""Layer types that resize images, or concatenate images of several sizes, as FlowNet's fork does.
 
-Ilg et al. 2017, *FlowNet 2.0*. Places are computed in single precision, as there, so that a pixel in the
-middle between two goes to the same one.
+Ilg et al. 2017, *FlowNet 2.0*. Positions are computed in single precision as in the fork, so that a
+position halfway between two pixels rounds to the same one.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from demitasse import GraphBuilder, Layer, Tensor
 from demitasse_optical_flow.base import FlowLayer, check_image, resampled
 
 _LINEAR, _CUBIC = 2, 4
-"""How far apart the outermost of the pixels are that a result is made of, by name."""
+"""The distance between the outermost pixels that contribute to a result, by interpolation."""
 
 
 class Resample(FlowLayer):
-    """An image of ``width`` and ``height``, or of a second bottom's: the nearest pixel, or the mean of
-    the pixels around, weighted along straight lines or cubic curves, those in the image alone.
-    ``antialias`` widens the weights by as much as an image becomes smaller."""
+    """An image resized to ``width`` and ``height``, or to the size of a second bottom. Each result is
+    the nearest pixel, or the mean of the surrounding pixels inside the image with linear or cubic
+    weights. ``antialias`` widens the weights in proportion when the image becomes smaller."""
 
     name = "Resample"
     bottoms = (1, 2)
@@ -53,9 +52,9 @@ class Resample(FlowLayer):
 
 
 class Downsample(FlowLayer):
-    """The mean around each place of a smaller image, whose corners are the image's; what is not a number
-    counts for nothing, and makes a place of which it is most not a number. No gradient passes, nor in
-    the fork."""
+    """An image downsampled so that its corners are kept; each place is the mean of the pixels around it.
+    NaN is ignored, but a place becomes NaN if the weight of NaN around it is more than half of the
+    weight of numbers. No gradient passes, as in the fork."""
 
     name = "Downsample"
     bottoms = (1, 2)
@@ -73,9 +72,10 @@ class Downsample(FlowLayer):
 
 
 class Accum(FlowLayer):
-    """The bottoms' channels one behind the other, each stretched along straight lines so that corners
-    stay corners: to the size of the last bottom with ``have_reference``, which is not one of them, else
-    to the largest bottom's, or more as ``size_divisible_by`` or ``top_height`` and ``top_width`` say."""
+    """The channels of the bottoms concatenated, each bottom stretched linearly so that its corners are
+    kept. With ``have_reference`` the size is that of the last bottom, which is not concatenated itself.
+    Otherwise it is that of the largest bottom, or larger, as given by ``size_divisible_by`` or by
+    ``top_height`` and ``top_width``."""
 
     name = "Accum"
     bottoms = (1, None)
@@ -102,7 +102,7 @@ class Accum(FlowLayer):
                     math.ceil(extent / about.size_divisible_by) * about.size_divisible_by
                     for extent in (rows, columns)
                 )
-            if least[0] > rows and least[1] > columns:  # both, else neither counts
+            if least[0] > rows and least[1] > columns:  # both must be larger, or neither counts
                 rows, columns = least
         stretched = []
         for number, x in enumerate(joined):
@@ -114,7 +114,8 @@ class Accum(FlowLayer):
 
 
 def _sizes(bottoms: Sequence[Tensor], given: tuple[int, int], fields: str) -> tuple[int, int]:
-    """Rows and columns: of a second bottom, else as given. Raises ValueError where they are not."""
+    """Return rows and columns: those of a second bottom, else as given. Raise ValueError
+    if neither exists."""
     if len(bottoms) > 1:
         check_image(bottoms[1])
         given = (bottoms[1].shape[2], bottoms[1].shape[3])
@@ -128,20 +129,22 @@ def _ratio(extent: int, size: int) -> np.float32:
 
 
 def _places(size: int, own: np.float32, other: np.float32) -> np.ndarray:
-    """Where results lie among pixels. The fork moves columns by half of the rows' step and rows by half
-    of the columns', which differ where an image changes its proportions."""
+    """Return the positions of results among the pixels. The fork shifts columns by half of the
+    rows' step and rows by half of the columns' step; the steps differ if the aspect ratio of
+    the image changes."""
     half = np.float32(2)
     return np.arange(size, dtype=np.float32) * own + other / half - np.float32(0.5)
 
 
 def _rounded(places: np.ndarray) -> np.ndarray:
-    """To whole places, halves away from 0."""
+    """Round to integers, with halves away from 0."""
     exact = places.astype(np.float64)
     return np.asarray((np.sign(exact) * np.floor(np.abs(exact) + 0.5)).astype(np.int64))
 
 
 def _nearest(extent: int, size: int, own: np.float32, other: np.float32) -> np.ndarray:
-    """A pixel outside, which the fork would read from the next row, is the last one inside."""
+    """A position outside the image, where the fork would read from the next row, gets the
+    last pixel inside."""
     chosen = np.clip(_rounded(_places(size, own, other)), 0, extent - 1)
     return np.asarray(np.arange(extent) == chosen[:, None], np.float64)
 
@@ -149,7 +152,7 @@ def _nearest(extent: int, size: int, own: np.float32, other: np.float32) -> np.n
 def _around(
     extent: int, size: int, own: np.float32, other: np.float32, kind: str, smaller: bool
 ) -> np.ndarray:
-    """The weights of the pixels around each place, over their sum; 0 where all are."""
+    """Return the weights of the pixels around each position, normalised by their sum; 0 if all are 0."""
     places = _places(size, own, other)
     narrow = np.float32(1) / (own if smaller else np.float32(1))
     width = _LINEAR if kind == "LINEAR" else _CUBIC
@@ -163,8 +166,8 @@ def _around(
 
 
 def _curve(x: np.ndarray, kind: str) -> np.ndarray:
-    """The weight at a distance: a triangle, or the cubic convolution with a slope of -1/2 at 1 (Keys
-    1981, *Cubic Convolution Interpolation for Digital Image Processing*)."""
+    """Return the weight at a distance: a triangle, or the cubic convolution with a slope of -1/2 at 1
+    (Keys 1981, *Cubic Convolution Interpolation for Digital Image Processing*)."""
     if kind == "LINEAR":
         return np.asarray(np.maximum(0.0, 1 - x))
     near = x * x * (1.5 * x - 2.5) + 1
@@ -173,7 +176,7 @@ def _curve(x: np.ndarray, kind: str) -> np.ndarray:
 
 
 def _stretched(extent: int, size: int) -> np.ndarray:
-    """Weights along straight lines, the first and the last place where they were."""
+    """Return linear weights that keep the first and the last place where they were."""
     single = np.float32
     at = np.zeros(1, single)
     if size > 1:

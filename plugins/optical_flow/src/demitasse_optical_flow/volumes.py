@@ -1,4 +1,4 @@
-"""Cost volumes: how alike each place of one image and the places around it in another are.
+"""Cost volumes: the similarity of each place of one image to the places around it in another.
 
 Dosovitskiy et al. 2015, *FlowNet: Learning Optical Flow with Convolutional Networks*, section 3.
 """
@@ -16,7 +16,7 @@ Box: TypeAlias = tuple[slice, slice, slice, slice]
 
 
 def volume(a: Any, b: Any, about: Mapping[str, Any]) -> Reals:
-    """The cost volume of two images, in float64."""
+    """Return the cost volume of two images, in float64."""
     near, far = _surrounded(a, about), _surrounded(b, about)
     made = np.zeros((len(a), len(about["down"]) * len(about["across"]), *about["size"]))
     for number, here, there in _pairs(a.shape, about):
@@ -28,7 +28,7 @@ def volume(a: Any, b: Any, about: Mapping[str, Any]) -> Reals:
 
 
 def volume_backward(dy: Any, a: Any, b: Any, about: Mapping[str, Any]) -> tuple[Reals, Reals]:
-    """da and db, in float64."""
+    """Return da and db, in float64."""
     near, far = _surrounded(a, about), _surrounded(b, about)
     slopes, others = np.zeros_like(near), np.zeros_like(far)
     arriving = np.asarray(dy, np.float64) / (about["kernel"] ** 2 * a.shape[1])
@@ -46,7 +46,8 @@ def volume_backward(dy: Any, a: Any, b: Any, about: Mapping[str, Any]) -> tuple[
 
 
 def _reach(shape: tuple[int, ...], about: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """How many rows and columns of zeros are before and behind an image, so that all taps are there."""
+    """Return how many rows and columns of zeros come before and after an image, so
+    that all taps exist."""
     reach = []
     for axis, steps in enumerate((about["down"], about["across"])):
         first = about["first"][axis]
@@ -67,7 +68,8 @@ def _inside(shape: tuple[int, ...], about: Mapping[str, Any]) -> Box:
 
 
 def _pairs(shape: tuple[int, ...], about: Mapping[str, Any]) -> Iterator[tuple[int, Box, Box]]:
-    """For each displacement and tap: the displacement's number, and what is seen of both images."""
+    """Yield, for each displacement and tap, the displacement's number and the parts of both images that
+    are compared."""
     (top, _), (left, _) = _reach(shape, about)
     every = slice(None)
 

@@ -1,7 +1,8 @@
-"""Images as they look when each pixel is taken from where a flow points.
+"""Images warped by a flow: each pixel is taken from where the flow points.
 
 Ilg et al. 2017, *FlowNet 2.0: Evolution of Optical Flow Estimation with Deep Networks*, section 4; Sun
-et al. 2018, *PWC-Net*, section 3. Places are computed in the tensors' own type, all else in float64.
+et al. 2018, *PWC-Net*, section 3. Positions are computed in the tensors' own type, everything else in
+float64.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ Whole: TypeAlias = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Along:
-    """One coordinate of the place that each pixel is taken from: the pixels on both sides, how far it is
-    from the first of them, and whether it is in the image. Each is samples x rows x columns."""
+    """One coordinate of the place that each pixel is taken from: the pixels on both sides, the distance
+    to the first of them, and whether the place is inside the image. Each is samples x rows x columns."""
 
     low: Whole
     high: Whole
@@ -29,7 +30,7 @@ class _Along:
 
 
 def _along(flow: Any, axis: int, to_corners: bool) -> _Along:
-    """``axis`` is 0 for rows, 1 for columns."""
+    """Compute the coordinate; ``axis`` is 0 for rows, 1 for columns."""
     extent = flow.shape[2 + axis]
     shape = (-1, 1) if axis == 0 else (1, -1)
     at = np.arange(extent, dtype=flow.dtype).reshape(shape) + flow[:, 1 - axis]
@@ -42,7 +43,7 @@ def _along(flow: Any, axis: int, to_corners: bool) -> _Along:
 
 
 class Warped:
-    """Where the pixels of images are taken from, by a flow."""
+    """The places that the pixels of images are taken from, according to a flow."""
 
     def __init__(self, x: Any, flow: Any, about: Mapping[str, Any]) -> None:
         self._x = np.asarray(x, np.float64)
@@ -52,12 +53,12 @@ class Warped:
         self._inside = (self._rows.inside & self._columns.inside)[:, None]
 
     def _corner(self, rows: Whole, columns: Whole) -> Reals:
-        """The pixels of x at rows and columns, in the shape of x."""
+        """Return the pixels of x at rows and columns, in the shape of x."""
         samples = np.arange(len(self._x))[:, None, None]
         return np.moveaxis(self._x[samples, :, rows, columns], -1, 1)
 
     def image(self) -> Reals:
-        """y, in the shape of x."""
+        """Return y, in the shape of x."""
         r, c = self._rows, self._columns
         b, a = r.share[:, None], c.share[:, None]
         upper = (1 - a) * self._corner(r.low, c.low) + a * self._corner(r.low, c.high)
@@ -65,7 +66,7 @@ class Warped:
         return np.where(self._inside, (1 - b) * upper + b * lower, self._fill)
 
     def to_image(self, dy: Any) -> Reals:
-        """dx: each dy in the shares of the four pixels that it is from."""
+        """Return dx: each dy is divided among the four pixels that it comes from."""
         r, c = self._rows, self._columns
         given = np.where(self._inside, dy, 0.0)
         made = np.zeros_like(self._x)
@@ -78,7 +79,8 @@ class Warped:
         return made
 
     def to_flow(self, dy: Any) -> Reals:
-        """dflow: dy times the slopes of x where it is from, summed over channels."""
+        """Return dflow: dy times the slopes of x at the place that it comes from,
+        summed over channels."""
         r, c = self._rows, self._columns
         given = np.where(self._inside, dy, 0.0)
         b, a = r.share[:, None], c.share[:, None]
@@ -87,7 +89,7 @@ class Warped:
         return np.stack([(given * across).sum(1), (given * down).sum(1)], 1)
 
     def _across(self, rows: Whole) -> Reals:
-        """Slopes along rows."""
+        """Return slopes along rows."""
         c, last = self._columns, self._x.shape[3] - 1
         slope = self._corner(rows, c.high) - self._corner(rows, c.low)
         if self._corners:
@@ -97,7 +99,7 @@ class Warped:
         return slope
 
     def _down(self, columns: Whole) -> Reals:
-        """Slopes along columns."""
+        """Return slopes along columns."""
         r, last = self._rows, self._x.shape[2] - 1
         slope = self._corner(r.high, columns) - self._corner(r.low, columns)
         if self._corners:

@@ -9,17 +9,19 @@ import numpy as np
 
 
 class LayerBlob:
-    """Values and gradients of one shape: arrays of its own until the plan's take their place."""
+    """Values and gradients of the same shape, in arrays of the blob's own until a plan's
+    arrays replace them."""
 
     def __init__(self, shape: Sequence[int] = (), dtype: str = "float32") -> None:
         self._dtype = dtype
         self._data = self._diff = np.zeros(0, dtype)
         self.reshape(*shape)
         self.given = False
-        """Whether ``reshape`` was called since."""
+        """Whether the blob was given a shape, by ``reshape`` or as a bottom in place."""
 
     def reshape(self, *shape: int) -> None:
-        """Give the blob a shape; its arrays are kept if they have it. Raises ValueError for none."""
+        """Give the blob a shape; arrays of that shape are kept. Raise ValueError for
+        an invalid shape."""
         wanted = tuple(int(extent) for extent in shape)
         if any(extent < 0 for extent in wanted):
             raise ValueError(f"{wanted} is not a shape of a blob")
@@ -28,14 +30,14 @@ class LayerBlob:
             self._data, self._diff = np.zeros(wanted, self._dtype), np.zeros(wanted, self._dtype)
 
     def place(self, data: np.ndarray, diff: np.ndarray | None = None) -> None:
-        """Have these arrays for values and, unless None, gradients."""
+        """Use these arrays for the values and, unless None, for the gradients."""
         self._data = data
         if diff is not None:
             self._diff = diff
 
     @property
     def data(self) -> np.ndarray:
-        """The values; they are written to, as ``data[...] = x``."""
+        """The values; write to them in place, as in ``data[...] = x``."""
         return self._data
 
     @data.setter
@@ -44,7 +46,7 @@ class LayerBlob:
 
     @property
     def diff(self) -> np.ndarray:
-        """The gradients; they are written to, as ``diff[...] = x``."""
+        """The gradients; write to them in place, as in ``diff[...] = x``."""
         return self._diff
 
     @diff.setter
@@ -63,22 +65,22 @@ class LayerBlob:
 
     @property
     def num(self) -> int:
-        """The extent of axis 0 (1 where there is none)."""
+        """The extent of axis 0, or 1 if there is no such axis."""
         return self._extent(0)
 
     @property
     def channels(self) -> int:
-        """The extent of axis 1 (1 where there is none)."""
+        """The extent of axis 1, or 1 if there is no such axis."""
         return self._extent(1)
 
     @property
     def height(self) -> int:
-        """The extent of axis 2 (1 where there is none)."""
+        """The extent of axis 2, or 1 if there is no such axis."""
         return self._extent(2)
 
     @property
     def width(self) -> int:
-        """The extent of axis 3 (1 where there is none)."""
+        """The extent of axis 3, or 1 if there is no such axis."""
         return self._extent(3)
 
     def _extent(self, axis: int) -> int:
@@ -86,8 +88,8 @@ class LayerBlob:
 
 
 def _refuse(value: object, mine: np.ndarray, name: str) -> None:
-    """Raise AttributeError, as Caffe does, unless it is the same array, as after ``diff += x``: another
-    one in its place would be seen by nobody."""
+    """Raise AttributeError, as Caffe does, unless ``value`` is the same array, as after ``diff += x``.
+    Nothing would ever read another array."""
     if value is not mine:
         raise AttributeError(f"a blob's {name} cannot be replaced; write to it: {name}[...] = x")
 
@@ -99,7 +101,7 @@ class ParameterBlobs:
         self._dtype, self._blobs = dtype, list[LayerBlob]()
 
     def add_blob(self, *shape: int) -> LayerBlob:
-        """One more, of zeros; what is written to its data by ``setup`` is what training begins with."""
+        """Add a parameter of zeros. Training starts from whatever ``setup`` writes to its data."""
         self._blobs.append(LayerBlob(shape, self._dtype))
         return self._blobs[-1]
 

@@ -10,8 +10,8 @@ from demitasse import PluginError
 
 
 def made_by_all(group: str) -> Iterator[Any]:
-    """What each function without arguments of a group of entry points gives. Raises PluginError that
-    names the entry point for one that cannot be called."""
+    """Yield the result of each function without arguments in a group of entry points. Raise PluginError
+    with the entry point if a function cannot be called."""
     for point in entry_points(group=group):
         try:
             yield point.load()()

@@ -1,4 +1,5 @@
-"""What a user's own code raises, in one line: where in that code, and whether Python 2 is why."""
+"""Exceptions of a user's own code in one line: where in that code, and whether
+Python 2 is the reason."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ from demitasse import shortened
 from demitasse_python_layer.python_2 import is_python_2
 
 _OF_QUOTIENTS = ("cannot be interpreted as an integer", "slice indices must be", "only integers, slices")
-"""In what is said of a number with a fraction where a whole one has to be."""
+"""Parts of the messages for a number with a fraction where an integer is needed."""
 _MOST = 600
 
 
 def told(error: BaseException, param_str: str | None = None) -> str:
-    """An exception of a user's code: its kind, its text in one line, the line of that code, and the
-    layer's ``param_str`` where that is why, or may be."""
+    """Describe an exception of a user's code: its type, its text in one line, the line of that code, and
+    the layer's ``param_str`` if it is, or may be, the reason."""
     text = " ".join(str(error).split())
     text = f"{text[:_MOST]}..." if len(text) > _MOST else text
     kind = f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -31,8 +32,8 @@ def told(error: BaseException, param_str: str | None = None) -> str:
 
 
 def place(error: BaseException) -> tuple[str, int]:
-    """File and line of the innermost line of the user's own that an error went through; an empty name
-    where there is none."""
+    """Return file and line of the innermost line of the user's own code that an error passed through;
+    the name is empty if there is none."""
     frames = [
         (frame.f_code.co_filename, line)
         for frame, line in walk_tb(error.__traceback__)
@@ -44,7 +45,7 @@ def place(error: BaseException) -> tuple[str, int]:
 
 
 def installed(file: str | Path) -> bool:
-    """Whether a file is Python's own, or lies where pip put it."""
+    """Return whether a file is part of Python, or was installed by pip."""
     folders, known = Path(file).absolute().parents, {Path(entry).absolute() for entry in sys.path}
     root = next((folder for folder in folders if folder in known), None)
     if Path(sysconfig.get_path("stdlib")) in folders or "site-packages" in Path(file).parts:
@@ -53,13 +54,13 @@ def installed(file: str | Path) -> bool:
 
 
 def _shown(file: str) -> str:
-    """A path as seen from the working directory, where it is below that."""
+    """Return a path relative to the working directory, if it is below that."""
     path = Path(os.path.normpath(file)).absolute()
     return str(path.relative_to(Path.cwd())) if Path.cwd() in path.parents else str(path)
 
 
 def advice(error: BaseException) -> str:
-    """What to do about code that is Python 2; nothing of other errors."""
+    """Return advice for code that is Python 2; "" for other errors."""
     if isinstance(error, TabError):
         return "; in Python 2 a tab was as wide as 8 spaces, which 'expand' makes of it"
     if is_python_2(error):

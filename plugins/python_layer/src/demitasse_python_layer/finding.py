@@ -1,4 +1,4 @@
-"""The class that a net's file names: its module is imported, or the error says where it may be."""
+"""Importing the class that a net's file names; if that fails, the error says where its module may be."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from demitasse_python_layer.python_2 import imported, readers
 
 METHODS = ("reshape", "forward", "backward")
 STAND_INS = "demitasse.stand_ins"
-"""Entry points of functions without arguments, by the name of a module that users' code imports: each
-has imports of it find something, where nobody has installed it."""
+"""The group of entry points for functions without arguments, each named after a module that users' code
+imports. The function makes imports of that module succeed if nobody has installed it."""
 _ABOVE, _MANY = 4, 500
-"""How far above a net's file a module is looked for to tell of it, and at how many names in a folder."""
+"""How many folders above a net's file are searched for a missing module, and how many
+names in each folder."""
 
 
 def instance(module: str, layer: str, net: str) -> Any:
-    """An object of class ``layer`` of a module that the file ``net`` names. Raises ValueError that says
-    where a module or class that is missing may be, or which line of the module failed."""
+    """Return an object of class ``layer`` of a module, both named by the file ``net``. Raise ValueError
+    that says where a missing module or class may be, or which line of the module failed."""
     stand_in()
     about = f"python_param names module {module!r}, which cannot be imported"
     try:
@@ -57,14 +58,14 @@ def instance(module: str, layer: str, net: str) -> Any:
 
 @cache
 def stand_in() -> None:
-    """Have modules stand in for others, once in a process, and know who reads Python 2. Raises
-    PluginError that names the entry point for one that cannot."""
+    """Let modules stand in for others, once in a process, and find the readers of Python 2. Raise
+    PluginError with the entry point if one of them fails."""
     list(made_by_all(STAND_INS))
     readers()
 
 
 def _others(module: Any, layer: str) -> str:
-    """The layers that a module has instead, the nearest name first."""
+    """Return the layers that a module has instead, the nearest name first."""
     classes = inspect.getmembers(module, inspect.isclass)
     names = [name for name, made in classes if made.__module__ == module.__name__]
     names = [name for name in names if all(hasattr(vars(module)[name], each) for each in METHODS)]
@@ -74,8 +75,8 @@ def _others(module: Any, layer: str) -> str:
 
 
 def _there(module: str, net: str) -> str:
-    """Where a module is that import did not find, if near the net's file or the working directory; or
-    else a module of a like name there, or where import looks."""
+    """Return where a module that could not be imported is, if it is near the net's file or the working
+    directory; otherwise a module with a similar name there, or on the import path."""
     parts = module.split(".")
     if not all(parts):
         return ""
@@ -102,7 +103,8 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _names(folder: Path, suffix: str) -> list[Path]:
-    """Some of the files in a folder, or of all its entries; none of one that cannot be read."""
+    """Return some of the files in a folder, or some of all its entries; none if the
+    folder cannot be read."""
     if folder == Path(folder.anchor):
         return []
     try:

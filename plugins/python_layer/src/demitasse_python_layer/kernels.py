@@ -1,4 +1,4 @@
-"""The kernels: calls of a user's object on plain arrays."""
+"""The kernels, which call a user's object on plain arrays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from demitasse import Candidate, Request, Work
 
 
 def candidates(request: Request) -> Iterable[Candidate]:
-    """One for each of the plugin's own words."""
+    """Return one candidate for each of the plugin's own operations."""
     made = {"python_forward": _forward, "python_backward": _backward}.get(request.operation.name)
     return [] if made is None else [made(request)]
 
@@ -40,7 +40,7 @@ def _backward(request: Request) -> Candidate:
 
 
 class _Call:
-    """A call of a user's object, whose errors name the layer themselves."""
+    """A call of a user's object, whose errors already name the layer."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
@@ -49,4 +49,4 @@ class _Call:
         self._call()
 
     def named(self, layer: str) -> None:
-        """Nothing: the object knows its layer."""
+        """Do nothing: the object knows its layer."""

@@ -15,23 +15,23 @@ from demitasse_python_layer.user_layer import UserLayer
 
 
 class PythonLayer:
-    """``python_param { module: "..." layer: "..." param_str: "..." }``.
+    """A layer of the form ``python_param { module: "..." layer: "..." param_str: "..." }``.
 
-    A layer that is planned again (for another batch, say) keeps its object.
+    A layer that is planned again (for another batch size, for example) keeps its object.
     """
 
     name = "Python"
     parameters: Mapping[str, Any] = MappingProxyType({})
-    """Empty: it reads Caffe's own message."""
+    """Empty: the type reads Caffe's own message."""
     raises = (Exception,)
-    """By ``build``, which are not this plugin's faults: a user's own layer may raise anything."""
+    """What ``build`` may raise without being this plugin's fault: a user's layer can raise anything."""
 
     def __init__(self) -> None:
         self._made: dict[int, UserLayer] = {}
 
     def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
-        """Emit a call of the user's object, whose ``reshape`` tells the shapes of the tops. Raises
-        ValueError for a module or class that is not there."""
+        """Emit a call of the user's object, whose ``reshape`` sets the shapes of the tops. Raise
+        ValueError if the module or class does not exist."""
         user = self._user(layer, graph)
         user.plan([bottom.shape for bottom in bottoms])
         message = layer.parameters
@@ -51,7 +51,7 @@ class PythonLayer:
         return made if isinstance(made, tuple) else (made,)
 
     def _user(self, layer: Layer, graph: GraphBuilder) -> UserLayer:
-        """The object of a layer, made when it is first met."""
+        """Return the object of a layer, which is created when the layer is first built."""
         key = id(layer)
         if key not in self._made:
             about = layer.parameters.python_param

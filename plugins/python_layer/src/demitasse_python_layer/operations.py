@@ -1,4 +1,4 @@
-"""The two words of the plugin: whatever a user's object computes."""
+"""The two operations of the plugin: whatever a user's object computes."""
 
 from __future__ import annotations
 

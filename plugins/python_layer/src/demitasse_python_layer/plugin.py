@@ -1,4 +1,4 @@
-"""The hooks that the plugin serves."""
+"""The hooks that this plugin implements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from demitasse.operations import Operation
 
 @hookimpl
 def operations() -> Iterable[Operation]:
-    """What a user's layer does forward and backward."""
+    """Return the operations for a user's layer, forward and backward."""
     from demitasse_python_layer.operations import OPERATIONS
 
     return OPERATIONS
@@ -18,7 +18,7 @@ def operations() -> Iterable[Operation]:
 
 @hookimpl
 def layer_types() -> Iterable[LayerType]:
-    """Python."""
+    """Return the layer type Python."""
     from demitasse_python_layer.layer import PythonLayer
 
     return (PythonLayer(),)
@@ -26,7 +26,7 @@ def layer_types() -> Iterable[LayerType]:
 
 @hookimpl
 def kernels(request: Request) -> Iterable[Candidate]:
-    """Calls of the user's own methods."""
+    """Return candidates that call the user's own methods."""
     from demitasse_python_layer.kernels import candidates
 
     return candidates(request)

@@ -1,4 +1,5 @@
-"""Users' modules in Python 2, as many of Caffe's time are: how they are known, and read as such."""
+"""Users' modules written in Python 2, as many of Caffe's time are: how they are recognised,
+and read as such."""
 
 from __future__ import annotations
 
@@ -20,23 +21,24 @@ log = logging.getLogger("demitasse.python_layer")
 Reader: TypeAlias = Callable[[Iterable[str]], AbstractContextManager[None]]
 
 READERS = "demitasse.python2"
-"""Entry points of functions without arguments, which are called before users' modules are imported. Each
-gives a function of names that makes a context: within it imports read users' modules as Python 2, those
-of these names anew."""
+"""The group of entry points for functions without arguments, which are called before users' modules are
+imported. Each returns a function that takes the names of modules and returns a context manager. Within
+that context imports read users' modules as Python 2, and import the named ones again."""
 
 MODULES = ["ConfigParser", "Queue", "StringIO", "cPickle", "cStringIO", "urllib2"]
 NAMES = ["basestring", "cmp", "file", "long", "raw_input", "reduce", "reload", "unicode", "xrange"]
 METHODS = ["has_key", "iteritems", "iterkeys", "itervalues", "next"]
-"""What Python 2 alone has."""
+"""Methods that exist only in Python 2."""
 
 _ONLY_THERE = {*METHODS} - {"next"}
 _OF_BOTH = {"six", "PY2", "PY3", "version_info"}
-"""What code says that runs in either."""
+"""Names that appear in code that runs in both versions."""
 
 
 def imported(module: str) -> Any:
-    """A user's module: as Python 2, with what it imports of the user's, where it is none in Python 3 and
-    a distribution reads that. Raises what importing it does."""
+    """Import a user's module. It is read as Python 2, together with what it imports of the
+    user's, if it does not work in Python 3 and a distribution provides a reader. Raise whatever
+    importing it raises."""
     known = {*sys.modules}
     try:
         found = importlib.import_module(module)
@@ -52,13 +54,13 @@ def imported(module: str) -> Any:
         return found
     try:
         return _as_python_2(module, known)
-    except Exception as error:  # noqa: BLE001  it can be used as it is, up to where it says so
+    except Exception as error:  # noqa: BLE001  the module can be used until it reaches such code
         log.debug("%s is not read as Python 2: %s", module, error)
         return found
 
 
 def is_python_2(error: BaseException) -> bool:
-    """Whether an error is one that code has for being Python 2; of syntax, it may be."""
+    """Return whether an error is typical of Python 2 code; a syntax error may be."""
     return (
         (isinstance(error, SyntaxError) and not str(error.filename or "<").startswith("<"))
         or (isinstance(error, ModuleNotFoundError) and error.name in MODULES)
@@ -69,13 +71,14 @@ def is_python_2(error: BaseException) -> bool:
 
 @cache
 def readers() -> tuple[Reader, ...]:
-    """What reads Python 2 here. Raises PluginError that names the entry point for one that cannot."""
+    """Return the readers of Python 2 that are installed. Raise PluginError with the entry
+    point if one fails."""
     return tuple(made_by_all(READERS))
 
 
 def _as_python_2(module: str, known: set[str]) -> Any:
-    """The module read as Python 2, and anew what was imported on the way. Raises what importing it does;
-    then what was imported is what it was."""
+    """Import the module again as Python 2, with everything that it had imported on the way. Raise
+    whatever importing it raises, after restoring the earlier imports."""
     before = {name: sys.modules[name] for name in {*sys.modules} - known}
     with ExitStack() as reading:
         for read in readers():
@@ -86,19 +89,19 @@ def _as_python_2(module: str, known: set[str]) -> Any:
             sys.modules.update(before)
             raise
     if found is before.get(module):
-        return found  # it is installed, and nobody's to read otherwise
-    if (started := launched()) is None or not started.rank:  # of several processes one says it
+        return found  # it is installed, so it is not read as Python 2
+    if (started := launched()) is None or not started.rank:  # only one of several processes says so
         log.warning("module %s (%s) is Python 2 and is read as such", module, found.__file__)
     return found
 
 
 def _shows_python_2(module: Any) -> bool:
-    """Whether a module that Python 3 imports uses what Python 2 alone has, and does not say that it runs
-    in either."""
+    """Return whether a module that Python 3 can import uses something that only Python 2 has, without
+    any sign that it runs in both versions."""
     try:
         tree = ast.parse(importlib.util.decode_source(module.__loader__.get_data(module.__file__)))
     except (AttributeError, OSError, SyntaxError, TypeError, UnicodeDecodeError):
-        return False  # it is not of a file, or was read otherwise
+        return False  # not from a file, or loaded by another loader
     read, bound, attributes = set[str](), {*vars(module)}, set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):

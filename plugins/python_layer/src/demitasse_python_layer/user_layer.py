@@ -18,8 +18,8 @@ Shape = tuple[int, ...]
 
 
 class Phase(int):
-    """0 in training and 1 in tests, as Caffe has it; as a text TRAIN or TEST, as layers of Fast and
-    Faster R-CNN's forks ask for it."""
+    """The phase, 0 in training and 1 in tests as in Caffe. As a string it is TRAIN or TEST, which layers
+    of Fast and Faster R-CNN's forks rely on."""
 
     def __str__(self) -> str:
         return "TEST" if self else "TRAIN"
@@ -28,12 +28,12 @@ class Phase(int):
 class UserLayer:
     """An object (``object``) of class ``layer`` of ``module``, set up for bottoms of some shapes.
 
-    ``tops`` are their names; those ``in_place`` are, by their numbers, bottoms of these numbers too, and
-    one blob to the object. ``net`` is the file that names the class, ``where`` the line and layer.
+    ``tops`` are their names. ``in_place`` maps the numbers of tops to those of bottoms with which they
+    share a blob. ``net`` is the file that names the class, ``where`` the line and layer.
 
-    Raises ValueError when module or class are missing, or the class lacks a method. What the object
-    raises becomes ModelError while it is planned and backward, and DataError in what it makes of
-    samples: each names the layer, the method and the line of the user's code.
+    Raises ValueError if the module or class is missing, or if the class lacks a method. What the object
+    raises becomes a ModelError while it is planned and in backward, and a DataError in forward. Each
+    error names the layer, the method and the line of the user's code.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class UserLayer:
         self.object = instance(module, layer, net)
         self._dtype, self._where, self._names = dtype, f"{where}: {module}.{layer}", tuple(tops)
         self.parameters = ParameterBlobs(dtype)
-        self.object.param_str = self.object.param_str_ = param_str  # as it was called until 2015
+        self.object.param_str = self.object.param_str_ = param_str  # its name until 2015
         self.object.phase = Phase(phase)
         self.object.blobs = self.parameters
         if not hasattr(self.object, "type"):
@@ -62,7 +62,7 @@ class UserLayer:
         self._ready, self._ahead = False, False
         self._held: list[np.ndarray | None] = []
         self.unplanned = ""
-        """The method that last gave the tops shapes that are not the plan's; empty where none did."""
+        """The method that last gave the tops shapes that differ from the plan's; empty if none did."""
         self._turn = threading.Lock()
 
     def __repr__(self) -> str:
@@ -70,8 +70,8 @@ class UserLayer:
 
     @property
     def tells_late(self) -> bool:
-        """Whether ``reshape`` does nothing, so that ``forward`` may give its tops other shapes; not of
-        tops in place, which have those of the bottoms."""
+        """Whether ``reshape`` does nothing, so that ``forward`` may give its tops other shapes. False if
+        all tops are in place, since they have the shapes of the bottoms."""
         if len(self._in_place) == len(self.tops):
             return False
         code = getattr(self.object.reshape, "__code__", None)
@@ -81,11 +81,12 @@ class UserLayer:
 
     @property
     def top_shapes(self) -> tuple[Shape, ...]:
-        """The shapes of the tops as ``reshape`` made them last."""
+        """The shapes of the tops that ``reshape`` last set."""
         return tuple(top.shape for top in self.tops)
 
     def plan(self, shapes: Sequence[Shape]) -> None:
-        """Have the object give its tops their shapes for bottoms of ``shapes``; set it up first."""
+        """Let the object set the shapes of its tops for bottoms of ``shapes``; call its ``setup`` first
+        if necessary."""
         self.bottoms = [LayerBlob(shape, self._dtype) for shape in shapes]
         for top, bottom in self._in_place.items():
             self.tops[top] = self.bottoms[bottom]
@@ -99,8 +100,8 @@ class UserLayer:
             self._call("reshape", self.bottoms, self.tops)
 
     def reshaped(self) -> bool:
-        """Have a layer without bottoms make what the next forward is to give, and whether it gave its
-        tops another shape, in ``reshape`` or in ``forward``, than the last time."""
+        """Let a layer without bottoms compute the result of the next forward pass in advance. Return
+        whether ``reshape`` or ``forward`` gave its tops other shapes than the last time."""
         if self.bottoms:
             return False
         with self._turn:
@@ -110,12 +111,13 @@ class UserLayer:
             return self.top_shapes != before
 
     def hold(self) -> None:
-        """Have what forwards make from now on in memory of its own, too: a plan may use that of the tops
-        for others before ``keep`` is called."""
+        """Store the results of all later forward passes in separate memory as well: a plan may reuse the
+        memory of the tops before ``keep`` is called."""
         self._held = [None] * len(self.tops)
 
     def keep(self) -> None:
-        """Have the next forward give what the last one made, and not call the object. After ``hold``."""
+        """Make the next forward pass return the last result without calling the object. Call ``hold``
+        before it."""
         with self._turn:
             for number, top in enumerate(self.tops):
                 held = self._held[number]
@@ -123,12 +125,12 @@ class UserLayer:
             self._ahead = True
 
     def forget(self) -> None:
-        """Have the next forward call the object, whatever was held and kept."""
+        """Make the next forward pass call the object, whatever was held and kept."""
         self._held, self._ahead = [], False
 
     def forward(self, bottoms: Sequence[Any], parameters: Sequence[Any], tops: Sequence[Any]) -> None:
-        """Call ``reshape`` and ``forward`` on a plan's arrays. Raises ShapeError when a top's shape is
-        not the plan's."""
+        """Call ``reshape`` and ``forward`` on a plan's arrays. Raise ShapeError if the shape of a top
+        differs from the plan's."""
         with self._turn:
             if self._ahead:
                 self._ahead = False
@@ -152,22 +154,22 @@ class UserLayer:
         made: Sequence[Any],
         wanted: Sequence[bool],
     ) -> None:
-        """Call ``backward``; ``made`` are the arrays of the gradients of bottoms and parameters."""
+        """Call ``backward``; ``made`` are the arrays for the gradients of bottoms and parameters."""
         with self._turn:
             _attach(self.tops, tops, dtops)
             changed, dbottoms = list(bottoms), list(made[: len(bottoms)])
-            for top, bottom in self._in_place.items():  # the bottom has the top's values by now
+            for top, bottom in self._in_place.items():  # the bottom already has the top's values
                 changed[bottom] = tops[top]
                 dbottoms[bottom] = np.empty_like(tops[top]) if made[bottom] is None else made[bottom]
                 dbottoms[bottom][...] = dtops[top]
             _attach(self.bottoms, changed, dbottoms)
             _attach(self.parameters, parameters, made[len(bottoms) :])
             for blob in self.parameters:
-                blob.diff[...] = 0  # the plan adds it to what other passes found
+                blob.diff[...] = 0  # the plan adds it to the results of other passes
             self._call("backward", self.tops, list(wanted[: len(bottoms)]), self.bottoms)
 
     def _deliver(self, method: str, tops: Sequence[Any]) -> None:
-        """Have a plan's arrays for the tops, with what a method has made of them."""
+        """Put a plan's arrays, with the results of a method, in place of the tops' own."""
         planned = tuple(top.shape for top in tops)
         if self.top_shapes != planned:
             self.unplanned = method
@@ -185,7 +187,7 @@ class UserLayer:
                 self._held[number] = np.array(array) if own is array else own
 
     def _make(self, tops: Sequence[Any] | None = None) -> None:
-        """Have the object reshape its tops and fill them. Raises DataError for what it raises."""
+        """Let the object reshape its tops and fill them. Raise DataError for what it raises."""
         try:
             self._call("reshape", self.bottoms, self.tops)
             if tops is not None:
@@ -197,7 +199,7 @@ class UserLayer:
             raise DataError(str(error)) from error.__cause__
 
     def _call(self, method: str, *given: Any) -> None:
-        """Call a method of the user's. Raises ModelError for what that raises."""
+        """Call a method of the user's object. Raise ModelError for what it raises."""
         try:
             getattr(self.object, method)(*given)
         except MemoryError:
@@ -205,7 +207,7 @@ class UserLayer:
         except (
             Exception,
             SystemExit,
-        ) as error:  # what calls sys.exit may be a reader that is at its end
+        ) as error:  # sys.exit may be called by a reader that has reached its end
             about = told(error, self.object.param_str if method == "setup" else None)
             bare = [name for name, top in zip(self._names, self.tops, strict=True) if not top.given]
             if bare and method in ("forward", "backward"):
@@ -214,7 +216,7 @@ class UserLayer:
 
 
 def _attach(blobs: Any, arrays: Sequence[Any], diffs: Sequence[Any] = ()) -> None:
-    """Put a plan's arrays in the place of blobs'."""
+    """Replace the arrays of blobs by a plan's arrays."""
     for number, (blob, array) in enumerate(zip(blobs, arrays, strict=True)):
         diff = diffs[number] if number < len(diffs) else None
         if diff is None and blob.diff.shape != array.shape:

@@ -228,4 +228,4 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     WindowData(),
     *FUNCTIONS,
 )
-"""Every layer type that the plugin knows."""
+"""All layer types that the plugin provides."""

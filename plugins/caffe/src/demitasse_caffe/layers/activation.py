@@ -13,7 +13,7 @@ from demitasse_caffe.schema import number
 
 
 class Function(CaffeLayer):
-    """A layer that is one word of the vocabulary, applied to each element as it is."""
+    """A layer that applies one operation of the vocabulary, without attributes, to each element."""
 
     def __init__(self, name: str, operation: str) -> None:
         self.name, self._operation = name, operation
@@ -25,7 +25,7 @@ class Function(CaffeLayer):
 
 
 class ReLU(CaffeLayer):
-    """max(x, 0) + negative_slope * min(x, 0), and no more than 6 with ``relu6``."""
+    """max(x, 0) + negative_slope * min(x, 0), at most 6 with ``relu6``."""
 
     name = "ReLU"
 
@@ -33,7 +33,8 @@ class ReLU(CaffeLayer):
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
         slope = number(message.relu_param.negative_slope)
-        # Below 0 the gradient needs x, whose sign y has not; else y does, and x need not be kept.
+        # With a negative slope the gradient needs x, because y does not have its sign. Otherwise y is
+        # enough, and x need not be kept.
         word = "leaky_relu" if slope < 0 else "relu"
         if not message.relu_param.relu6:
             return [graph.apply(word, bottoms[0], negative_slope=slope)]
@@ -44,8 +45,8 @@ class ReLU(CaffeLayer):
 
 
 class PReLU(CaffeLayer):
-    """max(x, 0) + w * min(x, 0), w learned for each channel or, with ``channel_shared``, for all. He et
-    al. 2015, *Delving Deep into Rectifiers*, section 2.1."""
+    """max(x, 0) + w * min(x, 0), where w is learned for each channel or, with ``channel_shared``, for
+    all channels together. He et al. 2015, *Delving Deep into Rectifiers*, section 2.1."""
 
     name = "PReLU"
 
@@ -63,8 +64,8 @@ class PReLU(CaffeLayer):
 
 
 class ELU(CaffeLayer):
-    """x where x > 0, else alpha * (exp(x) - 1), times lambda. Clevert et al. 2015; with the lambda of
-    NVIDIA's fork Klambauer et al. 2017, *Self-Normalizing Neural Networks*."""
+    """x where x > 0, else alpha * (exp(x) - 1), all times lambda. Clevert et al. 2015; with the lambda
+    of NVIDIA's fork: Klambauer et al. 2017, *Self-Normalizing Neural Networks*."""
 
     name = "ELU"
 
@@ -79,7 +80,7 @@ class ELU(CaffeLayer):
         if alpha >= 0:
             made: Tensor = graph.apply("elu", x, alpha=alpha)
             return made
-        # Such a y does not tell the sign of x, so it is put together: 0 + alpha * exp(x) - alpha.
+        # Such a y does not have the sign of x, so it is composed: 0 + alpha * exp(x) - alpha.
         powers = graph.apply("exponential", graph.apply("clip", x, least=-math.inf, most=0.0))
         below = graph.apply("power", powers, power=1.0, scale=alpha, shift=-alpha)
         made = graph.apply("sum", graph.apply("relu", x), below)
@@ -87,7 +88,7 @@ class ELU(CaffeLayer):
 
 
 class Clip(CaffeLayer):
-    """x, but min where it is below and max where it is above that."""
+    """x, limited to the range from min to max."""
 
     name = "Clip"
 
@@ -103,7 +104,7 @@ class Clip(CaffeLayer):
 
 
 class Exp(CaffeLayer):
-    """base ^ (scale * x + shift), of base e for a base of -1."""
+    """base ^ (scale * x + shift); a base of -1 means e."""
 
     name = "Exp"
 
@@ -117,7 +118,7 @@ class Exp(CaffeLayer):
 
 
 class Log(CaffeLayer):
-    """The logarithm to a base of scale * x + shift, the natural one for a base of -1."""
+    """The logarithm of scale * x + shift to a base; a base of -1 means e."""
 
     name = "Log"
 
@@ -142,7 +143,7 @@ class Power(CaffeLayer):
     ) -> Sequence[Tensor]:
         power = message.power_param
         exponent, scale, shift = number(power.power), number(power.scale), number(power.shift)
-        if exponent == 1 and shift == 0:  # a gradient that needs no x
+        if exponent == 1 and shift == 0:  # its gradient does not need x
             return [graph.apply("sum", bottoms[0], coefficients=(scale,))]
         return [graph.apply("power", bottoms[0], power=exponent, scale=scale, shift=shift)]
 
@@ -159,7 +160,7 @@ class Swish(CaffeLayer):
 
 
 class HardSwish(CaffeLayer):
-    """x * min(max(x + 3, 0), 6) / 6, of Synopsys's fork. Howard et al. 2019, *Searching for
+    """x * min(max(x + 3, 0), 6) / 6, from Synopsys's fork. Howard et al. 2019, *Searching for
     MobileNetV3*, section 5.2."""
 
     name = "HardSwish"
@@ -171,7 +172,7 @@ class HardSwish(CaffeLayer):
 
 
 class Threshold(CaffeLayer):
-    """1 where x is above the threshold, else 0; no gradient passes."""
+    """1 where x is above the threshold, else 0. No gradient passes."""
 
     name = "Threshold"
 
@@ -182,10 +183,10 @@ class Threshold(CaffeLayer):
 
 
 class Dropout(CaffeLayer):
-    """Drops a share of the elements in training and scales the rest up; the identity in tests. With
-    Faster R-CNN's ``scale_train: false`` the rest stays as it is, and tests scale all down; with
-    SegNet's ``sample_weights_test`` tests drop as training does. Kendall et al. 2017, *Bayesian SegNet*.
-    """
+    """Sets a fraction of the elements to 0 in training and scales the others up; the identity in
+    tests. With Faster R-CNN's ``scale_train: false`` the others are not scaled, and tests scale all
+    elements down. With SegNet's ``sample_weights_test`` tests drop elements, too. Kendall et al. 2017,
+    *Bayesian SegNet*."""
 
     name = "Dropout"
 
@@ -202,8 +203,8 @@ class Dropout(CaffeLayer):
 
 
 def _dropped_by_sample(x: Tensor, ratio: float, graph: GraphBuilder) -> Tensor:
-    """``dropped``, for samples that lie along another axis than the first, too: random numbers are of
-    rows, and rows are to be samples, however many workers divide them."""
+    """Apply ``dropped`` to samples that may lie along another axis than the first. Random numbers are
+    drawn by row, so each row must be a sample, however many workers divide them."""
     axis = sample_axis(x, graph)
     if not axis:
         return dropped(x, ratio, graph)
@@ -214,12 +215,13 @@ def _dropped_by_sample(x: Tensor, ratio: float, graph: GraphBuilder) -> Tensor:
 
 
 def drops_now(message: Any, graph: GraphBuilder) -> bool:
-    """Whether a dropout drops anything in the graph's phase."""
+    """Return whether a dropout drops anything in the graph's phase."""
     return in_training(message, graph) or bool(message.dropout_param.sample_weights_test)
 
 
 def dropped(x: Tensor, ratio: float, graph: GraphBuilder) -> Tensor:
-    """x with a share of its elements 0, the rest scaled up. Raises ValueError for what is no share."""
+    """Return x with a fraction of its elements set to 0 and the others scaled up. Raise ValueError
+    unless the ratio is in [0, 1)."""
     if ratio == 0:
         return x
     if not 0 < ratio < 1:
@@ -232,7 +234,7 @@ def dropped(x: Tensor, ratio: float, graph: GraphBuilder) -> Tensor:
 
 
 class Softmax(CaffeLayer):
-    """exp(x) over its sum along the axis."""
+    """exp(x) divided by its sum along the axis."""
 
     name = "Softmax"
 
@@ -253,7 +255,7 @@ FUNCTIONS = (
 
 
 def _logarithm(base: float) -> float:
-    """The natural logarithm of a base; -1 stands for e."""
+    """Return the natural logarithm of a base; -1 stands for e."""
     if base == -1:
         return 1.0
     if not 0 < base < math.inf:

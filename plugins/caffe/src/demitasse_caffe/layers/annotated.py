@@ -1,4 +1,4 @@
-"""Images with boxes of what they show, as SSD's fork has them. Liu et al. 2016, *SSD: Single Shot
+"""Images with boxes around the objects in them, as in SSD's fork. Liu et al. 2016, *SSD: Single Shot
 MultiBox Detector*, sections 2.2, *Data augmentation*, and 3.6."""
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from demitasse_caffe.layers.transformation import check_mean_by_channels, resizi
 from demitasse_caffe.schema import number
 
 ROW = 8
-"""Numbers of an object: image, class, number, xmin, ymin, xmax, ymax, and whether it is difficult."""
+"""The numbers of an object: image, class, number, xmin, ymin, xmax, ymax, and
+whether it is difficult."""
 
 
 class AnnotatedData(CaffeLayer):
-    """Batches of images and of what they show: for each image ``max_objects`` rows of ``ROW`` numbers,
-    those of no object -1. An image is given other colours, set in a larger one, cut at random until it
-    shows enough, resized, cropped and mirrored, and its boxes with it."""
+    """Batches of images and the objects in them: for each image ``max_objects`` rows of ``ROW`` numbers,
+    which are -1 in rows without an object. An image's colours are distorted; it is placed on a larger
+    canvas, cropped at random until the crop contains enough of its objects, resized, cropped and
+    mirrored. Its boxes change with it."""
 
     name = "AnnotatedData"
     bottoms = (0, 0)
@@ -75,7 +77,7 @@ class AnnotatedData(CaffeLayer):
 
 
 def _augmentation(parameters: Any, about: Any, training: bool) -> dict[str, Any]:
-    """What the source is asked to do to an image and its boxes, as plain values. Raises ValueError."""
+    """Return what the source is to do to an image and its boxes, as plain values. Raise ValueError."""
     asked: dict[str, Any] = {
         "sampling": [_sampler(each) for each in about.batch_sampler if each.use_original_image],
         "crop": _crop(parameters),
@@ -151,7 +153,7 @@ def _distortion(message: Any) -> Mapping[str, Any]:
 
 
 def _crop(parameters: Any) -> tuple[int, int] | None:
-    """The height and width that are cut from each image, if any."""
+    """Return the height and width of the crop from each image, if there is one."""
     sides = parameters.crop_h, parameters.crop_w
     if any(sides) and not all(sides):
         raise ValueError(f"crop_h {sides[0]} and crop_w {sides[1]}: give both, or neither")
@@ -162,7 +164,7 @@ def _crop(parameters: Any) -> tuple[int, int] | None:
 
 
 def _fitted(parameters: Any) -> tuple[int, int] | None:
-    """The size that all images are resized to, if they are."""
+    """Return the size that all images are resized to, if they are."""
     for resize in parameters.resize_param:
         if resize.resize_mode != resize.FIT_SMALL_SIZE:
             return resize.height, resize.width

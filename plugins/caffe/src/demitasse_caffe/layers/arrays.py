@@ -15,9 +15,9 @@ from demitasse_caffe.layers.transformation import check_served, transform
 
 _LEGACY = ("num", "channels", "height", "width")
 LARGEST = (1 << 31) - 1
-"""Elements of a blob, as in Caffe."""
+"""The maximum number of elements of a blob, as in Caffe."""
 _STREAM = 1 << 20
-"""Random streams from here on are those of layers that fill blobs, 64 each; parameters' lie below."""
+"""The first random stream of layers that fill blobs, 64 for each layer; parameters use lower ones."""
 
 
 class Input(CaffeLayer):
@@ -54,8 +54,9 @@ def _without_extents(name: str, shape: tuple[int, ...]) -> str:
 
 
 class MemoryData(CaffeLayer):
-    """Samples that the caller holds: the arrays ``data`` and ``label`` that a trainer or net is given
-    (transformed by transform_param, as datums and images that are added are), else inputs."""
+    """Samples that the caller holds: the arrays ``data`` and ``label`` that are passed to a trainer or
+    net, or else inputs. Arrays are transformed by transform_param, like the datums and images that are
+    added in Caffe."""
 
     name = "MemoryData"
     bottoms = (0, 0)
@@ -74,7 +75,7 @@ class MemoryData(CaffeLayer):
         try:
             samples, labels = graph.source(spec, shape[0], {"data": "raw", "label": "real"})
         except DataError as error:
-            # Nobody knows a source of this name; an error that does not name it is about given arrays.
+            # No plugin serves this source; an error that does not name it is about the given arrays.
             if spec.source not in str(error):
                 raise
             wanted = zip(layer.tops, (shape, shape[:1]), strict=True)
@@ -90,7 +91,7 @@ class MemoryData(CaffeLayer):
 
 
 class DummyData(CaffeLayer):
-    """Blobs that fillers fill: constants once, random ones anew for every batch."""
+    """Blobs that fillers fill: constants once, random values anew for every batch."""
 
     name = "DummyData"
     bottoms = (0, 0)
@@ -107,7 +108,7 @@ class DummyData(CaffeLayer):
         for number, shape in enumerate(_shapes(dummy, count)):
             fill = filler(dummy.data_filler[number if given > 1 else 0], shape) if given else Constant()
             if isinstance(fill, Constant) and graph.phase != "train":
-                # In training even a constant batch is divided among workers, as only samples are.
+                # In training even a constant batch is divided among workers, so it must be samples.
                 value = np.asarray(fill(shape, RandomStream(graph.seed)))
                 tops.append(graph.constant(f"{layer.name}.{layer.tops[number]}", value))
                 continue
@@ -120,7 +121,7 @@ class DummyData(CaffeLayer):
 
 
 def _shapes(dummy: Any, count: int) -> list[tuple[int, ...]]:
-    """The shape of each top, from ``shape`` or the four numbers of old. Raises ValueError."""
+    """Return the shape of each top, from ``shape`` or from the four older numbers. Raise ValueError."""
     legacy = [name for name in _LEGACY if len(getattr(dummy, name))]
     if legacy and len(dummy.shape):
         raise ValueError(f"has both shape and {', '.join(legacy)}; use one of the two")

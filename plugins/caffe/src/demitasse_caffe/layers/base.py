@@ -1,4 +1,4 @@
-"""What all of Caffe's layer types share: counts of blobs, learned parameters, axes."""
+"""What all of Caffe's layer types have in common: counts of blobs, learned parameters, axes."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from demitasse_caffe.schema import LARGEST_BLOB, MOST_AXES, is_repeated, number
 _FLOATS = (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE)
 _BOUNDED = ("clip_param", "threshold_param")
 _WHOLE = {"float32": (1 << 24) + 1, "float64": (1 << 53) + 1}
-"""From 0 on, how many whole numbers follow each other in an element type."""
+"""How many consecutive integers, starting at 0, each element type can represent."""
 
 Shape = tuple[int, ...]
 Counts = tuple[int, int | None]
-"""At least, and at most (None: any number)."""
+"""The minimum, and the maximum (None: unlimited)."""
 
 
 class CaffeLayer:
-    """A layer type of Caffe's.
+    """One of Caffe's layer types.
 
-    A type says its name and how many blobs it takes and makes, and ``expand`` emits its operations.
-    A ValueError gains file, line and layer where the graph is built.
+    A type declares its name and how many blobs it reads and makes; ``expand`` emits its operations. A
+    ValueError gains file, line and layer where the graph is built.
     """
 
     name: str
@@ -35,12 +35,12 @@ class CaffeLayer:
     tops: Counts = (1, 1)
     loss_weight: float = 0.0
     no_gradient: Mapping[int, str] = MappingProxyType({})
-    """Bottoms that no gradient reaches, by position, and what they are: ``{1: "labels"}``."""
+    """The bottoms that no gradient reaches: what they are, by position. Example: ``{1: "labels"}``."""
     parameters: Mapping[str, Any] = MappingProxyType({})
-    """Empty: a Caffe type reads Caffe's own message."""
+    """Empty, because a Caffe type reads Caffe's own message."""
 
     def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
-        """Emit the layer's operations; a tensor for each top."""
+        """Emit the layer's operations and return a tensor for each top."""
         _check_count("bottom", layer.bottoms, self.bottoms)
         _check_count("top", layer.tops, self.tops)
         self._check_loss_weights(layer)
@@ -59,17 +59,18 @@ class CaffeLayer:
         raise NotImplementedError
 
     def _check_loss_weights(self, layer: Layer) -> None:
-        """As many as tops; a loss has a top even where the file names none."""
+        """Raise ValueError unless there is one weight for each top. A loss has a top even if the file
+        names none."""
         weights = len(layer.loss_weights)
         tops = len(layer.tops) or bool(self.loss_weight)
         if weights not in (0, tops):
             raise ValueError(f"has {weights} loss_weight for {tops:d} tops; give none, or one for each")
 
     def _reached(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
-        """The bottoms, each behind a stop where propagate_down is false.
+        """Return the bottoms, with a stop_gradient after each whose propagate_down is false.
 
-        Raises ValueError for a propagate_down that is not of every bottom, or that wants a gradient
-        where there is none.
+        Raise ValueError if propagate_down does not cover every bottom, or wants a gradient where none
+        exists.
         """
         wanted = layer.parameters.propagate_down
         if len(wanted) not in (0, len(bottoms)):
@@ -90,8 +91,8 @@ class CaffeLayer:
 
 
 def learned(graph: GraphBuilder, message: Any, index: int, shape: Shape, fill: Any) -> Tensor:
-    """Parameter ``index`` of a layer, filled as the FillerParameter ``fill`` says, with the
-    multipliers and the shared name of the layer's param number ``index``."""
+    """Return parameter ``index`` of a layer, filled according to the FillerParameter ``fill``. Its
+    multipliers and its shared name are those of the layer's param number ``index``."""
     rate, decay, shared, permissive = 1.0, 1.0, None, False
     check_size(f"parameter {index}", shape)
     if index < len(message.param):
@@ -103,8 +104,8 @@ def learned(graph: GraphBuilder, message: Any, index: int, shape: Shape, fill: A
 
 
 def check_size(what: str, shape: Shape) -> None:
-    """Raise ValueError for more elements or axes than a blob may have, in Caffe and here: nobody means
-    that."""
+    """Raise ValueError if a shape has more elements or axes than a blob can have, in Caffe and here.
+    Such a shape is always a mistake."""
     if len(shape) > MOST_AXES:
         raise ValueError(f"{what} would have {len(shape):,} axes; at most {MOST_AXES}")
     count = math.prod(shape)
@@ -114,8 +115,8 @@ def check_size(what: str, shape: Shape) -> None:
 
 
 def check_whole(what: str, count: int, numbers: Tensor) -> None:
-    """Raise ValueError where a blob of real numbers cannot tell ``count`` things apart: from some number
-    on it has no odd ones, and each would be taken for its neighbour."""
+    """Raise ValueError if a blob of floating-point numbers cannot distinguish ``count`` things: above
+    some number it has no odd integers, and each of them would be taken for its neighbour."""
     most = _WHOLE.get(numbers.dtype, count)
     if count > most:
         raise ValueError(
@@ -125,9 +126,9 @@ def check_whole(what: str, count: int, numbers: Tensor) -> None:
 
 
 def check_numbers(message: Any, within: str = "") -> None:
-    """Raise ValueError for a field of a layer that is NaN, or infinite where it is no bound."""
+    """Raise ValueError if a layer has a field that is NaN, or infinite although it is not a bound."""
     for field, value in message.ListFields():
-        if field.name == "blobs":  # trained numbers, which are told where they are loaded
+        if field.name == "blobs":  # trained numbers, which are checked when they are loaded
             continue
         values = list(value) if is_repeated(field) else [value]
         if field.message_type is not None:
@@ -140,13 +141,13 @@ def check_numbers(message: Any, within: str = "") -> None:
 
 
 def in_training(message: Any, graph: GraphBuilder) -> bool:
-    """Whether the layer trains: its own phase where it has one, else the net's."""
+    """Return whether the layer is in training: by its own phase if it has one, else by the net's."""
     return bool(message.phase == 0) if message.HasField("phase") else graph.phase == "train"
 
 
 def rearranged(graph: GraphBuilder, word: str, *inputs: Tensor | None, **attributes: Any) -> Tensor:
-    """Emit a word that the plugin onnx brings, or another one. Raises ValueError where that is not
-    composed."""
+    """Emit an operation that another plugin defines, usually onnx. Raise ValueError if that plugin is
+    not composed."""
     known = getattr(graph, "vocabulary", None)
     if known is not None and word not in known:
         plugin = "optical_flow" if word == "lpq_loss" else "onnx"
@@ -158,7 +159,7 @@ def rearranged(graph: GraphBuilder, word: str, *inputs: Tensor | None, **attribu
 
 
 def canonical(axis: int, tensor: Tensor) -> int:
-    """An axis counted from the front. Raises ValueError when the tensor has no such axis."""
+    """Return an axis counted from the front. Raise ValueError if the tensor has no such axis."""
     axes = len(tensor.shape)
     if not -axes <= axis < axes:
         raise ValueError(f"axis {axis} is not one of the {axes} axes of {tensor!r}")

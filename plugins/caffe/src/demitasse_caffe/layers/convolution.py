@@ -14,13 +14,13 @@ from demitasse_caffe.layers.sides import Sides, pooled, sides, surrounded
 from demitasse_caffe.layers.transformation import as_numbers
 
 Windows = dict[str, Shape]
-"""stride, pad and dilation: of each a number for each spatial axis."""
+"""stride, pad and dilation, each with one number for each spatial axis."""
 
 
 class Convolution(CaffeLayer):
-    """Correlation with learned kernels, in groups, in any number of spatial dimensions: the axes behind
-    that of the channels; what stands before it counts as samples. Several bottoms go through the same
-    kernels, each to its top."""
+    """Correlation with learned kernels, in groups. The axes after the channels' are spatial, any number
+    of them; those before it count as samples. Several bottoms are convolved with the same kernels, each
+    to its own top."""
 
     name = "Convolution"
     bottoms = (1, None)
@@ -50,7 +50,7 @@ class Convolution(CaffeLayer):
         b = None
         if convolution.bias_term:
             b = learned(graph, message, 1, (outputs,), convolution.bias_filler)
-        if not kernel:  # no spatial axis: one of one point
+        if not kernel:  # no spatial axis: use one of extent 1
             w = graph.apply("reshape", w, shape=(*shape, 1))
             windows = {"stride": (1,), "pad": (0,), "dilation": (1,)}
         made = []
@@ -69,7 +69,7 @@ class Convolution(CaffeLayer):
     def _around(
         self, x: Tensor, around: Sides, attributes: dict[str, Any], graph: GraphBuilder
     ) -> tuple[Tensor, dict[str, Any]]:
-        """The images and attributes of a convolution whose sides are padded each by its own."""
+        """Return the images and attributes of a convolution with different padding on each side."""
         if around.alike:
             return x, {**attributes, "pad": around.before}
         return surrounded(x, around.before, around.behind, graph), {**attributes, "pad": (0, 0)}
@@ -84,7 +84,7 @@ class Convolution(CaffeLayer):
         return int(convolution.num_output)
 
     def _ends(self, channels: int, outputs: int, groups: int) -> Shape:
-        """The first two extents of the weights."""
+        """Return the first two extents of the weights."""
         return outputs, channels // groups
 
     def _emit(
@@ -102,8 +102,8 @@ class Convolution(CaffeLayer):
 
 
 class Deconvolution(Convolution):
-    """The transpose of a convolution, which spreads each element over a window of its top; its weights
-    are (input channels, outputs a group, window). Zeiler et al. 2010; Long, Shelhamer and Darrell 2015
+    """The transpose of a convolution, which spreads each element over a window of its top. Its weights
+    are (input channels, outputs per group, window). Zeiler et al. 2010; Long, Shelhamer and Darrell 2015
     for learned interpolation (``weight_filler { type: "bilinear" }``)."""
 
     name = "Deconvolution"
@@ -143,8 +143,8 @@ class Deconvolution(Convolution):
 
 
 class Im2col(CaffeLayer):
-    """What the taps of a convolution's window see, as channels: each channel of the bottom becomes as
-    many as there are taps."""
+    """What each tap of a convolution's window sees, as channels: a channel of the bottom becomes as many
+    channels as the window has taps."""
 
     name = "Im2col"
 
@@ -161,9 +161,10 @@ class Im2col(CaffeLayer):
 
 
 class Pooling(CaffeLayer):
-    """The maximum, the average or a random element (in tests the average weighted by itself) of windows
-    over the axes behind the channels', with Caffe's rounding up; of all of the space with
-    global_pooling. A second top of MAX, of images, is the place of each maximum."""
+    """The maximum, the average or a random element of each window over the axes after the channels',
+    with Caffe's rounding up. In tests STOCHASTIC is the average weighted by the elements themselves.
+    With global_pooling the window covers the whole space. A second top of MAX, for images only, holds
+    the place of each maximum."""
 
     name = "Pooling"
     tops = (1, 2)
@@ -241,8 +242,9 @@ class Pooling(CaffeLayer):
 
 
 class SPP(CaffeLayer):
-    """A pyramid of poolings, the whole in 1, 2 x 2, 4 x 4, ... windows at its levels, flattened and
-    joined, so that images of any size make rows of one length. He et al. 2014."""
+    """A pyramid of poolings, with 1, 2 x 2, 4 x 4, ... windows over the whole image at its
+    levels, flattened and concatenated, so that images of any size give rows of the same
+    length. He et al. 2014."""
 
     name = "SPP"
 
@@ -273,7 +275,7 @@ class SPP(CaffeLayer):
 
 
 def biased(layer: Layer, x: Tensor, b: Tensor, axis: int, graph: GraphBuilder) -> Tensor:
-    """x plus b along the axes from ``axis`` on."""
+    """Return x plus b, broadcast along the axes from ``axis`` on."""
     one = graph.constant(f"{layer.name}.one", np.ones(b.shape))
     y: Tensor = graph.apply("scale", x, one, b, axis=axis)
     return y
@@ -287,7 +289,8 @@ def _pooled(
     graph: GraphBuilder,
     level: int = 0,
 ) -> list[Tensor]:
-    """The pooled x and, of a maximum, its places. Each ``level`` of a layer draws its own numbers."""
+    """Return the pooled x and, for a maximum, its places. Each ``level`` of a layer draws its
+    own random numbers."""
     if method == "MAX":
         return list(graph.apply("pooling_max", x, **attributes))
     if method == "AVE":
@@ -304,8 +307,9 @@ def _pooled(
 
 
 def _in_turn(x: Tensor, method: str, windows: Windows, rounding: str, graph: GraphBuilder) -> Tensor:
-    """x pooled over any number of axes: over the last two, then over each before them. The maximum of a
-    window is that of its planes' maxima, and its average, which divides by its extents, alike."""
+    """Pool x over any number of axes: over the last two, then over each of those before. The maximum of
+    a window is the maximum of its planes' maxima; its average likewise, because it divides by the
+    window's extents."""
     if method not in ("MAX", "AVE"):
         raise ValueError(f"pool {method} is for images, samples x channels x rows x columns, not {x!r}")
     axes = tuple(range(2, len(x.shape)))
@@ -332,8 +336,8 @@ def _reshaped(x: Tensor, shape: Shape, graph: GraphBuilder) -> Tensor:
 
 
 def _no_larger(kernel: Shape, stride: Shape, around: Sides, space: Shape) -> Shape:
-    """The kernel, where rounding up leaves one window that is larger than the space with what is padded
-    cut down to that."""
+    """Return the kernel. Where rounding up would leave a single window larger than the padded space, the
+    kernel is reduced to the size of that space."""
     wholes = map(sum, zip(space, around.before, around.behind, strict=True))
     fits = zip(kernel, stride, wholes, strict=True)
     return tuple(whole if whole < k < whole + step else k for k, step, whole in fits)
@@ -345,20 +349,20 @@ def _check_images(x: Tensor) -> None:
 
 
 def _as_images(x: Tensor, axis: int, graph: GraphBuilder) -> Tensor:
-    """x as (samples, channels, space): the axes before ``axis`` as one, and where none is behind it one
-    of a single point."""
+    """Return x as (samples, channels, space). The axes before ``axis`` become one; if there are none
+    after it, a spatial axis of extent 1 is added."""
     return _reshaped(
         x, (math.prod(x.shape[:axis]), x.shape[axis], *(x.shape[axis + 1 :] or (1,))), graph
     )
 
 
 def _as_before(x: Tensor, axis: int, y: Tensor, graph: GraphBuilder) -> Tensor:
-    """What was made of x's images, with x's axes."""
+    """Return y, computed from x as images, with the axes of x."""
     return _reshaped(y, (*x.shape[:axis], *y.shape[1 : 1 + len(x.shape) - axis]), graph)
 
 
 def _windows(convolution: Any, spatial: int) -> tuple[Shape, Windows]:
-    """The kernel's extents, and how it moves over so many spatial axes."""
+    """Return the kernel's extents, and its stride, pad and dilation, for a number of spatial axes."""
     kernel = window_extents(convolution, "kernel_size", "kernel", spatial, None)
     windows = {
         "stride": window_extents(convolution, "stride", "stride", spatial, 1),
@@ -375,8 +379,8 @@ def _windows(convolution: Any, spatial: int) -> tuple[Shape, Windows]:
 def window_extents(
     message: Any, field: str, stem: str | None, spatial: int, default: int | None
 ) -> Shape:
-    """A number for each spatial axis: from ``field`` (one for all, or one each), or from the pair
-    ``<stem>_h`` and ``<stem>_w``. Raises ValueError where Caffe would stop."""
+    """Return a number for each spatial axis: from ``field`` (one for all, or one for each), or from the
+    pair ``<stem>_h`` and ``<stem>_w``. Raise ValueError where Caffe would stop."""
     shape = f"{stem}_shape"
     if shape in message.DESCRIPTOR.fields_by_name and message.HasField(shape):
         raise ValueError(f"{shape} is for the layer types NdConvolution and NdPooling; give a {field}")
@@ -395,13 +399,14 @@ _FIRST_AXIS = {
     "stride": ("temporal_stride", "stride_l"),
     "pad": ("temporal_pad", "pad_l"),
 }
-"""What C3D and P3D call the extents of a video's axis; the other names are of rows and columns then."""
+"""C3D's and P3D's names for the extents along a video's time axis; the other fields then mean
+rows and columns."""
 
 
 def of_first_axis(message: Any) -> list[str]:
-    """Those fields of a video's axis that are given."""
+    """Return the fields of a video's time axis that are given."""
     known = message.DESCRIPTOR.fields_by_name
-    left = {"pad_l"} & set(known) if "pad_t" in known else set()  # beside others of four sides
+    left = {"pad_l"} & set(known) if "pad_t" in known else set()  # here it is the left one of four sides
     names = (name for names in _FIRST_AXIS.values() for name in names if name not in left)
     return [name for name in names if name in known and message.HasField(name)]
 
@@ -431,8 +436,9 @@ def _plane(message: Any, field: str, stem: str | None, spatial: int, default: in
 
 
 def by_shapes(parameters: Any, made: Any) -> Any:
-    """``made``, a message whose sizes are lists, with the numbers of the shapes of ``parameters``.
-    Raises ValueError where there are none, or not of as many axes."""
+    """Return the message ``made``, whose sizes are lists, with the numbers from the shapes of
+    ``parameters``. Raise ValueError if there is no kernel_shape, or if the shapes have different numbers
+    of axes."""
     kernel = list(parameters.kernel_shape.dim)
     if not kernel:
         raise ValueError("needs a kernel_shape { dim: ... }")

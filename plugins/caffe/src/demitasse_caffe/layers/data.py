@@ -28,8 +28,8 @@ _DATABASE_FILES = {"LMDB": "data.mdb", "LEVELDB": "CURRENT"}
 
 
 class Data(CaffeLayer):
-    """Batches of samples and, with a second top, their labels, from whatever a data source reads:
-    a database, IDX or CIFAR files, ``digits:train``. Images are transformed by transform_param."""
+    """Batches of samples and, with a second top, their labels, from any data source: a database, IDX or
+    CIFAR files, ``digits:train``. Images are transformed by transform_param."""
 
     name = "Data"
     bottoms = (0, 0)
@@ -71,8 +71,8 @@ class Data(CaffeLayer):
 
 
 class ImageData(CaffeLayer):
-    """Images and labels that a text file lists, a path and a label a line; with one top, as in FlowNet's
-    fork, images alone."""
+    """Images and labels from a text file that has a path and a label on each line. With one top, as in
+    FlowNet's fork, only the images."""
 
     name = "ImageData"
     bottoms = (0, 0)
@@ -99,8 +99,9 @@ class ImageData(CaffeLayer):
 
 
 class DenseImageData(CaffeLayer):
-    """Pairs of images that a text file lists: images, and classes for each pixel of them. Both are
-    resized, cut from anywhere and mirrored alike, in tests too. Badrinarayanan et al. 2017, *SegNet*."""
+    """Pairs of images from a text file: an image, and the classes of its pixels. Both are
+    resized, cropped at random places and mirrored in the same way, even in tests. Badrinarayanan
+    et al. 2017, *SegNet*."""
 
     name = "DenseImageData"
     bottoms = (0, 0)
@@ -131,9 +132,10 @@ class DenseImageData(CaffeLayer):
 
 
 class ImageSegData(CaffeLayer):
-    """Images that a text file lists and classes of their pixels: of an image of classes, of one class,
-    or of none. Both are resized by a factor, filled up below and to the right, cut and mirrored alike; a
-    third top has how many rows and columns of a sample are the image's. Chen et al. 2015, *DeepLab*."""
+    """Images from a text file, with classes of their pixels: an image of classes, one class for all
+    pixels, or none. Both are resized by a factor, padded below and to the right, cropped and mirrored in
+    the same way. A third top holds how many rows and columns of a sample belong to the image. Chen et
+    al. 2015, *DeepLab*."""
 
     name = "ImageSegData"
     bottoms = (0, 0)
@@ -172,8 +174,8 @@ class ImageSegData(CaffeLayer):
 
 
 class WindowData(CaffeLayer):
-    """Windows of images, warped to squares of crop_size, a fixed part of each batch foreground. They are
-    mirrored at random in both phases, and where a window goes beyond its image there is 0."""
+    """Windows of images, warped to squares of crop_size, with a fixed fraction of each batch foreground.
+    They are mirrored at random in both phases, and are 0 where a window extends beyond its image."""
 
     name = "WindowData"
     bottoms = (0, 0)
@@ -222,15 +224,15 @@ def read(
     fields: Mapping[str, str],
     graph: GraphBuilder,
 ) -> Sequence[Tensor]:
-    """The samples of a layer. Without a source they are arrays that the caller holds, or shapes where
-    nothing runs: a net may be a template, whose sources its user fills in. Raises ValueError."""
+    """Return the samples of a layer. Without a source they are arrays that the caller holds, or mere
+    shapes if nothing runs: a net may be a template whose sources its user fills in. Raise ValueError."""
     if spec.source:
         return graph.source(spec, batch, fields)
     spec = replace(spec, source=f"memory:{layer.name}", kind="memory")
     try:
         return graph.source(spec, batch, fields)
     except DataError as error:
-        # Nobody knows a source of this name; an error that does not name it is about given arrays.
+        # No plugin serves this source; an error that does not name it is about the given arrays.
         if str(spec.source) not in str(error):
             raise
         raise ValueError(
@@ -239,8 +241,8 @@ def read(
 
 
 def source_of(data: Any, field: str, layer: Layer, moved: Sequence[str] = _MOVED) -> str:
-    """The source where it lies, "" where none is named. Raises ValueError for what every layer of images
-    needs and lacks."""
+    """Return the located source, or "" if none is named. Raise ValueError if a field is missing that
+    every layer of images needs, or is in a place where Caffe no longer reads it."""
     if data.batch_size < 1:
         raise ValueError(f"{field} needs a batch_size of 1 or more")
     if old := [name for name in moved if data.HasField(name)]:
@@ -252,7 +254,7 @@ def source_of(data: Any, field: str, layer: Layer, moved: Sequence[str] = _MOVED
 
 
 def check_resized(data: Any) -> None:
-    """Raise ValueError where one extent is given without the other."""
+    """Raise ValueError if only one of the two extents is given."""
     if bool(data.new_height) != bool(data.new_width):
         raise ValueError(
             f"new_height {data.new_height} and new_width {data.new_width}: give both, or neither"
@@ -260,7 +262,7 @@ def check_resized(data: Any) -> None:
 
 
 def of_listed_images(data: Any, layer: Layer, graph: GraphBuilder) -> dict[str, Any]:
-    """What a source of images that a text lists is asked, of whatever layer type."""
+    """Return the options of a source that reads listed images, for any layer type."""
     return {
         "root": root_of(data.root_folder, layer),
         "mode": "color" if data.is_color else "gray",
@@ -272,8 +274,8 @@ def of_listed_images(data: Any, layer: Layer, graph: GraphBuilder) -> dict[str, 
 
 
 def _cropping(message: Any, graph: GraphBuilder) -> dict[str, Any]:
-    """What a source is asked that can crop images of different sizes itself. A mean image is subtracted
-    where the crop lies: then images have its size, and are cropped afterwards."""
+    """Return the options of a source that can crop images of different sizes itself. A mean image is
+    subtracted at the position of the crop, so images then have its size and are cropped later."""
     parameters = message.transform_param
     scaled = scaling(parameters)
     if not (scaled or parameters.crop_size) or parameters.mean_file:
@@ -287,7 +289,7 @@ def _cropping(message: Any, graph: GraphBuilder) -> dict[str, Any]:
 
 
 def root_of(folder: str, layer: Layer) -> str:
-    """A folder before the names in a list, where it lies; Caffe joins them as text."""
+    """Return a folder that is prepended to the names in a list, located. Caffe joins the two as text."""
     if not folder:
         return ""
     found = located(folder, layer.location.file)
@@ -295,6 +297,6 @@ def root_of(folder: str, layer: Layer) -> str:
 
 
 def _database(data: Any, source: str) -> str | None:
-    """The format that the file names, where the source is a folder with such a database in it."""
+    """Return the format that the file names, if the source is a folder with such a database in it."""
     backend = data.DB.Name(data.backend)
     return backend.lower() if is_file(Path(source) / _DATABASE_FILES[backend]) else None

@@ -1,4 +1,4 @@
-"""DenseBlock, of caffe_ocr's and the DenseNet authors' fork: Huang et al. 2017, *Densely Connected
+"""DenseBlock of caffe_ocr's and the DenseNet authors' forks: Huang et al. 2017, *Densely Connected
 Convolutional Networks*, sections 3.2 and 3.3."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from demitasse_caffe.schema import number
 
 _EPSILON = 1e-5
 _WIDTH = 4
-"""Channels of a bottleneck for each one that a step adds."""
+"""Channels of a bottleneck for each channel that a step adds."""
 _FIXED = {"pad_h": 1, "pad_w": 1, "conv_verticalStride": 1, "conv_horizentalStride": 1} | {
     "filter_H": 3,
     "filter_W": 3,
@@ -25,12 +25,14 @@ _FIXED = {"pad_h": 1, "pad_w": 1, "conv_verticalStride": 1, "conv_horizentalStri
 
 
 class DenseBlock(CaffeLayer):
-    """Steps that each add ``growthRate`` channels to all before: normalise, rectify, convolve 3 x 3;
-    with ``use_BC`` a convolution 1 x 1 to four times as many, normalised and rectified, goes before.
+    """A sequence of steps, each of which adds ``growthRate`` channels to all earlier ones: normalise,
+    rectify, convolve 3 x 3. With ``use_BC`` a bottleneck comes first: normalise, rectify, convolve 1 x 1
+    to 4 * ``growthRate`` channels.
 
-    Parameters, one for each step: filters, scales, shifts, average means and variances, with ``use_BC``
-    the same five of the 1 x 1 convolutions, and one number that is not used. Averages are those of the
-    fork on a GPU, which alone wrote files: of a new batch ``moving_average_fraction`` counts.
+    Parameters, each with one blob for each step: filters, scales, shifts, average means and variances;
+    with ``use_BC`` the same five for the 1 x 1 convolutions; finally one unused number. The averages
+    follow the fork's GPU code, which alone wrote files: a new batch has the weight
+    ``moving_average_fraction``.
     """
 
     name = "DenseBlock"
@@ -102,7 +104,8 @@ class _Blobs:
         self._message, self._given, self._graph, self._made = message, message.denseblock_param, graph, 0
 
     def of_steps(self, filters: Sequence[Shape], channels: Sequence[int]) -> list[tuple[Tensor, ...]]:
-        """Filter, scale, shift, mean and variance of each step; in files all filters come first."""
+        """Return filter, scale, shift, mean and variance of each step; in files all
+        filters come first."""
         given = self._given
         return list(
             zip(
@@ -116,7 +119,7 @@ class _Blobs:
         )
 
     def still(self, shape: Shape, value: float) -> Tensor:
-        """One that is not learned."""
+        """Return a parameter that is not learned."""
         self._made += 1
         return untrained(self._graph, self._message, self._made - 1, shape, Constant(value))
 

@@ -1,4 +1,4 @@
-"""Layer types of nets that find edges and shapes, which BVLC Caffe has not: Xie and Tu 2015,
+"""Layer types of nets that find edges and shapes, which BVLC Caffe does not have: Xie and Tu 2015,
 *Holistically-Nested Edge Detection*; Caelles et al. 2017, *One-Shot Video Object Segmentation*;
 Milletari et al. 2016, *V-Net*."""
 
@@ -18,13 +18,13 @@ from demitasse_caffe.layers.transformation import check_mean_by_channels, check_
 from demitasse_caffe.schema import number
 
 _ALL = 0.999
-"""Above it a target is 1: others between 0 and that are of none of both."""
+"""Targets above this count as 1; those between 0 and this count as neither 0 nor 1."""
 
 
 class ImageLabelmapData(CaffeLayer):
-    """Pairs of images that a text file lists: images, and how sure an edge is at each pixel of them, of
-    which more than half of white is 1 and the rest 0; with ``normalize: false`` gray as it is. Both are
-    resized, cut from anywhere and mirrored alike."""
+    """Pairs of images from a text file: an image, and the certainty of an edge at each pixel. Values
+    above half of white become 1 and the others 0; with ``normalize: false`` gray values are kept. Both
+    are resized, cropped at random places and mirrored in the same way."""
 
     name = "ImageLabelmapData"
     bottoms = (0, 0)
@@ -55,9 +55,9 @@ class ImageLabelmapData(CaffeLayer):
 
 
 class SigmoidCrossEntropyBalanceLoss(Loss):
-    """The cross entropy of sigmoid(x) with targets of 0 and 1, summed, as the mean over samples: of a
-    sample's targets those of 1 count by the share of 0 among both, those of 0 by that of 1, and others
-    do not. HED, equation 2."""
+    """The cross entropy of sigmoid(x) with targets of 0 and 1, summed over each sample, as the mean over
+    samples. In each sample targets of 1 are weighted by the fraction of 0 among both, those of 0 by the
+    fraction of 1; other targets are ignored. HED, equation 2."""
 
     name = "SigmoidCrossEntropyBalanceLoss"
 
@@ -70,13 +70,13 @@ class SigmoidCrossEntropyBalanceLoss(Loss):
             "power", graph.apply("greater", target, threshold=0.0), scale=-1.0, shift=1.0
         )
         of_ones, of_zeros = (graph.apply("total", each, axis=1) for each in (ones, zeros))
-        # Where a sample has neither, there is nothing that its share multiplies.
+        # If a sample has neither kind, there is nothing that its fraction could multiply.
         each = graph.apply("power", graph.apply("sum", of_ones, of_zeros), power=-1.0, shift=1e-30)
         weights = [
             graph.apply("scale", here, graph.apply("product", others, each), axis=0)
             for here, others in ((ones, of_zeros), (zeros, of_ones))
         ]
-        # -log p where the target is 1 and -log(1 - p) where it is 0 are log(1 + exp(-x)) and of x.
+        # A target of 1 costs -log p = log(1 + exp(-x)), one of 0 -log(1 - p) = log(1 + exp(x)).
         against = graph.apply("sum", zeros, ones, coefficients=(1.0, -1.0))
         terms = graph.apply("softplus", graph.apply("product", x, against))
         weighted = graph.apply("product", graph.apply("sum", *weights), terms)
@@ -85,9 +85,9 @@ class SigmoidCrossEntropyBalanceLoss(Loss):
 
 
 class DiceCoefLoss(Loss):
-    """1 less the mean over samples of (1 + 2 times the sum of x t) over (1 + the sums of x^2 and t^2):
-    how much two shapes, of 0 and 1, have in common. V-Net, section 3, and 1 for what is empty;
-    gradients reach both."""
+    """1 minus the mean over samples of (1 + 2 * sum(x t)) / (1 + sum(x^2) + sum(t^2)), which measures
+    the overlap of two shapes of 0 and 1. V-Net, section 3, with the 1 added for empty shapes. Gradients
+    reach both bottoms."""
 
     name = "DiceCoefLoss"
     no_gradient = MappingProxyType({})
@@ -109,7 +109,7 @@ class DiceCoefLoss(Loss):
 
 
 def _rows(bottoms: Sequence[Tensor], graph: GraphBuilder) -> list[Tensor]:
-    """What is predicted and its target, a row a sample."""
+    """Return the prediction and its target, one row for each sample."""
     shape = bottoms[0].shape[0], math.prod(bottoms[0].shape[1:])
     target = alike(bottoms[1], bottoms[0], graph)
     return [graph.apply("reshape", each, shape=shape) for each in (bottoms[0], target)]

@@ -1,4 +1,4 @@
-"""Sums, products, the largest and joins of several blobs."""
+"""Sums, products, maxima and concatenations of several blobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from demitasse_caffe.schema import number
 
 
 class Concat(CaffeLayer):
-    """The bottoms joined along an axis."""
+    """The bottoms concatenated along an axis."""
 
     name = "Concat"
     bottoms = (1, None)
@@ -31,8 +31,8 @@ class Concat(CaffeLayer):
 
 
 class Mul(CaffeLayer):
-    """The product of two bottoms, of which one may have extents of 1 first and last, as what squeeze
-    and excitation multiply by has; of Synopsys's fork."""
+    """The product of two bottoms. One of them may have leading and trailing extents of 1, like the
+    factors of squeeze-and-excitation. From Synopsys's fork."""
 
     name = "Mul"
     bottoms = (2, 2)
@@ -58,8 +58,8 @@ class Mul(CaffeLayer):
 
 
 class Eltwise(CaffeLayer):
-    """The sum of the bottoms, each times its coefficient, their product, or the largest of them; as in
-    FlowNet's fork, one bottom times its coefficient, too."""
+    """The sum of the bottoms, each times its coefficient, their product, or their maximum. As in
+    FlowNet's fork, there may be one bottom, times its coefficient."""
 
     name = "Eltwise"
     bottoms = (1, None)

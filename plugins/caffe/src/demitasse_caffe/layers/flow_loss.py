@@ -1,5 +1,5 @@
-"""L1Loss, which forks of Caffe have in two ways: NVIDIA's, of numbers, and FlowNet's, of flows of which
-some places may not be known. Dosovitskiy et al. 2015, *FlowNet*; Mayer et al. 2016, *DispNet*."""
+"""L1Loss, which Caffe's forks have in two forms: NVIDIA's, for any numbers, and FlowNet's, for flows
+that may be unknown at some places. Dosovitskiy et al. 2015, *FlowNet*; Mayer et al. 2016, *DispNet*."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from demitasse_caffe.schema import number
 
 
 class L1Loss(Loss):
-    """The sum of |a - b| over samples, of NVIDIA's fork (its DetectNet). With an ``l1_loss_param``, of
-    FlowNet's: that, or with ``l2_per_location`` the sum of the lengths of a - b in each place, over
-    samples, or with ``normalize_by_num_entries`` over the places that are known; what is NaN is not. Of
-    one bottom, of that itself."""
+    """The sum of |a - b| divided by the number of samples, as in NVIDIA's fork (DetectNet). With an
+    ``l1_loss_param`` it is FlowNet's: the same sum or, with ``l2_per_location``, the sum of the lengths
+    of a - b at each place. It is divided by the number of samples or, with
+    ``normalize_by_num_entries``, by the number of known places; NaN marks an unknown one. With one
+    bottom, that takes the place of a - b."""
 
     name = "L1Loss"
     bottoms = (1, 2)

@@ -1,4 +1,4 @@
-"""Layer types that BVLC Caffe has not, but the published nets of many: MobileNet, ShuffleNet, SENet,
+"""Layer types that BVLC Caffe does not have, but many published nets do: MobileNet, ShuffleNet, SENet,
 SSD, PSPNet, SegNet."""
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _LENGTH = 1e-6
 
 
 class DepthwiseConvolution(Convolution):
-    """A convolution with a group for each channel, whose file need not say so; where the type is called
-    ConvolutionDepthwise, a ``group`` has no effect, nor has a ``num_output`` that is no multiple of the
-    channels. Howard et al. 2017, *MobileNets*, section 3.1."""
+    """A convolution with one group for each channel; the file need not say so. In the type
+    ConvolutionDepthwise a ``group`` has no effect, nor does a ``num_output`` that is not a multiple of
+    the channels. Howard et al. 2017, *MobileNets*, section 3.1."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -55,8 +55,8 @@ class ReLU6(CaffeLayer):
 
 
 class Axpy(CaffeLayer):
-    """a * x + y, with a number of a for each sample and channel of x; the bottoms are a, x, y. Hu et al.
-    2018, *Squeeze-and-Excitation Networks*, section 3."""
+    """a * x + y, with one number of a for each sample and channel of x; the bottoms are a, x, y. Hu et
+    al. 2018, *Squeeze-and-Excitation Networks*, section 3."""
 
     name = "Axpy"
     bottoms = (3, 3)
@@ -74,8 +74,8 @@ class Axpy(CaffeLayer):
 
 
 class BroadcastMul(CaffeLayer):
-    """The larger bottom times the other, a number for each of its samples and channels, of DeepDetect's
-    fork. Hu et al. 2018, *Squeeze-and-Excitation Networks*, section 3."""
+    """The product of the larger bottom and the other one, which has a number for each of its samples and
+    channels. From DeepDetect's fork. Hu et al. 2018, *Squeeze-and-Excitation Networks*, section 3."""
 
     name = "BroadcastMul"
     bottoms = (2, 2)
@@ -94,8 +94,8 @@ class BroadcastMul(CaffeLayer):
 
 
 class ShuffleChannel(CaffeLayer):
-    """The channels dealt out: as a table with a row for each group, read by columns. Zhang et al. 2018,
-    *ShuffleNet*, section 3.1."""
+    """Channels in a new order: written as a table with one row for each group, and read by columns.
+    Zhang et al. 2018, *ShuffleNet*, section 3.1."""
 
     name = "ShuffleChannel"
 
@@ -116,9 +116,9 @@ class ShuffleChannel(CaffeLayer):
 
 
 class SpatialDropout(CaffeLayer):
-    """Drops a share of the channels of each sample in training and scales the rest up; the identity in
-    tests, unless ``sample_weights_test``. Tompson et al. 2015, *Efficient Object Localization Using
-    Convolutional Networks*, section 3.2; Paszke et al. 2016, *ENet*, section 4."""
+    """Sets a fraction of the channels of each sample to 0 in training and scales the others up; the
+    identity in tests, unless ``sample_weights_test``. Tompson et al. 2015, *Efficient Object
+    Localization Using Convolutional Networks*, section 3.2; Paszke et al. 2016, *ENet*, section 4."""
 
     name = "SpatialDropout"
 
@@ -135,10 +135,10 @@ class SpatialDropout(CaffeLayer):
 
 
 class GradientScaler(CaffeLayer):
-    """Passes its bottom on, and back the gradient of its top times -c, so that what is before it learns
-    what the layers behind it cannot use. c rises from ``lower_bound`` to nearly ``upper_bound`` in the
-    first ``max_iter`` iterations of a training, the steeper the larger ``alpha`` is. Ganin et al. 2016,
-    *Domain-Adversarial Training of Neural Networks*, section 5.2.2."""
+    """Passes its bottom on, and multiplies the gradient of its top by -c, so that the layers before it
+    learn what is of no use to the layers after it. c rises from ``lower_bound`` to nearly
+    ``upper_bound`` in the first ``max_iter`` iterations of a training, more steeply for a larger
+    ``alpha``. Ganin et al. 2016, *Domain-Adversarial Training of Neural Networks*, section 5.2.2."""
 
     name = "GradientScaler"
 
@@ -159,10 +159,10 @@ class GradientScaler(CaffeLayer):
 
 
 class SpatialTransformer(CaffeLayer):
-    """The first bottom, images, at places that an affine transformation of a grid says: its six numbers,
-    or those that ``st_param`` does not give, are the second bottom. Rows come before columns, from -1 on
-    to just before 1. Jaderberg et al. 2015, *Spatial Transformer Networks*, section 3; of the forks with
-    them."""
+    """Samples the first bottom, images, at the places of a grid after an affine transformation. The
+    second bottom holds the transformation's six numbers, or those that ``st_param`` does not give. Rows
+    come before columns; coordinates run from -1 to just below 1. Jaderberg et al. 2015, *Spatial
+    Transformer Networks*, section 3; from the forks with this layer."""
 
     name = "SpatialTransformer"
     bottoms = (2, 2)
@@ -196,8 +196,8 @@ class SpatialTransformer(CaffeLayer):
 
 
 class Permute(CaffeLayer):
-    """The axes in another order; those that it does not name stay behind those that it does. Liu et al.
-    2016, *SSD*."""
+    """The axes in a new order; those that are not named follow those that are. Liu
+    et al. 2016, *SSD*."""
 
     name = "Permute"
 
@@ -215,7 +215,7 @@ class Permute(CaffeLayer):
 
 
 class Transpose(CaffeLayer):
-    """The axes in another order, of which each is named: Permute, of the forks with CTC."""
+    """The axes in a new order that names each of them: Permute in the forks with CTC."""
 
     name = "Transpose"
 
@@ -231,8 +231,8 @@ class Transpose(CaffeLayer):
 
 
 class Reverse(CaffeLayer):
-    """An axis from its end to its beginning, of the forks with CTC: a recurrent layer between two goes
-    through time the other way."""
+    """An axis in reverse order, from the forks with CTC: a recurrent layer between two of these runs
+    backward in time."""
 
     name = "Reverse"
 
@@ -246,8 +246,9 @@ class Reverse(CaffeLayer):
 
 
 class Flip(CaffeLayer):
-    """Images mirrored: rows from their ends unless ``flip_width`` is false, and with ``flip_height`` the
-    last row first. Of caffe-windows, whose nets of faces add what an image and its mirror image give."""
+    """Mirrored images: each row is reversed unless ``flip_width`` is false, and with ``flip_height`` the
+    order of rows is reversed, too. From caffe-windows, whose nets for faces add the results of an image
+    and its mirror image."""
 
     name = "Flip"
 
@@ -263,9 +264,9 @@ class Flip(CaffeLayer):
 
 
 class ChannelScale(CaffeLayer):
-    """x times one number for each place of each sample, the second bottom, which all channels share. Of
-    caffe-windows, with which Normalize's second top, the lengths, is turned back. Wang et al. 2017,
-    *NormFace*, section 3."""
+    """x times the second bottom, which has one number for each place of each sample, shared by all
+    channels. From caffe-windows, where it undoes a Normalize layer with that layer's second top, the
+    lengths. Wang et al. 2017, *NormFace*, section 3."""
 
     name = "ChannelScale"
     bottoms = (2, 2)
@@ -288,9 +289,9 @@ class ChannelScale(CaffeLayer):
 
 
 class Normalize(CaffeLayer):
-    """Each place's channels over the root of the sum of their squares, or, with ``across_spatial``, each
-    sample's elements, times a learned scale of each channel or of all. Liu et al. 2016, *ParseNet*,
-    section 3.2."""
+    """The channels at each place divided by the root of the sum of their squares or, with
+    ``across_spatial``, all elements of each sample; then times a learned scale for each channel or for
+    all. Liu et al. 2016, *ParseNet*, section 3.2."""
 
     name = "Normalize"
     tops = (1, 2)
@@ -317,8 +318,9 @@ class Normalize(CaffeLayer):
 
 
 def _unit_lengths(layer: Layer, message: Any, x: Tensor, graph: GraphBuilder) -> Sequence[Tensor]:
-    """NormFace's Normalize, told apart by its field and its second top, the lengths; it has no scale.
-    Wang et al. 2017, *NormFace: L2 Hypersphere Embedding for Face Verification*, section 3."""
+    """Emit NormFace's Normalize, which is recognised by its field and by its second top, the
+    lengths; it has no scale. Wang et al. 2017, *NormFace: L2 Hypersphere Embedding for Face
+    Verification*, section 3."""
     about = message.normalize_param
     if message.HasField("norm_param"):
         raise ValueError(
@@ -341,7 +343,7 @@ def _unit_lengths(layer: Layer, message: Any, x: Tensor, graph: GraphBuilder) ->
 
 
 def _reversed(layer: Layer, x: Tensor, axis: int, graph: GraphBuilder) -> Tensor:
-    """x with an axis from its end to its beginning."""
+    """Return x with the order along an axis reversed."""
     last_first = np.arange(x.shape[axis], dtype=np.float32)[::-1].copy()
     index = graph.constant(f"{layer.name}.order{axis}", last_first)
     if not axis:
@@ -355,13 +357,13 @@ def _reversed(layer: Layer, x: Tensor, axis: int, graph: GraphBuilder) -> Tensor
 
 
 class BN(CaffeLayer):
-    """A learned scale and shift of each channel of a normalised blob. Ioffe and Szegedy 2015.
+    """A normalised blob with a learned scale and shift for each channel. Ioffe and Szegedy 2015.
 
-    SegNet's, in mode LEARN, normalises by the batch (in tests, too), whose mean and variance are further
-    tops; those of INFERENCE have the training's statistics in them. Badrinarayanan et al. 2017,
-    *SegNet*, section 3. The one of TSN's and PSPNet's forks keeps moving averages, in two more blobs,
-    for tests, and for training too where it is ``frozen``. Wang et al. 2016, *Temporal Segment
-    Networks*, section 3.2.
+    SegNet's BN, in mode LEARN, normalises by the batch (even in tests), whose mean and variance are
+    additional tops. In mode INFERENCE the scale and shift already include the statistics of the
+    training. Badrinarayanan et al. 2017, *SegNet*, section 3. The BN of TSN's and PSPNet's forks keeps
+    moving averages in two more blobs, for tests and, if it is ``frozen``, for training, too. Wang et al.
+    2016, *Temporal Segment Networks*, section 3.2.
     """
 
     name = "BN"
@@ -394,7 +396,8 @@ class BN(CaffeLayer):
         return [graph.apply("scale", x, w, b, axis=1), *statistics]
 
     def _by_averages(self, message: Any, x: Tensor, graph: GraphBuilder) -> Tensor:
-        """As PSPNet's and TSN's forks have it: blobs are scale, shift, average mean and variance."""
+        """Emit the BN of PSPNet's and TSN's forks: its blobs are scale, shift, average
+        mean and variance."""
         norm, shape = message.bn_param, x.shape[1:2]
         keep, epsilon = number(norm.momentum), number(norm.eps)
         if not (0 <= keep <= 1 and 0 <= epsilon < math.inf):
@@ -422,12 +425,13 @@ class BN(CaffeLayer):
 
 _SEGNETS = {"scale_filler", "shift_filler", "bn_mode"}
 _KEEPING = {"slope_filler", "bias_filler", "momentum", "eps", "frozen"}
-"""The fields of a BN that tell whose it is."""
+"""The fields of a BN that show which fork it belongs to."""
 
 
 def _by_the_batch(x: Tensor, further: int, graph: GraphBuilder) -> list[Tensor]:
-    """Each channel less its mean over the batch, over the root of its variance and 1e-9; and ``further``
-    of mean and variance, 1 x channels x 1 x 1, through which no gradient passes."""
+    """Normalise each channel by the mean and variance over its batch, with 1e-9 added to the variance.
+    Also return the first ``further`` of mean and variance, 1 x channels x 1 x 1, through which no
+    gradient passes."""
     swapped, each = (1, 0, *range(2, len(x.shape))), x.shape[1] / math.prod(x.shape)
     turned = rearranged(graph, "permute", x, order=swapped)
     rows = graph.apply("centre", turned, axis=1)

@@ -1,4 +1,4 @@
-"""Blobs read from HDF5 files, and written to one."""
+"""Blobs that are read from HDF5 files, and blobs that are written to one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from demitasse_caffe.paths import located
 
 
 class HDF5Data(CaffeLayer):
-    """Each top a dataset of its name, from the HDF5 files that a text lists. With shuffle, the files of
-    an epoch and the rows of a file are shuffled."""
+    """Tops from the datasets of their names in the HDF5 files that a text file lists. With shuffle, the
+    files of an epoch and the rows of each file are shuffled."""
 
     name = "HDF5Data"
     bottoms = (0, 0)
@@ -40,8 +40,8 @@ class HDF5Data(CaffeLayer):
 
 
 class HDF5Output(CaffeLayer):
-    """Its bottoms as the datasets ``data`` and ``label`` of a file, written anew and whole by every
-    forward pass, in the working directory."""
+    """Writes its bottoms as the datasets ``data`` and ``label`` of a file in the working directory.
+    Every forward pass replaces the whole file."""
 
     name = "HDF5Output"
     bottoms = (2, 2)

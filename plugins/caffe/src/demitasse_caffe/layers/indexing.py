@@ -13,8 +13,9 @@ from demitasse_caffe.layers.transformation import as_numbers
 
 
 class Crop(CaffeLayer):
-    """The first bottom cut to the extents of the second along the axes from ``axis`` on, from ``offset``
-    (one for all of them, or one each) on. Only the second's shape counts."""
+    """The first bottom, cropped to the extents of the second along the axes from ``axis`` on.
+    The crop starts at ``offset`` (one for all axes, or one for each). Only the shape of the
+    second bottom matters."""
 
     name = "Crop"
     bottoms = (2, 2)
@@ -40,7 +41,7 @@ class Crop(CaffeLayer):
 
 
 class Slice(CaffeLayer):
-    """The bottom cut along an axis at the ``slice_point``s, or into equal parts: a top each."""
+    """The bottom, cut along an axis at each ``slice_point``, or into equal parts; each part is a top."""
 
     name = "Slice"
     tops = (1, None)
@@ -73,7 +74,7 @@ class Slice(CaffeLayer):
 
 
 class Tile(CaffeLayer):
-    """The bottom repeated along an axis."""
+    """The bottom, repeated along an axis."""
 
     name = "Tile"
 
@@ -87,8 +88,8 @@ class Tile(CaffeLayer):
 
 
 class BatchReindex(CaffeLayer):
-    """The samples of the first bottom whose numbers the second has, in that order: some left out, some
-    repeated. A number that is no sample stops the run."""
+    """The samples of the first bottom at the indices in the second, in their order; some may be missing,
+    some repeated. An invalid index stops the run."""
 
     name = "BatchReindex"
     bottoms = (2, 2)
@@ -103,8 +104,8 @@ class BatchReindex(CaffeLayer):
 
 
 class Embed(CaffeLayer):
-    """For each number of the bottom, which is below ``input_dim``, a learned row of ``num_output``, plus
-    a bias. A number that is no row stops the run."""
+    """For each number of the bottom, which is below ``input_dim``, a learned row of ``num_output``
+    numbers, plus a bias. A number without a row stops the run."""
 
     name = "Embed"
 
@@ -123,12 +124,13 @@ class Embed(CaffeLayer):
 
 
 class Filter(CaffeLayer):
-    """The samples of each bottom but the last whose number in the last, the selector, is not 0.
+    """The samples of each bottom but the last for which the last bottom, the selector, is not 0.
 
-    How many that are is not known before the selector is: tops have as many rows as bottoms, the chosen
-    samples first, in order, and rows of zeros behind them, through which no gradient goes. A blob's
-    real number of rows is that of the selector's elements that are not 0. One more top than Caffe's is
-    that count, for whoever averages over rows; what does so without it (a loss) counts the zeros too.
+    Their number is only known once the selector has been computed. Therefore tops have as many rows as
+    bottoms: first the selected samples in order, then rows of zeros, through which no gradient passes.
+    The actual number of rows is the number of nonzero elements of the selector. One more top than in
+    Caffe holds this count, for layers that average over rows; a layer that averages without it (a loss)
+    also counts the zeros.
     """
 
     name = "Filter"
@@ -150,7 +152,7 @@ class Filter(CaffeLayer):
 
 
 class Parameter(CaffeLayer):
-    """A blob that is learned, from zeros on, unless weights are given."""
+    """A blob that is learned, starting from zeros unless weights are given."""
 
     name = "Parameter"
     bottoms = (0, 0)
@@ -161,10 +163,10 @@ class Parameter(CaffeLayer):
         shape = tuple(message.parameter_param.shape.dim)
         if min(shape, default=1) < 1:
             raise ValueError(f"parameter_param has the shape {shape}; its extents must be positive")
-        # The message has no filler: any other's default is Caffe's zeros.
+        # The message has no filler. The default of any other one is Caffe's zeros.
         return [learned(graph, message, 0, shape, message.bias_param.filler)]
 
 
 def place_of(layer: Layer) -> str:
-    """Where a layer stands and what it is, for errors of a step."""
+    """Return the layer's location, name and type, for errors that a step raises."""
     return f"{layer.location}: layer {layer.name!r} ({layer.type})"

@@ -13,8 +13,8 @@ from demitasse_caffe.schema import number
 
 
 class InnerProduct(CaffeLayer):
-    """x flattened from an axis on, times learned weights, plus a bias. With ``normalize`` the weights of
-    each output are divided by their length: Wang et al. 2017, *NormFace*, section 3."""
+    """x, flattened from an axis on, times learned weights, plus a bias. With ``normalize`` the weights
+    of each output are divided by their length: Wang et al. 2017, *NormFace*, section 3."""
 
     name = "InnerProduct"
 
@@ -39,15 +39,17 @@ class InnerProduct(CaffeLayer):
 
 
 class MarginInnerProduct(CaffeLayer):
-    """Lengths of samples times the cosines of their angles to learned vectors, one for each class. At
-    a sample's label the angle counts ``type`` times, which is mixed with the plain product; how many
-    times as much that counts is the second top, and falls from iteration to iteration. Liu et al. 2017,
-    *SphereFace*, section 3, with its fork's gradients: what samples are given from their labels' has
-    length 1, and vectors' are those of a plain product.
+    """The lengths of samples times the cosines of their angles to learned vectors, one for each class.
+    At a sample's label the angle is multiplied by ``type``, and the result is mixed with the plain
+    product. The second top is the weight of the plain product relative to it, which falls from iteration
+    to iteration. Liu et al. 2017, *SphereFace*, section 3, with the gradients of its fork: the gradient
+    that a sample receives from its label's term has length 1, and the vectors' gradients are those of a
+    plain product.
 
-    The fork overwrites the vectors with themselves over their lengths. Here they are divided by these
-    where they are used, and their gradients multiplied: what they are trained to is the same, save that
-    what momentum keeps of a step is not as much shorter or longer as the vector has become since."""
+    The fork normalises the stored vectors. Here they are normalised where they are used, and their
+    gradients are multiplied by their lengths. The trained result is the same, except that the momentum
+    of earlier steps is not rescaled when a vector's length has changed since.
+    """
 
     name = "MarginInnerProduct"
     bottoms = (2, 2)
@@ -87,15 +89,15 @@ class MarginInnerProduct(CaffeLayer):
 
 
 def _unit_vectors(graph: GraphBuilder, w: Tensor) -> tuple[Tensor, Tensor]:
-    """The lengths of vectors and these over their lengths, without gradients."""
+    """Return the lengths of vectors, and the vectors divided by their lengths, without gradients."""
     norms = graph.apply("stop_gradient", _lengths(graph, w))
     shares = graph.apply("power", norms, power=-1.0)
     return norms, graph.apply("scale", graph.apply("stop_gradient", w), shares, None, axis=0)
 
 
 def _vectors_gradient(graph: GraphBuilder, rows: Tensor, w: Tensor, norms: Tensor) -> Tensor:
-    """Zeros that have, of a product with vectors over their lengths, the vectors' gradient: that of the
-    unit ones times the lengths. So the fork trains, which overwrites vectors with unit ones."""
+    """Return zeros that carry a gradient for the vectors: that of a product with the unit vectors, times
+    the lengths. This is how the fork trains, which overwrites the vectors with unit vectors."""
     fixed = graph.apply("stop_gradient", rows)
     plain = graph.apply("scale", graph.apply("inner_product", fixed, w, None), norms, None)
     rest = graph.apply("stop_gradient", plain)
@@ -112,7 +114,7 @@ def _by_unit_vectors(graph: GraphBuilder, rows: Tensor, w: Tensor, b: Tensor | N
 
 
 def _lengths(graph: GraphBuilder, rows: Tensor) -> Tensor:
-    """The length of each row, not quite 0 where all of it is."""
+    """Return the length of each row, slightly above 0 for a row of zeros."""
     squares = graph.apply("square_total", rows, axis=1)
     lengths: Tensor = graph.apply("power", squares, power=0.5, shift=LEAST_EPSILON)
     return lengths

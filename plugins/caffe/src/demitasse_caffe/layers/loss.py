@@ -18,8 +18,8 @@ from demitasse_caffe.weights import read_blob
 
 
 class Loss(CaffeLayer):
-    """A scalar that is minimised with a weight of 1 unless loss_weight says otherwise, whether or not
-    the file names its top."""
+    """A scalar that is minimised with a weight of 1 unless loss_weight says otherwise, even if the file
+    does not name its top."""
 
     bottoms = (2, 2)
     tops = (0, 1)
@@ -28,8 +28,8 @@ class Loss(CaffeLayer):
 
 
 class SoftmaxWithLoss(Loss):
-    """The mean of -log softmax(x)[label], times the label's weight in SegNet's fork; a second top is the
-    softmax."""
+    """The mean of -log softmax(x)[label], times the label's weight in SegNet's fork. A second
+    top is the softmax."""
 
     name = "SoftmaxWithLoss"
     tops = (0, 2)
@@ -45,7 +45,7 @@ class SoftmaxWithLoss(Loss):
             raise ValueError(
                 f"has {len(weights)} class_weighting for {bottoms[0].shape[axis]} classes; give one each"
             )
-        # A matrix of the weights alone gains nothing from other classes.
+        # A matrix with only the weights, on its diagonal, adds nothing from other classes.
         matrix = (graph.constant(f"{layer.name}.weights", np.diag(weights)),) if weighted else ()
         over, fixed = normalization(message.loss_param, "valid")
         loss, probability = graph.apply(
@@ -60,8 +60,8 @@ class SoftmaxWithLoss(Loss):
 
 
 class InfogainLoss(Loss):
-    """The cross entropy of a softmax with the label's row of a matrix, which is the third bottom or
-    lies in a binaryproto file; a second top is the softmax."""
+    """The cross entropy of a softmax with the row of a matrix at the label. The matrix is the third
+    bottom, or is in a binaryproto file. A second top is the softmax."""
 
     name = "InfogainLoss"
     bottoms = (2, 3)
@@ -109,7 +109,7 @@ class SigmoidCrossEntropyLoss(Loss):
 
 
 class MultinomialLogisticLoss(Loss):
-    """The mean of -log x[label], x probabilities."""
+    """The mean of -log x[label], where x are probabilities."""
 
     name = "MultinomialLogisticLoss"
 
@@ -120,7 +120,8 @@ class MultinomialLogisticLoss(Loss):
 
 
 class HingeLoss(Loss):
-    """How far scores are from -1, or from 1 at the label, summed or squared and summed."""
+    """max(0, 1 - x) of the score x at the label, and max(0, 1 + x) of all others: summed, or squared
+    and summed."""
 
     name = "HingeLoss"
 
@@ -145,9 +146,9 @@ class EuclideanLoss(Loss):
 
 class CenterLoss(Loss):
     """Half the squared distance of each sample to the centre of its class, as the mean over samples.
-    Centres are learned: each moves by its distance to its samples, summed, over one more than their
-    number in the batch, whatever the loss's weight is. Wen et al. 2016, *A Discriminative Feature
-    Learning Approach for Deep Face Recognition*, section 3.2."""
+    Centres are learned: each moves by the sum of its distances to its samples, divided by one more than
+    their number in the batch, whatever the weight of the loss. Wen et al. 2016, *A Discriminative
+    Feature Learning Approach for Deep Face Recognition*, section 3.2."""
 
     name = "CenterLoss"
 
@@ -176,7 +177,7 @@ class CenterLoss(Loss):
         weight = layer.loss_weights[0] if layer.loss_weights else self.loss_weight
         if not weight or graph.phase != "train":
             return [loss]
-        # Nothing is added to the loss, but a gradient that is the centres' own.
+        # This adds nothing to the loss, but gives the centres a gradient of their own.
         ones = graph.constant(f"{layer.name}.ones", np.ones((samples, 1), np.float32))
         counts = graph.apply("gather_backward", ones, index, shape=(classes, 1))
         of_label = graph.apply("gather", counts, index, source=place_of(layer))
@@ -191,7 +192,7 @@ class CenterLoss(Loss):
 
 
 class ContrastiveLoss(Loss):
-    """Draws similar pairs of vectors together, and others apart up to a margin."""
+    """Pulls similar pairs of vectors together, and pushes others apart up to a margin."""
 
     name = "ContrastiveLoss"
     bottoms = (3, 3)
@@ -206,9 +207,9 @@ class ContrastiveLoss(Loss):
 
 
 class TripletLoss(Loss):
-    """Half the mean over samples of what an anchor's squared distance to its positive, plus a margin, is
-    above that to its negative, or 0; the bottoms are anchors, positives, negatives. Of the forks that
-    have it with three bottoms. Schroff et al. 2015, *FaceNet*, equation 3."""
+    """Half the mean over samples of max(0, margin + d(anchor, positive) - d(anchor, negative)), where d
+    is the squared distance; the bottoms are anchors, positives, negatives. From the forks whose type has
+    three bottoms. Schroff et al. 2015, *FaceNet*, equation 3."""
 
     name = "TripletLoss"
     bottoms = (3, 3)
@@ -237,7 +238,8 @@ class TripletLoss(Loss):
 
 
 class Accuracy(CaffeLayer):
-    """The share of labels among the top_k predictions; a second top is that share by class."""
+    """The fraction of labels among the top_k predictions. A second top is that
+    fraction for each class."""
 
     name = "Accuracy"
     bottoms = (2, 2)
@@ -262,9 +264,9 @@ class Accuracy(CaffeLayer):
 
 
 class SegAccuracy(CaffeLayer):
-    """Of pixels' classes that are predicted best, three shares: of pixels that are right, the mean over
-    the classes that there are of those, and the mean over all classes of what is right over what is the
-    class or is taken for it. Everingham et al. 2010; Chen et al. 2015, *DeepLab*."""
+    """Three scores of the best class predicted for each pixel: the fraction of correct pixels; its mean
+    over the classes that occur; and the mean over all classes of correct pixels divided by those that
+    are of the class or are predicted as it. Everingham et al. 2010; Chen et al. 2015, *DeepLab*."""
 
     name = "SegAccuracy"
     bottoms = (2, 2)
@@ -288,8 +290,8 @@ def _ignored(message: Any) -> int | None:
 
 
 def normalization(loss: Any, default: str) -> tuple[str, float]:
-    """What the loss is a mean over, in the operations' words, and what it is divided by besides: 1, or
-    the number of PRE_FIXED, at least 1. ``normalize`` is the older way to say the former."""
+    """Return what the loss is averaged over, as the operations name it, and an additional divisor: 1, or
+    the number of PRE_FIXED, at least 1. ``normalize`` is the older field for the former."""
     if loss.HasField("normalization"):
         if loss.normalization == loss.PRE_FIXED:
             return "none", max(1.0, number(loss.pre_fixed_normalizer))
@@ -305,7 +307,8 @@ def _divided(loss: Tensor, divisor: float, graph: GraphBuilder) -> Tensor:
 
 
 def _infogain_matrix(layer: Layer, infogain: Any, classes: int, graph: GraphBuilder) -> Tensor:
-    """The matrix of a file; where only shapes count, a file that is not there has one of ``classes``."""
+    """Return the matrix of a file. If only shapes matter, a missing file is replaced by a
+    matrix for ``classes``."""
     if not infogain.source:
         raise ValueError(
             "needs an infogain matrix: a third bottom, or infogain_loss_param { source: ... }"

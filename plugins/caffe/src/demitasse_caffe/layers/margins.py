@@ -1,4 +1,4 @@
-"""Margins at the label of cosines, by which faces are told apart: CosFace's and ArcFace's."""
+"""Margins on the cosine at the label, which help to tell faces apart: those of CosFace and ArcFace."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from demitasse_caffe.layers.indexing import place_of
 from demitasse_caffe.schema import number
 
 _LARGEST = 1 << 24
-"""Whole numbers beyond it are not all float32's."""
+"""Above this, not every integer is a float32."""
 _LEAST = 1e-12
-"""The least square of a sine that is divided by."""
+"""The minimum of the square of a sine that is divided by."""
 
 
 class Margin(CaffeLayer):
-    """A batch of scores, a row a sample, of which that at its label becomes another."""
+    """A batch of scores, one row for each sample, in which the score at the label is changed."""
 
     bottoms = (2, 2)
     no_gradient = MappingProxyType({1: "labels"})
 
     def _own(self, layer: Layer, x: Tensor, label: Tensor, graph: GraphBuilder) -> tuple[Tensor, Tensor]:
-        """The score (N, 1) of each sample at its label, without a gradient, and its place among all."""
+        """Return the score (N, 1) of each sample at its label, without a gradient, and its index among
+        all scores."""
         samples, classes = x.shape[0], math.prod(x.shape[1:])
         if len(x.shape) < 2 or math.prod(label.shape) != samples:
             raise ValueError(f"x {x!r} must be a row per sample, label {label!r} a number each")
@@ -40,13 +41,13 @@ class Margin(CaffeLayer):
         index = graph.apply("reshape", label, shape=(samples,))
         column = graph.apply(
             "gather", numbers, index, source=place_of(layer)
-        )  # tells a label that is none
+        )  # reports a label that is not a class
         place = graph.apply("sum", graph.apply("reshape", column, shape=(samples,)), rows)
         listed = graph.apply("reshape", graph.apply("stop_gradient", x), shape=(samples * classes, 1))
         return graph.apply("gather", listed, place, source=place_of(layer)), place
 
     def _spread(self, values: Tensor, place: Tensor, x: Tensor, graph: GraphBuilder) -> Tensor:
-        """Values (N, 1) at their places, and zeros elsewhere, as x has them."""
+        """Return an array like x with the values (N, 1) at their places, and zeros elsewhere."""
         count = math.prod(x.shape)
         flat = graph.apply("gather_backward", values, place, shape=(count, 1))
         spread: Tensor = graph.apply("stop_gradient", graph.apply("reshape", flat, shape=x.shape))
@@ -54,9 +55,9 @@ class Margin(CaffeLayer):
 
 
 class LabelSpecificAdd(Margin):
-    """x, in training plus ``bias`` at the label where it is above -bias there; the gradient is x's. Wang
-    et al. 2018, *CosFace*, equation 4, and *Additive Margin Softmax for Face Verification*, with a bias
-    of -m; of caffe-windows."""
+    """x; in training, ``bias`` is added at the label where x is above -bias. The gradient is that of x.
+    Wang et al. 2018, *CosFace*, equation 4, and *Additive Margin Softmax for Face Verification*, with a
+    bias of -m. From caffe-windows."""
 
     name = "LabelSpecificAdd"
 
@@ -65,7 +66,7 @@ class LabelSpecificAdd(Margin):
     ) -> Sequence[Tensor]:
         x, label = bottoms
         bias = number(message.label_specific_add_param.bias)
-        if graph.phase != "train":  # whatever transform_test says, in the fork too
+        if graph.phase != "train":  # whatever transform_test says, as in the fork
             return [x]
         own, place = self._own(layer, x, label, graph)
         above = graph.apply("greater", own, threshold=-bias)
@@ -74,9 +75,10 @@ class LabelSpecificAdd(Margin):
 
 
 class CosinAddm(Margin):
-    """cos(t + m) of a cosine cos(t) at the label; where t is above pi - m, cos(t) - m * sin(m), which
-    keeps falling. Deng et al. 2019, *ArcFace*, equation 3; of arcface-caffe, whose margin is there in
-    tests, too, and whose gradient is 1 where t is 0 or above pi - m."""
+    """x, with the cosine cos(t) at the label replaced by cos(t + m) or, where t is above pi - m, by
+    cos(t) - m * sin(m), which keeps falling. Deng et al. 2019, *ArcFace*, equation 3. From
+    arcface-caffe, which applies the margin in tests, too, and whose gradient is 1 where t is 0 or above
+    pi - m."""
 
     name = "CosinAddm"
 
@@ -90,10 +92,10 @@ class CosinAddm(Margin):
         own, place = self._own(layer, x, label, graph)
         cosine = graph.apply("clip", own, least=-1.0, most=1.0)
         squares = graph.apply("product", cosine, cosine)
-        rest = graph.apply("power", squares, power=1.0, scale=-1.0, shift=1.0)  # the sine's square
+        rest = graph.apply("power", squares, power=1.0, scale=-1.0, shift=1.0)  # the square of the sine
         sine = graph.apply("power", graph.apply("clip", rest, least=0.0, most=1.0), power=0.5)
         near = graph.apply("greater", own, threshold=math.cos(math.pi - m))
-        # What is added to the cosine: with the margin, or beyond the turn.
+        # What is added to the cosine, with the margin or beyond the turning point.
         turned = graph.apply("sum", cosine, sine, own, coefficients=(math.cos(m), -math.sin(m), -1.0))
         fixed = m * math.sin(m)
         lifted = graph.apply("power", turned, power=1.0, shift=fixed)
@@ -102,7 +104,7 @@ class CosinAddm(Margin):
         moved = self._spread(change, place, x, graph)
         if graph.phase != "train":
             return [graph.apply("sum", x, moved)]
-        # Its slope less 1: cos(m) + sin(m) * cos(t) / sin(t) - 1.
+        # The slope of the change: cos(m) + sin(m) * cos(t) / sin(t) - 1.
         over = graph.apply("power", graph.apply("clip", rest, least=_LEAST, most=1.0), power=-0.5)
         cotangent = graph.apply("product", cosine, over)
         slope = graph.apply("power", cotangent, power=1.0, scale=math.sin(m), shift=math.cos(m) - 1)

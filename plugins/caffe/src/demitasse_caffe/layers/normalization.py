@@ -14,12 +14,12 @@ from demitasse_caffe.layers.base import CaffeLayer, Shape, canonical, in_trainin
 from demitasse_caffe.schema import number
 
 LEAST_EPSILON = 2.0**-126
-"""In place of an ``eps`` of 0, so that a channel that is constant becomes 0, not 0 / 0."""
+"""Replaces an ``eps`` of 0, so that a constant channel becomes 0 instead of 0 / 0."""
 
 
 class LRN(CaffeLayer):
-    """x over a power of the sum of squares around it: across channels, or in a square of one
-    channel (where Caffe has no k: it is 1). Krizhevsky et al. 2012, section 3.3."""
+    """x divided by a power of the sum of squares around it: across channels, or in a square of one
+    channel (where Caffe ignores k: it is 1). Krizhevsky et al. 2012, section 3.3."""
 
     name = "LRN"
 
@@ -44,10 +44,10 @@ class LRN(CaffeLayer):
 
 
 class BatchNorm(CaffeLayer):
-    """x less the mean of its channel, over the standard deviation: of the batch in training, else
-    those kept in three blobs, which no gradient reaches: running sums of means and of variances, and
-    what to divide them by. Ioffe and Szegedy 2015. In NVIDIA's fork two more, a scale and a bias of each
-    channel, may follow."""
+    """x minus the mean of its channel, divided by the standard deviation: those of the batch in
+    training, otherwise the stored ones. These are in three blobs that no gradient reaches: running sums
+    of means and of variances, and their divisor. Ioffe and Szegedy 2015. In NVIDIA's fork two more
+    blobs, a scale and a bias for each channel, may follow."""
 
     name = "BatchNorm"
 
@@ -55,7 +55,7 @@ class BatchNorm(CaffeLayer):
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
         norm, x = message.batch_norm_param, bottoms[0]
-        if len(x.shape) == 1:  # of one channel
+        if len(x.shape) == 1:  # a single channel
             x = graph.apply("reshape", x, shape=(*x.shape, 1))
         check_channels(x)
         epsilon, keep = number(norm.eps), number(norm.moving_average_fraction)
@@ -81,8 +81,8 @@ class BatchNorm(CaffeLayer):
 
 
 class MVN(CaffeLayer):
-    """Each channel of each sample (or all of each sample) less its mean and, unless told otherwise, over
-    its standard deviation plus ``eps``. The top has four axes or more, as Caffe's has."""
+    """Each channel of each sample (or each whole sample) minus its mean and, unless disabled, divided by
+    its standard deviation plus ``eps``. The top has at least four axes, as in Caffe."""
 
     name = "MVN"
 
@@ -101,9 +101,9 @@ class MVN(CaffeLayer):
 
 
 class GroupNorm(CaffeLayer):
-    """The channels of each sample in ``group_num`` groups, each less its mean and over the root of its
-    variance and ``eps``; a Scale layer behind it learns. Wu and He 2018, *Group Normalization*,
-    section 3.1."""
+    """The channels of each sample in ``group_num`` groups, each normalised by its mean and by the root
+    of its variance plus ``eps``. A Scale layer after it learns scale and bias. Wu and He 2018, *Group
+    Normalization*, section 3.1."""
 
     name = "GroupNorm"
 
@@ -126,8 +126,8 @@ class GroupNorm(CaffeLayer):
 
 
 class Scale(CaffeLayer):
-    """x times a learned scale along some axes, plus a learned bias where asked for. A second bottom
-    is the scale instead."""
+    """x times a learned scale along some axes, plus a learned bias if requested. A second bottom
+    replaces the scale."""
 
     name = "Scale"
     bottoms = (1, 2)
@@ -146,7 +146,7 @@ class Scale(CaffeLayer):
 
 
 class Bias(CaffeLayer):
-    """x plus a learned bias along some axes; a second bottom is the bias instead."""
+    """x plus a learned bias along some axes. A second bottom replaces the bias."""
 
     name = "Bias"
     bottoms = (1, 2)
@@ -169,13 +169,14 @@ def check_channels(x: Tensor) -> None:
 
 
 def untrained(graph: GraphBuilder, message: Any, index: int, shape: Shape, fill: Any) -> Tensor:
-    """Parameter ``index`` of a layer, which no gradient changes, filled by ``fill``."""
+    """Return parameter ``index`` of a layer, filled by ``fill``, which no gradient changes."""
     shared = message.param[index].name or None if index < len(message.param) else None
     return graph.parameter(shape, fill, rate=0.0, decay=0.0, trainable=False, shared=shared)
 
 
 def _extent(message: Any, bottoms: Sequence[Tensor]) -> tuple[int, Shape]:
-    """The first axis of a scale or bias, and its shape. Raises ValueError where Caffe would stop."""
+    """Return the first axis of a scale or bias, and its shape. Raise ValueError where
+    Caffe would stop."""
     x = bottoms[0]
     if bottoms[1:] and not bottoms[1].shape:
         return 0, ()
@@ -194,7 +195,8 @@ def _extent(message: Any, bottoms: Sequence[Tensor]) -> tuple[int, Shape]:
 def filled(
     graph: GraphBuilder, message: Any, index: int, shape: Shape, given: Any, field: str, default: float
 ) -> Tensor:
-    """Learned parameter ``index``, filled as ``given`` says in ``field``, else with ``default``."""
+    """Return learned parameter ``index``, filled by the filler in field ``field`` of ``given``, else
+    with ``default``."""
     fill = getattr(given, field)
     if not given.HasField(field):
         fill = type(fill)(type="constant", value=default)

@@ -1,4 +1,4 @@
-"""Recurrent layers: T time steps of N streams, (T, N, ...), with markers of where sequences begin."""
+"""Recurrent layers: T time steps of N streams, (T, N, ...), with indicators of where sequences begin."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from demitasse_caffe.schema import number
 
 
 class Recurrent(CaffeLayer):
-    """What RNN and LSTM share. Bottoms: x, the sequence indicators, an input that is the same at all
-    steps (where there is one), and with expose_hidden the states before the first step; tops: the
-    outputs, and with expose_hidden the states after the last one. Without it, a batch goes on where the
-    last one ended, unless its first indicators are 0.
+    """What RNN and LSTM have in common. Bottoms: x, the sequence indicators, optionally an input that is
+    the same at all steps, and with expose_hidden the states before the first step. Tops: the outputs,
+    and with expose_hidden the states after the last step. Without expose_hidden, a batch continues where
+    the last one ended, unless its first indicators are 0.
 
-    As in Caffe, no gradient reaches exposed states: they are what another batch left.
+    As in Caffe, no gradient reaches exposed states: they come from another batch.
     """
 
     bottoms = (2, 5)
     tops = (1, 3)
     no_gradient = MappingProxyType({1: "sequence indicators"})
     word: str
-    """The operation that makes the hidden state at each step, and the states after the last one."""
+    """The operation that computes the hidden state at each step, and the states after the last one."""
     gates: int
-    """Numbers that weights make for each unit."""
+    """How many numbers the weights produce for each unit."""
     states: tuple[str, ...]
 
     def expand(
@@ -71,13 +71,13 @@ class Recurrent(CaffeLayer):
         return [self.output(y, weights, units, graph), *after][: 1 + states]
 
     def output(self, y: Tensor, weights: _Weights, units: int, graph: GraphBuilder) -> Tensor:
-        """The layer's output, from the hidden states."""
+        """Return the layer's output, computed from the hidden states."""
         return y
 
 
 class LSTM(Recurrent):
-    """Long short-term memory; gates in the order input, forget, output, candidate. Parameters: of the
-    input, biases, of the static input, of the hidden state."""
+    """Long short-term memory, with gates in the order input, forget, output, candidate. Parameters:
+    weights of the input, biases, weights of the static input, weights of the hidden state."""
 
     name = "LSTM"
     word = "lstm"
@@ -87,7 +87,7 @@ class LSTM(Recurrent):
 
 class RNN(Recurrent):
     """A hidden state tanh(W_hh h + W_xh x + b_h), and the output tanh(W_ho h + b_o). Parameters: W_xh,
-    b_h, of the static input, W_hh, W_ho, b_o."""
+    b_h, weights of the static input, W_hh, W_ho, b_o."""
 
     name = "RNN"
     tops = (1, 2)
@@ -102,14 +102,14 @@ class RNN(Recurrent):
 
 
 class Lstm(CaffeLayer):
-    """The LSTM of the fork caffe-lstm: of (steps x streams, ...), ``batch_size`` streams; without that,
-    of (steps, streams, ...), as CTPN's fork has it. A second bottom's sequence indicators have a batch
-    go on where the last one ended; without it, each batch is one sequence for each stream. Gradients of
-    the sums before the gates are cut to ``clipping_threshold``. Parameters: of the input, of the hidden
-    state, biases; gates as those of LSTM.
+    """The LSTM of the fork caffe-lstm. With ``batch_size`` its input is (steps x streams, ...), with
+    that many streams; without it, (steps, streams, ...), as in CTPN's fork. With a second bottom, the
+    sequence indicators, a batch continues where the last one ended; otherwise each batch is one sequence
+    for each stream. Gradients of the sums before the gates are clipped to ``clipping_threshold``.
+    Parameters: weights of the input, weights of the hidden state, biases; the gates are those of LSTM.
 
-    Where a sequence begins within a batch, or a batch goes on, the fork's gradient of the hidden state's
-    weights takes states that were not used, or leaves out streams; here it is the gradient.
+    If a sequence begins within a batch, or a batch continues another, the fork's gradient of the hidden
+    state's weights uses states that did not take part, or omits streams. Here it is the true gradient.
     """
 
     name = "Lstm"
@@ -164,8 +164,8 @@ class Lstm(CaffeLayer):
 
 
 class LSTMUnit(CaffeLayer):
-    """One step of an LSTM: from the cell before, (1, N, H), the sums that its gates are made of,
-    (1, N, 4H), and the sequence indicators, (1, N), to the cell and the hidden state."""
+    """One step of an LSTM. It takes the previous cell state, (1, N, H), the sums before the gates, (1,
+    N, 4H), and the sequence indicators, (1, N), and returns the cell state and the hidden state."""
 
     name = "LSTMUnit"
     bottoms = (3, 3)
@@ -185,13 +185,14 @@ class _Weights:
         self._message, self._given, self._graph, self._made = message, given, graph, 0
 
     def next(self, shape: Shape, field: str = "weight_filler") -> Tensor:
-        """The next parameter."""
+        """Return the next parameter."""
         fill = getattr(self._given, field)
         self._made += 1
         return learned(self._graph, self._message, self._made - 1, shape, fill)
 
     def product(self, x: Tensor, outputs: int, axis: int, biased: bool = False) -> Tensor:
-        """x, flattened from an axis on, times the next parameter, plus another one."""
+        """Return x, flattened from an axis on, times the next parameter, plus another
+        parameter if ``biased``."""
         w = self.next((outputs, prod(x.shape[axis:])))
         b = self.next((outputs,), "bias_filler") if biased else None
         made: Tensor = self._graph.apply("inner_product", x, w, b, axis=axis)
@@ -199,5 +200,5 @@ class _Weights:
 
 
 def _kept(name: str, shape: Shape, graph: GraphBuilder) -> Tensor:
-    """Where a state is kept from batch to batch: zeros at first."""
+    """Return the tensor in which a state is kept from batch to batch, initially zeros."""
     return graph.constant(name, np.broadcast_to(np.float32(0), shape))

@@ -1,4 +1,4 @@
-"""Sums over the last axes, and the places of the largest."""
+"""Sums over the last axes, and the places of maxima."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _TOTALS = {"SUM": "total", "ASUM": "absolute_total", "SUMSQ": "square_total", "M
 
 
 class Reduction(CaffeLayer):
-    """The sum, the mean, or the sum of the sizes or of the squares of what an axis and all after it
-    hold, times a coefficient."""
+    """The sum, the mean, the sum of absolute values or the sum of squares over an axis and all after it,
+    times a coefficient."""
 
     name = "Reduction"
 
@@ -33,8 +33,9 @@ class Reduction(CaffeLayer):
 
 
 class ArgMax(CaffeLayer):
-    """The places of the top_k largest along an axis, or with ``out_max_val`` their values; without an
-    axis of each sample, and then ``out_max_val`` adds the values. No gradient passes."""
+    """The places of the top_k largest elements along an axis, or with ``out_max_val`` their values.
+    Without an axis, those of each sample; ``out_max_val`` then adds the values to the places. No
+    gradient passes."""
 
     name = "ArgMax"
 
@@ -58,6 +59,6 @@ class ArgMax(CaffeLayer):
         check_whole("the size of a sample", math.prod(x.shape[1:]), x)
         samples = graph.apply("reshape", x, shape=(x.shape[0], math.prod(x.shape[1:])))
         found = graph.apply("largest", samples, axis=1, count=count, give="both" if values else "places")
-        # Samples, places and values, then the largest; of more axes the others have an extent of 1.
+        # The axes are samples, places and values, then the largest; further ones have extent 1.
         kinds, ones = 2 if values else 1, [1] * (len(x.shape) - 3)
         return [graph.apply("reshape", found, shape=(x.shape[0], kinds, count, *ones))]

@@ -1,5 +1,5 @@
-"""Layer types of nets that find objects in regions of images, which BVLC Caffe has not: Girshick 2015,
-*Fast R-CNN*; Ren et al. 2015, *Faster R-CNN*."""
+"""Layer types of nets that find objects in regions of images, which BVLC Caffe does not have: Girshick
+2015, *Fast R-CNN*; Ren et al. 2015, *Faster R-CNN*."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from demitasse_caffe.schema import number
 
 
 class ROIPooling(CaffeLayer):
-    """The maxima over ``pooled_h`` x ``pooled_w`` cells of each region of the second bottom, whose rows
-    are the number of a sample and two corners in pixels of the image. *Fast R-CNN*, section 2.1."""
+    """The maxima over ``pooled_h`` x ``pooled_w`` cells of each region. A row of the second bottom is a
+    region: the index of a sample, and two corners in pixels of the image. *Fast R-CNN*, section 2.1."""
 
     name = "ROIPooling"
     bottoms = (2, 2)
@@ -46,9 +46,9 @@ class ROIPooling(CaffeLayer):
 
 
 class SmoothL1Loss(Loss):
-    """The sum, over samples the mean, of sigma^2 d^2 / 2 where |d| is below 1 / sigma^2, else of
-    |d| - 1 / (2 sigma^2): d is the difference of the first two bottoms, times the third where there is
-    one; a fourth multiplies the terms. *Fast R-CNN*, section 2.3."""
+    """The mean over samples of the sum of sigma^2 d^2 / 2 where |d| is below 1 / sigma^2, else of |d| -
+    1 / (2 sigma^2). d is the difference of the first two bottoms, times the third if there is one; a
+    fourth bottom multiplies the terms. *Fast R-CNN*, section 2.3."""
 
     name = "SmoothL1Loss"
     bottoms = (2, 4)
@@ -68,10 +68,10 @@ class SmoothL1Loss(Loss):
 
 
 class SmoothL1LossOHEM(Loss):
-    """SmoothL1Loss with a sigma of 1, over what loss_param says: as many as the samples have places,
-    unless it says more. A second top has the loss of each place, N x 1 x H x W, by which nothing is
-    learned. Of R-FCN's fork; Shrivastava et al. 2016, *Training Region-based Object Detectors with
-    Online Hard Example Mining*, section 4."""
+    """SmoothL1Loss with a sigma of 1, divided by what loss_param selects; by default the number of
+    places in all samples. A second top holds the loss of each place, N x 1 x H x W, without a gradient.
+    From R-FCN's fork; Shrivastava et al. 2016, *Training Region-based Object Detectors with Online Hard
+    Example Mining*, section 4."""
 
     name = "SmoothL1LossOHEM"
     bottoms = (2, 3)
@@ -104,8 +104,8 @@ class SmoothL1LossOHEM(Loss):
 
 
 def _smooth(bottoms: Sequence[Tensor], bound: float, graph: GraphBuilder) -> Tensor:
-    """d^2 / 2 where |d| is below the bound, else bound * (|d| - bound / 2): d is the difference of the
-    first two bottoms, times the third where there is one; a fourth multiplies what is made."""
+    """Return d^2 / 2 where |d| is below the bound, else bound * (|d| - bound / 2). d is the difference
+    of the first two bottoms, times the third if there is one; a fourth multiplies the result."""
     x, target, *weights = (alike(each, bottoms[0], graph) for each in bottoms)
     d = graph.apply("sum", x, target, coefficients=(1.0, -1.0))
     if weights:
@@ -118,7 +118,8 @@ def _smooth(bottoms: Sequence[Tensor], bound: float, graph: GraphBuilder) -> Ten
 
 
 def alike(other: Tensor, x: Tensor, graph: GraphBuilder) -> Tensor:
-    """Another bottom in the shape of x. Raises ValueError unless it has as many numbers a sample."""
+    """Return another bottom in the shape of x. Raise ValueError unless each has the same number of
+    elements per sample."""
     if other.shape == x.shape:
         return other
     if other.shape[:1] != x.shape[:1] or math.prod(other.shape) != math.prod(x.shape):

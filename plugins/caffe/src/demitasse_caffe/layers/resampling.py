@@ -1,4 +1,4 @@
-"""Layer types of forks that make images larger or smaller, as SegNet, PSPNet and YOLO have them."""
+"""Forks' layer types that make images larger or smaller, as in SegNet, PSPNet and YOLO."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from demitasse_caffe.layers.indexing import place_of
 
 
 class Interp(CaffeLayer):
-    """Resized by straight lines between places, so that corners stay corners; pads, which are not above
-    0, cut off first. Chen et al. 2015, *DeepLab*."""
+    """The bottom resized by linear interpolation, with its corners kept in place. Pads, which must not
+    be positive, are cropped first. Chen et al. 2015, *DeepLab*."""
 
     name = "Interp"
 
@@ -42,8 +42,9 @@ class Interp(CaffeLayer):
 
 
 def _resized(interp: Any, inner: Sequence[int]) -> list[int]:
-    """The extents of a result: so many times fewer steps, then so many times more, or as given, which
-    counts where nothing or both of these are said."""
+    """Return the extents of the result: the steps between pixels divided by shrink_factor, then
+    multiplied by zoom_factor; or height and width, which count if neither or both of the
+    factors are given."""
     given = [name for name in ("shrink_factor", "zoom_factor") if interp.HasField(name)]
     named = interp.HasField("height") and interp.HasField("width")
     if not given and not named:
@@ -58,9 +59,10 @@ def _resized(interp: Any, inner: Sequence[int]) -> list[int]:
 
 
 class Upsample(CaffeLayer):
-    """Each element of the first bottom where the second, the places of a Pooling layer's maxima (its
-    second top), says, and 0 around. Badrinarayanan et al. 2017, *SegNet*, section 3. Of one bottom each
-    element ``scale`` times ``scale`` times. Redmon and Farhadi 2018, *YOLOv3*, section 2.3."""
+    """Each element of the first bottom, put at the place that the second bottom names, with 0 elsewhere.
+    The second bottom is the second top of a Pooling layer: the places of its maxima. Badrinarayanan et
+    al. 2017, *SegNet*, section 3. With one bottom, each element is repeated ``scale`` x ``scale`` times.
+    Redmon and Farhadi 2018, *YOLOv3*, section 2.3."""
 
     name = "Upsample"
     bottoms = (1, 2)
@@ -83,13 +85,14 @@ class Upsample(CaffeLayer):
 
 
 class Reorg(CaffeLayer):
-    """Fewer places with more channels, as Darknet has it, or with ``reverse`` more places with fewer.
+    """Fewer places with more channels, in Darknet's order, or with ``reverse`` more places with fewer
+    channels.
 
-    In reverse the channels of a place become ``stride`` x ``stride`` places. The other way what that
-    would read is written, of an image that is taken to have ``stride`` squared times fewer channels
-    than it has and as much larger sides, and its result to have its elements in the order of more
-    channels: so are the weights that Darknet's nets were trained with. Redmon and Farhadi 2017,
-    *YOLO9000*, section 2.
+    In reverse, the channels of a place become ``stride`` x ``stride`` places. Forward is the exact
+    inverse of that, but applied to the elements as if the image had ``stride`` squared times fewer
+    channels and correspondingly longer sides; the elements of the result are then read in the order of a
+    result with more channels. Darknet's nets were trained with weights in this order. Redmon and Farhadi
+    2017, *YOLO9000*, section 2.
     """
 
     name = "Reorg"
@@ -120,8 +123,8 @@ class Reorg(CaffeLayer):
 
 
 class Unpooling(CaffeLayer):
-    """Upsample by the names of DeconvNet's fork, which say the result's rows and columns. Noh et al.
-    2015, *Learning Deconvolution Network for Semantic Segmentation*, section 3.2."""
+    """Upsample with the field names of DeconvNet's fork, which give the rows and columns of the result.
+    Noh et al. 2015, *Learning Deconvolution Network for Semantic Segmentation*, section 3.2."""
 
     name = "Unpooling"
     bottoms = (2, 2)
@@ -143,8 +146,8 @@ class Unpooling(CaffeLayer):
 
 
 def _enlarged(upsample: Any, x: Tensor) -> tuple[int, int]:
-    """The rows and columns of an unpooled image: as given, or a scale times those of x, one less where
-    the pooled image had an odd number of them."""
+    """Return the rows and columns of an unpooled image: as given, or those of x times a scale, minus one
+    where the pooled image had an odd number of them."""
     if len(x.shape) != 4:
         raise ValueError(f"puts images on a larger plane; its bottom is {x!r}")
     sizes = [name for name in ("upsample_h", "upsample_w") if upsample.HasField(name)]
@@ -170,7 +173,8 @@ def _some(height: int, width: int) -> tuple[int, int]:
 
 
 def _along_lines(layer: Layer, graph: GraphBuilder, x: Tensor, axis: int, size: int) -> Tensor:
-    """x with ``size`` places along an axis, the first and the last where they were."""
+    """Interpolate x linearly to ``size`` places along an axis; the first and the last place stay where
+    they are."""
     extent = x.shape[axis]
     at = np.arange(size) * ((extent - 1) / (size - 1) if size > 1 else 0.0)
     low = np.minimum(at.astype(np.int64), extent - 1)
@@ -180,7 +184,7 @@ def _along_lines(layer: Layer, graph: GraphBuilder, x: Tensor, axis: int, size: 
 
 
 def repeated(layer: Layer, graph: GraphBuilder, x: Tensor, size: Sequence[int]) -> Tensor:
-    """``size`` rows and columns, each a copy of the one in whose place it lies."""
+    """Return x with ``size`` rows and columns, each a copy of the one at its position."""
     for axis, extent in enumerate(size, 2):
         if extent != x.shape[axis]:
             places = np.arange(extent)[:, None] * x.shape[axis] // extent

@@ -1,5 +1,5 @@
-"""Along which axis the samples of a batch lie, which workers divide: the first one of what a data layer
-gives, and another one behind layers that exchange axes, as those before a recurrent net do."""
+"""The axis along which the samples of a batch lie, which workers divide. It is the first axis of a data
+layer's tops, and another one after layers that exchange axes, as those before a recurrent net do."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _KEEPING = frozenset(
         *("scale", "sigmoid", "slice", "softmax", "softplus", "stop_gradient", "sum", "swish", "tanh"),
     ]
 )
-"""Words that leave samples where they are, unless they go along that axis themselves."""
+"""Operations that leave samples where they are, unless they work along that axis themselves."""
 
 
 def check_samples(x: Tensor, axis: int, what: str, graph: GraphBuilder) -> None:
-    """Raise ValueError where several workers divide a batch, but not along ``axis`` of x, by which
-    ``what`` has samples or streams."""
+    """Raise ValueError if several workers divide a batch, but not along ``axis`` of x, where ``what``
+    expects samples or streams."""
     if graph.workers > 1 and sample_axis(x, graph) != axis:
         raise ValueError(
             f"{what} lie along axis {axis} of {x!r}, but {graph.workers} workers divide a batch along "
@@ -31,7 +31,8 @@ def check_samples(x: Tensor, axis: int, what: str, graph: GraphBuilder) -> None:
 
 
 def sample_axis(tensor: Tensor, graph: Any) -> int | None:
-    """The axis of a tensor along which its samples lie; None where it has none, or it is not seen."""
+    """Return the axis of a tensor along which its samples lie, or None if it has none or it
+    cannot be traced."""
     feeds = getattr(graph, "feeds", ())
     axes: dict[Tensor, int] = {t: 0 for feed in feeds for t in feed.tensors.values()}
     for node in graph.nodes if axes else ():
@@ -48,19 +49,20 @@ def sample_axis(tensor: Tensor, graph: Any) -> int | None:
 
 
 def share_of(batch: int, graph: GraphBuilder) -> int:
-    """How many of a file's ``batch`` samples are this worker's."""
+    """Return how many of a file's ``batch`` samples belong to this worker."""
     feeds = getattr(graph, "feeds", ())
     return next((feed.count for feed in feeds if feed.batch == batch), batch)
 
 
 def all_samples(own: int, graph: GraphBuilder) -> int:
-    """How many samples a batch has in all workers, of which ``own`` are this one's."""
+    """Return how many samples a batch has over all workers, given that this worker
+    has ``own`` samples."""
     feeds = getattr(graph, "feeds", ())
     return own * feeds[0].batch // feeds[0].count if graph.workers > 1 and feeds else own
 
 
 def _moved(node: Node, x: Tensor, y: Tensor, axis: int) -> int | None:
-    """Where in an operation's output y the samples lie that have an axis of its input x."""
+    """Return the axis of the samples in an operation's output y, given their axis in its input x."""
     name, given = node.operation.name, node.attributes
     if name == "permute":
         return list(given["order"]).index(axis)

@@ -1,5 +1,5 @@
-"""Layer types of the forks with CTC, of sequences whose labels are shorter than they: Graves et al.
-2006, *Connectionist Temporal Classification*."""
+"""Layer types of the forks with CTC, for sequences with shorter label sequences: Graves et al. 2006,
+*Connectionist Temporal Classification*."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ log = logging.getLogger("demitasse.caffe")
 
 
 class ContinuationIndicator(CaffeLayer):
-    """What an LSTM is told of sequences that are a batch each: 0 at the first of ``time_step`` steps, 1
-    at the others. A bottom's extent along ``axis`` is the batch size, as in DeepDetect's fork."""
+    """Sequence indicators for an LSTM when each batch is a whole sequence: 0 at the first of
+    ``time_step`` steps, 1 at the others. With a bottom, its extent along ``axis`` is the batch size, as
+    in DeepDetect's fork."""
 
     name = "ContinuationIndicator"
     bottoms = (0, 1)
@@ -47,13 +48,13 @@ class ContinuationIndicator(CaffeLayer):
 
 
 class CtcLoss(Loss):
-    """Minus the log of the chance that scores (T, N, C) of C classes at T steps read as N labels; blanks
-    are no part of a label, and a -1 ends one. Told is the mean over samples, learned from is their sum,
-    as in the forks."""
+    """The negative log of the probability that scores (T, N, C) of C classes at T steps read as N
+    labels. Blanks are not part of a label, and a -1 ends one. As in the forks, the value is the mean
+    over samples, but the gradient is that of the sum."""
 
     name = "CtcLoss"
     mean = False
-    """Whether two bottoms are learned from by their mean."""
+    """Whether, with two bottoms, the gradient is that of the mean."""
 
     def expand(
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
@@ -99,16 +100,16 @@ class CtcLoss(Loss):
     def labels(
         self, given: Any, x: Tensor, rest: Sequence[Tensor], graph: GraphBuilder
     ) -> tuple[Tensor, Tensor | None, int]:
-        """Labels (N, L), the samples' steps where not all have all, and the blank."""
+        """Return labels (N, L), the steps of each sample unless all have T, and the blank."""
         field = "blank_index" if given.HasField("blank_index") else "blank_label"
         return rest[0], None, _counted(getattr(given, field), x)
 
 
 class WarpCTCLoss(CtcLoss):
-    """CtcLoss by the name that it has in other forks; ``blank_index`` is its word for the blank, 0
-    unless given. With three bottoms (scores, sequence indicators, labels (T, N)) the blank 0 is no class
-    of the labels, whose 0 is the class 1; with four, the second and the third are how many steps and how
-    many classes a sample has, and labels are (L, N)."""
+    """CtcLoss under its name in other forks; its field for the blank is ``blank_index``, by default 0.
+    With three bottoms (scores, sequence indicators, labels (T, N)) the blank 0 is not among the labels'
+    classes, so a label of 0 is class 1. With four bottoms the second and third are the number of steps
+    and of label classes of each sample, and labels are (L, N)."""
 
     name = "WarpCTCLoss"
     bottoms = (2, 4)
@@ -128,9 +129,9 @@ class WarpCTCLoss(CtcLoss):
 
 
 class CTCLoss(CtcLoss):
-    """The loss of scores (T, N, C), sequence indicators (T, N) and labels (T, N); the blank is the last
+    """The loss of scores (T, N, C), sequence indicators (T, N) and labels (T, N). The blank is the last
     class unless ``blank_index`` says otherwise. With two bottoms, scores and labels (N, L), the blank is
-    0 and the mean is learned from, as in the forks that have it so."""
+    0 and the gradient is that of the mean, as in the forks with that form."""
 
     name = "CTCLoss"
     bottoms = (2, 3)
@@ -147,15 +148,16 @@ class CTCLoss(CtcLoss):
 
 
 class CTCGreedyDecoder(CaffeLayer):
-    """What scores (T, N, C) say: the best class of each step, what repeats joined, blanks left out, and
-    -1 behind, (N, T, 1, 1). Bottoms behind the scores, and tops, are one of the forks':
+    """The classes that scores (T, N, C) read as: the best class of each step, with repetitions merged,
+    blanks removed, and -1 at the end, (N, T, 1, 1). The bottoms after the scores, and the tops, are
+    those of one of the forks:
 
     - none: the classes;
-    - labels (N, L): one less the mean edit distance over the longer's length, and the share of samples
-      that are right, (1, 2, 1, 1);
-    - sequence indicators (T, N): the classes, and minus the sum of the best scores, (N, 1, 1, 1);
-    - these and labels (T, N): the classes, those sums where there are three tops, and one less the mean
-      distance.
+    - labels (N, L): one minus the mean edit distance divided by the longer length, and the fraction of
+      samples that are right, (1, 2, 1, 1);
+    - sequence indicators (T, N): the classes, and the negated sum of the best scores, (N, 1, 1, 1);
+    - indicators and labels (T, N): the classes, those sums if there are three tops, and one minus the
+      mean distance.
 
     The blank is 0, or with indicators the last class, unless ``blank_index`` says otherwise.
     """
@@ -193,7 +195,8 @@ class CTCGreedyDecoder(CaffeLayer):
         return tops
 
     def score(self, layer: Layer, batches: Sequence[np.ndarray]) -> Mapping[str, float]:
-        """Means over batches; of the two numbers beside labels by ``.edit`` and ``.line``."""
+        """Return means over batches; the two numbers of the form with labels are named
+        ``.edit`` and ``.line``."""
         if len(layer.bottoms) == 2 and all(batch.shape == (2, 1) for batch in batches):
             edit, line = np.mean(batches, axis=0)[:, 0]
             return {".edit": float(edit), ".line": float(line)}
@@ -201,8 +204,8 @@ class CTCGreedyDecoder(CaffeLayer):
 
 
 class LabelsequenceAccuracy(CaffeLayer):
-    """The share of samples whose scores (N, T, C) read as their label: the best class of each step, what
-    repeats joined, and blanks left out."""
+    """The fraction of samples whose scores (N, T, C) read as their label: the best class of each step,
+    with repetitions merged and blanks removed."""
 
     name = "LabelsequenceAccuracy"
     bottoms = (2, 2)
@@ -218,7 +221,8 @@ class LabelsequenceAccuracy(CaffeLayer):
 
 
 def _scores(x: Tensor, graph: GraphBuilder) -> Tensor:
-    """Scores with three axes. Raises ValueError for others than those and ones of 1 behind."""
+    """Return scores with three axes. Raise ValueError for other shapes, unless the additional axes have
+    extent 1."""
     if len(x.shape) < 3 or math.prod(x.shape[3:]) != 1:
         raise ValueError(f"scores {x!r} do not have the three axes steps, samples and classes")
     made: Tensor = x if len(x.shape) == 3 else graph.apply("reshape", x, shape=x.shape[:3])
@@ -226,12 +230,12 @@ def _scores(x: Tensor, graph: GraphBuilder) -> Tensor:
 
 
 def _counted(blank: int, x: Tensor) -> int:
-    """The blank, counted from the last class where it is negative."""
+    """Return the blank; a negative one is counted from the last class."""
     return blank + x.shape[2] if blank < 0 else blank
 
 
 def _columns(given: Tensor, x: Tensor, what: str, graph: GraphBuilder) -> Tensor:
-    """A tensor (places, samples). Raises ValueError for one without a column for each sample of x."""
+    """Return a tensor as (places, samples). Raise ValueError if it lacks a column for a sample of x."""
     if len(given.shape) < 2 or given.shape[1] != x.shape[1] or math.prod(given.shape[2:]) != 1:
         raise ValueError(
             f"{what} {given!r} should be (places, samples), a column for each of the {x.shape[1]} "
@@ -244,14 +248,14 @@ def _columns(given: Tensor, x: Tensor, what: str, graph: GraphBuilder) -> Tensor
 def _rows(
     label: Tensor, x: Tensor, graph: GraphBuilder, lengths: Tensor | None = None, shift: int = 0
 ) -> Tensor:
-    """Labels (places, samples) as rows of samples."""
+    """Return labels (places, samples) with one row for each sample."""
     columns = _columns(label, x, "labels", graph)
     made: Tensor = graph.apply("labels_of_samples", columns, lengths, shift=shift)
     return made
 
 
 def _steps(cont: Tensor, x: Tensor, graph: GraphBuilder, label: Tensor | None = None) -> Tensor:
-    """How many steps each sample has, by its sequence indicators."""
+    """Return the number of steps of each sample, according to its sequence indicators."""
     columns = _columns(cont, x, "sequence indicators", graph)
     if columns.shape[0] != x.shape[0]:
         raise ValueError(f"sequence indicators {cont!r} should have the {x.shape[0]} steps of {x!r}")
@@ -260,7 +264,7 @@ def _steps(cont: Tensor, x: Tensor, graph: GraphBuilder, label: Tensor | None = 
 
 
 def _line(given: Tensor, x: Tensor, graph: GraphBuilder) -> Tensor:
-    """A number for each sample."""
+    """Return one number for each sample."""
     if math.prod(given.shape) != x.shape[1]:
         raise ValueError(f"{given!r} should have a number for each of the {x.shape[1]} samples of {x!r}")
     made: Tensor = graph.apply("reshape", given, shape=(x.shape[1],))
@@ -268,14 +272,14 @@ def _line(given: Tensor, x: Tensor, graph: GraphBuilder) -> Tensor:
 
 
 def _agreement(y: Tensor, label: Tensor, blank: int, graph: GraphBuilder) -> tuple[Tensor, Tensor]:
-    """One less the mean edit distance, and the share of samples that are right."""
+    """Return one minus the mean edit distance, and the fraction of samples that are right."""
     distances, right = graph.apply("edit_distances", y, label, blank=blank)
     close = graph.apply("power", distances, scale=-1.0, shift=1.0)
     return _mean(close, graph), _mean(right, graph)
 
 
 def _mean(x: Tensor, graph: GraphBuilder) -> Tensor:
-    """The mean over samples."""
+    """Return the mean over samples."""
     over = {"coefficient": 1 / x.shape[0], "normalization": "full"}
     made: Tensor = graph.apply("total", x, axis=0, **over)
     return made

@@ -11,7 +11,7 @@ from demitasse_caffe.layers.base import CaffeLayer, Shape, canonical
 
 
 class Flatten(CaffeLayer):
-    """The axes from ``axis`` to ``end_axis`` made one."""
+    """The bottom with the axes from ``axis`` to ``end_axis`` merged into one."""
 
     name = "Flatten"
 
@@ -29,8 +29,8 @@ class Flatten(CaffeLayer):
 
 
 class Reshape(CaffeLayer):
-    """The axes from ``axis`` on (``num_axes`` of them, -1: all) replaced by ``shape``, where 0
-    keeps the extent at its place and one -1 takes what is left."""
+    """The bottom with ``num_axes`` axes from ``axis`` on (-1: all) replaced by ``shape``. In it, 0 keeps
+    the extent at its position, and a single -1 is inferred."""
 
     name = "Reshape"
 
@@ -53,7 +53,8 @@ class Reshape(CaffeLayer):
 
 
 class Squeeze(CaffeLayer):
-    """Without the axes that are named, or else without all axes of extent 1; of Synopsys's fork."""
+    """The bottom without the named axes, or without all axes of extent 1 if none are named. From
+    Synopsys's fork."""
 
     name = "Squeeze"
 
@@ -72,7 +73,7 @@ class Squeeze(CaffeLayer):
 
 
 class Silence(CaffeLayer):
-    """Reads its bottoms and makes nothing, so that they are no outputs of the net."""
+    """Reads its bottoms and makes nothing, so that they are not outputs of the net."""
 
     name = "Silence"
     bottoms = (1, None)
@@ -85,7 +86,7 @@ class Silence(CaffeLayer):
 
 
 class Split(CaffeLayer):
-    """The bottom under several names; files need none, a blob may be read any number of times."""
+    """The bottom under several names. Files do not need it: a blob can be read any number of times."""
 
     name = "Split"
     tops = (1, None)
@@ -97,13 +98,13 @@ class Split(CaffeLayer):
 
 
 def _check_apart(layer: Layer) -> None:
-    """Raise ValueError for a layer in place: the blob has one shape."""
+    """Raise ValueError for an in-place layer: a blob has only one shape."""
     if layer.tops[0] in layer.bottoms:
         raise ValueError("does not work in place: give the top a name of its own")
 
 
 def _filled(dims: Shape, x: Tensor, start: int, stop: int) -> Shape:
-    """``dims`` with its zeros copied from x and its -1 inferred."""
+    """Return ``dims`` with its zeros copied from x and its -1 inferred."""
     if any(dim < -1 for dim in dims) or dims.count(-1) > 1:
         raise ValueError(
             f"shape {dims}: an extent must be positive, 0 (as before) or, once, -1 (the rest)"

@@ -1,5 +1,5 @@
-"""Windows over images of which one side is padded more than the other, as nets that come from TensorFlow
-have them in Synopsys's fork: ``pad_t``, ``pad_b``, ``pad_l`` and ``pad_r``, or ``pad_type: 1``."""
+"""Windows over images with more padding on one side than on the other, as in nets that come from
+TensorFlow in Synopsys's fork: ``pad_t``, ``pad_b``, ``pad_l`` and ``pad_r``, or ``pad_type: 1``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIELDS = ("pad_t", "pad_b", "pad_l", "pad_r")
 
 @dataclass(frozen=True)
 class Sides:
-    """How many rows and columns are padded before an image, and behind it."""
+    """The number of padding rows and columns before an image and after it."""
 
     before: Shape
     behind: Shape
@@ -29,9 +29,10 @@ class Sides:
 
 
 def sides(message: Any, x: Tensor, reach: Shape, stride: Shape, pad: Shape) -> Sides | None:
-    """What is padded where each side has its own field, or by ``pad_type: 1``: so much that the top is
-    x over the stride, rounded up, the larger half behind. None where neither is given. ``reach`` is a
-    window's extent. Raises ValueError for what they cannot be given with."""
+    """Return the padding if each side has its own field, or with ``pad_type: 1``; None if neither is
+    given. With ``pad_type: 1`` the top's extents are those of x divided by the stride, rounded up, and
+    the larger half of the padding comes after. ``reach`` is a window's extent. Raise ValueError for
+    fields that cannot be combined with these."""
     spatial = len(x.shape) - 2
     given = [getattr(message, name) for name in FIELDS]
     if message.pad_type not in (0, 1):
@@ -43,7 +44,7 @@ def sides(message: Any, x: Tensor, reach: Shape, stride: Shape, pad: Shape) -> S
     named = next((name for name, value in zip(FIELDS, given, strict=True) if value), "pad_type")
     if spatial != 2:
         raise ValueError(f"{named} is for 2 spatial axes, but there are {spatial}")
-    if not any(given):  # pad has no say then
+    if not any(given):  # pad has no effect in this case
         extents = zip(x.shape[2:], reach, stride, strict=True)
         total = [max(0, (-(-n // s) - 1) * s + k - n) for n, k, s in extents]
         return Sides(tuple(each // 2 for each in total), tuple(each - each // 2 for each in total))
@@ -57,7 +58,7 @@ def sides(message: Any, x: Tensor, reach: Shape, stride: Shape, pad: Shape) -> S
 
 
 def surrounded(x: Tensor, before: Shape, behind: Shape, graph: GraphBuilder) -> Tensor:
-    """Images with rows and columns of zeros around them."""
+    """Return images with rows and columns of zeros around them."""
     if not any(before + behind):
         return x
     offset = (0, 0, *before)
@@ -76,9 +77,9 @@ def pooled(
     rounding: str,
     graph: GraphBuilder,
 ) -> Tensor:
-    """x pooled by MAX, or by averages of windows: AVE counts what is padded, AVE_EXC_PAD does not. The
-    vocabulary pads alike on both sides: where no rounding makes its windows these, x is continued first.
-    Raises ValueError."""
+    """Pool x by MAX, or by averages of windows: AVE counts the padding, AVE_EXC_PAD does not. The
+    vocabulary pads both sides equally; if neither rounding mode gives the required windows, x is
+    extended first. Raise ValueError."""
     before, behind, space = around.before, around.behind, x.shape[2:]
     axes = tuple(zip(space, kernel, stride, before, strict=True))
     counts = [_count(*each, last, rounding) for each, last in zip(axes, behind, strict=True)]
@@ -95,7 +96,7 @@ def pooled(
         beyond = tuple(max(0, (count - 1) * s + k - n - first) for count, (n, k, s, first) in reached)
         if method != "MAX":
             x = surrounded(x, before, beyond, graph)
-        else:  # what is at an edge lies in every window that reaches beyond it
+        else:  # an edge element is in every window that extends beyond that edge
             for axis in range(2):
                 x = _continued(x, 2 + axis, before[axis], beyond[axis], graph)
     if method == "MAX":
@@ -117,8 +118,8 @@ def pooled(
 
 
 def _count(n: int, k: int, s: int, before: int, behind: int, rounding: str, least: int = 1) -> int:
-    """How many windows there are along an axis: none begins behind the image. Where they are fewer than
-    ``least``, ValueError is raised."""
+    """Return the number of windows along an axis; none begins after the image. Raise ValueError if no
+    window fits, unless ``least`` is 0, which returns 0."""
     room = n + before + behind - k
     if room < 0 or max(before, behind) >= k:
         if not least:
@@ -131,7 +132,7 @@ def _count(n: int, k: int, s: int, before: int, behind: int, rounding: str, leas
 
 
 def _continued(x: Tensor, axis: int, before: int, behind: int, graph: GraphBuilder) -> Tensor:
-    """x with what is at its edges along an axis repeated before and behind it."""
+    """Return x extended along an axis by copies of its edges."""
 
     def edge(place: int) -> Tensor:
         offset = tuple(place if each == axis else 0 for each in range(len(x.shape)))

@@ -1,5 +1,5 @@
-"""TensorFlow's layers of places, as Synopsys's fork has them: resizing, padding, and places that become
-channels or samples. By ``data_format`` channels stand last (NHWC, the default) or second (NCHW)."""
+"""TensorFlow's spatial layers, as in Synopsys's fork: resizing, padding, and places that become channels
+or samples. ``data_format`` says whether channels come last (NHWC, the default) or second (NCHW)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from demitasse_caffe.layers.base import CaffeLayer, check_size, rearranged
 from demitasse_caffe.layers.resampling import repeated, resampled
 
 FORMATS = {"NHWC": 1, "NCHW": 2}
-"""Where the rows are; the columns are behind them."""
+"""The axis of the rows; the columns follow."""
 _HALF = np.float32(0.5)
 
 
 class ResizeBilinear(CaffeLayer):
-    """Rows and columns by straight lines between those of the bottom: ``align_corners`` keeps corners in
-    place, with ``half_pixel_centers`` (or ``pytorch_half_pixel``) pixels have theirs in the middle.
-    Places are computed in 32 bits, as there."""
+    """Linear interpolation of rows and columns. ``align_corners`` keeps corners in place; with
+    ``half_pixel_centers`` (or ``pytorch_half_pixel``) the coordinate of a pixel is its centre. As in the
+    fork, positions are computed in 32 bits."""
 
     name = "ResizeBilinear"
 
@@ -48,9 +48,9 @@ class ResizeBilinear(CaffeLayer):
 
 
 class ResizeNearestNeighbor(CaffeLayer):
-    """Each row and column one of the bottom's: the one before its place, or with ``align_corners`` the
-    nearest; with ``half_pixel_centers`` the one in which its middle lies (``half_pixel_onnx``: the one
-    before that). Places are computed in 32 bits, as there."""
+    """Each row and column is a copy of one of the bottom's: the one before its position or, with
+    ``align_corners``, the nearest; with ``half_pixel_centers`` the one that contains its centre
+    (``half_pixel_onnx``: the one before that). As in the fork, positions are computed in 32 bits."""
 
     name = "ResizeNearestNeighbor"
 
@@ -73,8 +73,8 @@ class ResizeNearestNeighbor(CaffeLayer):
 
 
 class UpsampleDarknet(CaffeLayer):
-    """Each element ``stride`` times along rows and columns. Redmon and Farhadi 2018, *YOLOv3*, section
-    2.3."""
+    """Each element repeated ``stride`` times along rows and columns. Redmon and Farhadi 2018, *YOLOv3*,
+    section 2.3."""
 
     name = "UpsampleDarknet"
 
@@ -92,8 +92,8 @@ class UpsampleDarknet(CaffeLayer):
 
 
 class Pad(CaffeLayer):
-    """The bottom with ``constant_values`` around it: ``paddings`` are how many places before and behind,
-    for each axis."""
+    """The bottom with ``constant_values`` around it; ``paddings`` are the numbers of places before and
+    after, for each axis."""
 
     name = "Pad"
 
@@ -116,8 +116,8 @@ class Pad(CaffeLayer):
 
 
 class DepthToSpace(CaffeLayer):
-    """The channels of a place become ``block_size`` x ``block_size`` places; in the order CRD the places
-    of a channel are beside each other, else (NCHW, DCR, NHWC) the channels of a place."""
+    """The channels of a place become ``block_size`` x ``block_size`` places. In the order CRD the places
+    of a channel are adjacent, otherwise (NCHW, DCR, NHWC) the channels of a place."""
 
     name = "DepthToSpace"
 
@@ -141,7 +141,7 @@ class DepthToSpace(CaffeLayer):
 
 
 class SpaceToDepth(CaffeLayer):
-    """``block_size`` x ``block_size`` places become the channels of one."""
+    """``block_size`` x ``block_size`` places become the channels of one place."""
 
     name = "SpaceToDepth"
 
@@ -161,8 +161,8 @@ class SpaceToDepth(CaffeLayer):
 
 
 class SpaceToBatchND(CaffeLayer):
-    """Along the axes behind the samples, padded with zeros, every ``block_shape``-th place makes samples
-    of their own."""
+    """Along the axes after the samples, padded with zeros, every ``block_shape``-th place goes to the
+    same new sample."""
 
     name = "SpaceToBatchND"
 
@@ -188,8 +188,7 @@ class SpaceToBatchND(CaffeLayer):
 
 
 class BatchToSpaceND(CaffeLayer):
-    """Samples become places between each other, as SpaceToBatchND took them apart; then ``crops`` are
-    cut off."""
+    """Samples are interleaved as places, which undoes SpaceToBatchND; then ``crops`` are cut off."""
 
     name = "BatchToSpaceND"
 
@@ -220,8 +219,8 @@ class BatchToSpaceND(CaffeLayer):
 def _resizing(
     layer: Layer, about: Any, x: Tensor, ways: Sequence[str]
 ) -> tuple[str, int, tuple[int, int]]:
-    """Which of the ways is asked for ("" for none), the axis of rows, and how many rows and columns are
-    wanted. Raises ValueError."""
+    """Return which of the ways is requested ("" for none), the axis of rows, and the number of rows and
+    columns. Raise ValueError."""
     asked = [way for way in ways if getattr(about, way)]
     if len(asked) > 1:
         raise ValueError(f"{asked[0]} and {asked[1]} cannot be combined")
@@ -249,7 +248,7 @@ def _rows(form: str, x: Tensor) -> int:
 
 
 def _scale(extent: int, size: int, way: str) -> np.float32:
-    """How far apart the places of a result are in the bottom."""
+    """Return the distance in the bottom between adjacent places of the result."""
     if way == "align_corners" and size > 1:
         return np.float32(extent - 1) / np.float32(size - 1)
     return np.float32(extent) / np.float32(size)
@@ -276,7 +275,7 @@ def _block_shape(given: Sequence[int], x: Tensor) -> tuple[int, ...]:
 
 
 def _pairs(name: str, given: Sequence[int], count: int, of: str) -> tuple[tuple[int, int], ...]:
-    """Numbers before and behind, for each axis. Raises ValueError."""
+    """Return the numbers before and after, for each axis. Raise ValueError."""
     if len(given) != 2 * count:
         raise ValueError(f"{len(given)} {name}; two are needed for each of {of}, {2 * count}")
     return tuple(pair for number, pair in enumerate(pairwise(given)) if number % 2 == 0)
@@ -289,7 +288,7 @@ def _each(x: Tensor, sides: Sequence[tuple[int, int]]) -> zip[tuple[int, tuple[i
 def _surrounded(
     layer: Layer, x: Tensor, sides: Sequence[tuple[int, int]], graph: GraphBuilder
 ) -> Tensor:
-    """x with zeros around it."""
+    """Return x with zeros around it."""
     if not any(map(any, sides)):
         return x
     shape = tuple(before + extent + behind for extent, (before, behind) in _each(x, sides))
@@ -302,7 +301,7 @@ def _surrounded(
 def _moved(
     x: Tensor, parts: Sequence[int], order: Sequence[int], result: Sequence[int], graph: GraphBuilder
 ) -> Tensor:
-    """x in parts, in another order, in another shape."""
+    """Return x split into parts, permuted, and reshaped."""
     apart = graph.apply("reshape", x, shape=tuple(parts))
     turned = rearranged(graph, "permute", apart, order=tuple(order))
     made: Tensor = graph.apply("reshape", turned, shape=tuple(result))

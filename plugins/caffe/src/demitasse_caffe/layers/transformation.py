@@ -1,4 +1,4 @@
-"""transform_param: what becomes of images before a net sees them."""
+"""transform_param: how images are preprocessed for a net."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ _STRETCHES = ("vertical_stretch", "horizontal_stretch")
 _PAIRS = ("img_rand_resize", "rand_resize_ratio", *_STRETCHES)
 _NVIDIAS = tuple(f"{name}_{bound}" for name in _PAIRS for bound in ("lower", "upper"))
 _IDLE_ALONE = ("allow_upscale", "interpolation_algo_down", "interpolation_algo_up")
-"""What says how NVIDIA's fork resizes, which it does where one of the others is given."""
+"""Fields that say how NVIDIA's fork resizes images. They have an effect only together with
+one of the others."""
 
 SCALING = (*_INTELS, *_NVIDIAS, "resize_param")
 """The fields of Intel's and NVIDIA's forks, and one of SSD's."""
 
 SEGMENTS = ("scale_factors", "crop_width", "crop_height")
-"""Those of DeepLab's."""
+"""The fields of DeepLab's fork."""
 
 CLIPS = ("fix_crop", "more_fix_crop", "multi_scale", "scale_ratios", "max_distort", "is_flow")
-"""Those of TSN's."""
+"""The fields of TSN's fork."""
 
 _OWNERS = {
     **dict.fromkeys(_INTELS, ("Intel's fork", "Data and ImageData layers")),
@@ -37,17 +38,17 @@ _OWNERS = {
     **dict.fromkeys(CLIPS, ("the fork of TSN", "VideoData layers")),
     "resize_param": ("SSD's fork", "AnnotatedData, Data and ImageData layers"),
 }
-"""Whose a field is, and which layers have it; SSD's fork has the others."""
+"""For each field its fork, and the layers that have it; all other fields are SSD's."""
 
 _MOST_ATTEMPTS = 1000
-"""Random numbers are drawn for all of them, for each image."""
+"""The maximum number of attempts; random numbers are drawn for all of them, for each image."""
 
 _NOT_CAFFES = 80_000_000
-"""Numbers of fields that Caffe's messages do not have begin here."""
+"""The first field number of fields that Caffe's messages do not have."""
 
 
 def check_mean_by_channels(parameters: Any) -> None:
-    """Raise ValueError for a mean image where images are of different sizes."""
+    """Raise ValueError for a mean image when images differ in size."""
     if parameters.mean_file:
         raise ValueError("has a mean_file, which is for images of one size; give mean_value")
 
@@ -59,9 +60,8 @@ def transform(
     graph: GraphBuilder,
     mean: np.ndarray | None = None,
 ) -> Tensor:
-    """The mean (of transform_param, unless given) subtracted, the crop cut (at random in training, from
-    the middle in testing), the result multiplied by the scale and mirrored at random (in both phases, as
-    in Caffe)."""
+    """Subtract the mean (of transform_param, unless given), crop (at random places in training, at the
+    centre in tests), multiply by the scale, and mirror at random (in both phases, as in Caffe)."""
     parameters = message.transform_param
     training = in_training(message, graph)
     channels = samples.shape[1] if len(samples.shape) > 1 else 1
@@ -81,7 +81,7 @@ def transform(
         **drawn,
     )
     if parameters.mirror and not training:
-        # The word draws a crop's place and the mirroring together: here only the latter is drawn.
+        # The operation draws the crop's place and the mirroring together; here only the latter.
         transformed = graph.apply(
             "image_transform", transformed, None, *counters, mirror=True, random=True, **drawn
         )
@@ -89,7 +89,8 @@ def transform(
 
 
 def check_served(parameters: Any, served: Collection[str] = ()) -> None:
-    """Raise ValueError for what forks have in transform_param, but for fields that are ``served``."""
+    """Raise ValueError for fields that forks have in transform_param, except those
+    that are ``served``."""
     for field, value in parameters.ListFields():
         counts = field.number >= _NOT_CAFFES and value != 0 and field.name not in _IDLE_ALONE
         if counts and field.name not in served:
@@ -100,8 +101,8 @@ def check_served(parameters: Any, served: Collection[str] = ()) -> None:
 
 
 def scaling(parameters: Any) -> dict[str, Any]:
-    """What a source is asked that resizes images before it cuts them, as plain values; nothing where it
-    does not. Raises ValueError."""
+    """Return the options of a source that resizes images before it crops them, as plain values; empty if
+    it does not. Raise ValueError."""
     given = [name for name in (*_INTELS, *_NVIDIAS) if parameters.HasField(name)]
     if parameters.resize_param:
         return _fitted(parameters, given)
@@ -154,7 +155,7 @@ def scaling(parameters: Any) -> dict[str, Any]:
 
 
 def _fitted(parameters: Any, others: Sequence[str]) -> dict[str, Any]:
-    """How SSD's fork resizes images. Raises ValueError."""
+    """Return how SSD's fork resizes images. Raise ValueError."""
     where = "transform_param { resize_param }"
     if others:
         raise ValueError(
@@ -173,7 +174,7 @@ def _fitted(parameters: Any, others: Sequence[str]) -> dict[str, Any]:
 
 
 def resizing(message: Any) -> dict[str, Any]:
-    """What a source is asked for a resize_param. Raises ValueError."""
+    """Return the options of a source for a resize_param. Raise ValueError."""
     if message.height < 1 or message.width < 1:
         raise ValueError(
             f"resize_param {{ height: {message.height} width: {message.width} }} is not the size of an "
@@ -192,7 +193,7 @@ def resizing(message: Any) -> dict[str, Any]:
 
 
 def _stretched(parameters: Any) -> dict[str, Any]:
-    """How NVIDIA's fork resizes images. Raises ValueError for bounds that are not in order."""
+    """Return how NVIDIA's fork resizes images. Raise ValueError for bounds that are not in order."""
     bounds = {}
     for name in _PAIRS:
         lower, upper = (number(getattr(parameters, f"{name}_{end}")) for end in ("lower", "upper"))
@@ -219,8 +220,8 @@ def _stretched(parameters: Any) -> dict[str, Any]:
 
 
 def as_numbers(whole: Tensor, graph: GraphBuilder) -> Tensor:
-    """Whole numbers that an operation gives, as real ones, which Caffe's blobs are: what reads them has
-    fractions. No gradient goes through."""
+    """Convert integers that an operation returns to floating point, which Caffe's blobs are, because
+    their readers compute fractions. No gradient passes."""
     shape = (whole.shape + (1,) * 4)[:4]
     images = whole if whole.shape == shape else graph.apply("reshape", whole, shape=shape)
     counters = graph.scalar("iteration"), graph.scalar("sample")
@@ -236,9 +237,9 @@ def as_numbers(whole: Tensor, graph: GraphBuilder) -> Tensor:
 def subtracted(
     layer: Layer, parameters: Any, channels: int, counted: Sequence[int] | None = None
 ) -> np.ndarray | None:
-    """The mean of a transform_param, (channels, height, width) or (channels or 1, 1, 1); None for none.
-    Where only shapes count, a file that is not there has the shape ``counted``, and is the mean of
-    random bytes. Raises ValueError, or ModelError or DataError for a file."""
+    """Return the mean of a transform_param, (channels, height, width) or (channels or 1, 1, 1), or None
+    if there is none. If only shapes matter, a missing file counts as a mean of the shape ``counted``
+    with the average of random bytes. Raise ValueError, or ModelError or DataError for a file."""
     values = [number(value) for value in parameters.mean_value]
     if parameters.mean_file and values:
         raise ValueError("mean_file and mean_value cannot be combined")
@@ -249,9 +250,9 @@ def subtracted(
         path = find_file(parameters.mean_file, layer.location.file, what)
         try:
             mean = read_mean(path)
-        except (DataError, ModelError) as error:  # names the file that is wrong, which others may name
+        except (DataError, ModelError) as error:  # say which mean_file of several is wrong
             raise type(error)(f"{what}: {error}") from error
-        if mean.ndim < 2:  # of each channel, as a NumPy file may have it
+        if mean.ndim < 2:  # one for each channel, as a NumPy file may have it
             return mean.reshape(-1, 1, 1)
         return mean[0] if mean.ndim > 3 and mean.shape[0] == 1 else mean
     if not values:

@@ -1,4 +1,4 @@
-"""Batches of videos' frames, as C3D and TSN read them."""
+"""Batches of video frames, as C3D and TSN read them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from demitasse_caffe.schema import number
 
 _C3DS = ("root_folder", "use_image", "sampling_rate", "use_temporal_jitter")
 _TSNS = ("num_segments", "modality", "name_pattern", "grayscale")
-"""The fields that tell whose a layer is."""
+"""The fields that show which fork a layer belongs to."""
 
 _CUTTING = ("fix_crop", "more_fix_crop", "multi_scale", "is_flow")
-"""What of transform_param is done where frames are read, and the crop and the mirroring with it."""
+"""Fields of transform_param that apply where frames are read, together with the crop
+and the mirroring."""
 
 
 class VideoData(CaffeLayer):
-    """Frames of videos that a text file lists, and their labels, cut from anywhere in training, else
-    from the middle, and mirrored, all frames of a sample alike.
+    """Frames of the videos that a text file lists, and their labels. Frames are cropped at random places
+    in training, otherwise at the centre, and mirrored, all frames of a sample in the same way.
 
     C3D's top is samples x channels x frames x rows x columns; a line of its list has a path, the first
-    frame (with use_temporal_jitter how many there are) and a label. Tran et al. 2015, section 3. TSN's,
-    which has num_segments, a modality, a name_pattern or grayscale, is samples x all frames' channels x
-    rows x columns; a line has a folder, how many frames there are, and a label. Wang et al. 2016,
-    *Temporal Segment Networks*, sections 3.1 and 3.2.
+    frame (with use_temporal_jitter the number of frames) and a label. Tran et al. 2015, section 3. TSN's
+    layer, which has num_segments, a modality, a name_pattern or grayscale, makes samples x channels of
+    all frames x rows x columns; a line has a folder, the number of frames, and a label. Wang et al.
+    2016, *Temporal Segment Networks*, sections 3.1 and 3.2.
     """
 
     name = "VideoData"
@@ -56,7 +57,7 @@ class VideoData(CaffeLayer):
             "stream": graph.stream,
             **(_snippets(data, flow) if stacked else _clips(data, layer)),
         }
-        if not parameters.mean_file:  # a mean image is subtracted where the crop lies: of whole frames
+        if not parameters.mean_file:  # a mean image needs whole frames
             options["crop"] = parameters.crop_size
         if cut_there:
             options |= _cutting(parameters)
@@ -79,7 +80,7 @@ class VideoData(CaffeLayer):
         return [self._transformed(layer, message, samples, stacked, bool(cut_there), graph), *labels]
 
     def _check(self, data: Any, parameters: Any, stacked: bool) -> None:
-        """Raise ValueError for fields that do not go together."""
+        """Raise ValueError for fields that cannot be combined."""
         check_resized(data)
         given = [name for name in _C3DS if data.HasField(name)]
         if stacked and given:
@@ -112,8 +113,8 @@ class VideoData(CaffeLayer):
         cut: bool,
         graph: GraphBuilder,
     ) -> Tensor:
-        """Less the mean, scaled and, unless they are already, ``cut`` and mirrored: all of a sample's
-        planes alike."""
+        """Subtract the mean and scale. Unless the source has already ``cut`` the frames, also crop and
+        mirror all planes of a sample in the same way."""
         shape, images = samples.shape, samples
         if not stacked:
             flat = (shape[0], shape[1] * shape[2], *shape[3:])
@@ -139,7 +140,7 @@ class VideoData(CaffeLayer):
 
 
 def _clips(data: Any, layer: Layer) -> dict[str, Any]:
-    """What a source is asked for C3D."""
+    """Return the options of a source for C3D."""
     return {
         "root": root_of(data.root_folder, layer),
         "every": data.sampling_rate,
@@ -149,7 +150,7 @@ def _clips(data: Any, layer: Layer) -> dict[str, Any]:
 
 
 def _snippets(data: Any, flow: bool) -> dict[str, Any]:
-    """What a source is asked for TSN."""
+    """Return the options of a source for TSN."""
     return {
         "pattern": data.name_pattern or ("flow_%c_%04d.jpg" if flow else "image_%04d.jpg"),
         "start": "parts",
@@ -159,7 +160,7 @@ def _snippets(data: Any, flow: bool) -> dict[str, Any]:
 
 
 def _cutting(parameters: Any) -> dict[str, Any]:
-    """What a source is asked that cuts and mirrors as TSN does."""
+    """Return the options of a source that crops and mirrors as TSN does."""
     cutting = {
         "mirror": parameters.mirror,
         "flow": parameters.is_flow,
@@ -175,8 +176,8 @@ def _cutting(parameters: Any) -> dict[str, Any]:
 def _mean(
     layer: Layer, parameters: Any, shape: Sequence[int], stacked: bool, graph: GraphBuilder
 ) -> np.ndarray | None:
-    """What is subtracted from the frames, whose planes are the channels: (planes, 1, 1), or an image.
-    Raises ValueError where there are not as many values."""
+    """Return what is subtracted from the frames, whose planes count as channels: (planes, 1, 1), or an
+    image. Raise ValueError if the number of values does not fit."""
     counted = tuple(shape[1:]) if graph.counted else None
     planes = shape[1] if stacked else shape[1] * shape[2]
     if parameters.mean_file:

@@ -1,7 +1,7 @@
-"""Windows over the three axes of videos and volumes, by the names that forks have for them: C3D's and
-P3D's, which say the first axis apart, PoolingND, and video-caffe's, which have shapes. Tran et al. 2015,
-*Learning Spatiotemporal Features with 3D Convolutional Networks*, section 3; Qiu et al. 2017,
-*Pseudo-3D Residual Networks*."""
+"""Windows over the three axes of videos and volumes, under the names that forks give them: those of C3D
+and P3D, which have separate fields for the first axis, PoolingND, and those of video-caffe, which have
+shapes. Tran et al. 2015, *Learning Spatiotemporal Features with 3D Convolutional Networks*, section 3;
+Qiu et al. 2017, *Pseudo-3D Residual Networks*."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from demitasse_caffe.layers.convolution import Convolution, Deconvolution, Pooli
 
 
 class Convolution3D(Convolution):
-    """A convolution over frames, rows and columns, whose parameters are convolution3d_param's or, as in
-    C3D's first version, convolution_param's."""
+    """A convolution over frames, rows and columns. Its parameters are in convolution3d_param or, in
+    C3D's first version, in convolution_param."""
 
     name = "Convolution3D"
 
@@ -32,8 +32,8 @@ class Deconvolution3D(Deconvolution):
 
 
 class Pooling3D(Pooling):
-    """Pooling over frames, rows and columns, whose parameters are pooling3d_param's or, as in C3D's
-    first version, pooling_param's."""
+    """Pooling over frames, rows and columns. Its parameters are in pooling3d_param or, in C3D's first
+    version, in pooling_param."""
 
     name = "Pooling3D"
     tops = (1, 1)
@@ -49,7 +49,7 @@ class Pooling3D(Pooling):
 
 
 class PoolingND(Pooling):
-    """Pooling over any number of axes, a number for each or one for all."""
+    """Pooling over any number of axes, with one number for each or one for all."""
 
     name = "PoolingND"
     tops = (1, 1)
@@ -82,7 +82,7 @@ class NdConvolution(Convolution):
 
 
 class NdPooling(Pooling):
-    """Pooling over as many axes as its kernel_shape has numbers, or all of them."""
+    """Pooling over as many axes as its kernel_shape has numbers, or over all of them."""
 
     name = "NdPooling"
     tops = (1, 1)
@@ -101,7 +101,7 @@ class NdPooling(Pooling):
 
 
 def _without_shapes(parameters: Any) -> Any:
-    """A copy with all but the shapes."""
+    """Return a copy without the shapes."""
     made = type(parameters)()
     made.CopyFrom(parameters)
     for field in ("kernel_shape", "stride_shape", "pad_shape"):
@@ -110,8 +110,8 @@ def _without_shapes(parameters: Any) -> Any:
 
 
 def _deep(message: Any, own: str, shared: str, depths: tuple[str, ...]) -> Any:
-    """The parameters of a layer: those of its own field, else of the one it shares with the layer of
-    images. Raises ValueError where they do not say the extent of the first axis once."""
+    """Return the parameters of a layer: those in its own field, or else in the field that it shares with
+    the layer for images. Raise ValueError unless they give the extent of the first axis exactly once."""
     parameters = getattr(message, own if message.HasField(own) else shared)
     known = parameters.DESCRIPTOR.fields_by_name
     given = [name for name in depths if name in known and parameters.HasField(name)]

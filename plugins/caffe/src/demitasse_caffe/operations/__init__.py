@@ -1,4 +1,4 @@
-"""Words that Caffe's layers need beyond the core's vocabulary, in families.
+"""Operations that Caffe's layers need beyond the core's vocabulary, in families.
 
 Any plugin may compute them.
 """
@@ -33,4 +33,4 @@ OPERATIONS: tuple[Operation, ...] = (
     *sequences.OPERATIONS,
     *update.OPERATIONS,
 )
-"""All of them, in the order of their families."""
+"""All operations, in the order of their families."""

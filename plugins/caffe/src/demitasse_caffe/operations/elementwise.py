@@ -1,7 +1,7 @@
-"""Functions of one element, and products and largest of several.
+"""Functions of one element, and products and maxima of several.
 
-A gradient reads the result where that is enough, so that the argument's memory is free after the forward
-pass, and the argument where the result does not tell.
+A gradient reads the result if that is enough, so that the argument's memory is free after the forward
+pass; otherwise it reads the argument.
 """
 
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
-"""Losses: scalars (shape ()) computed from predictions and labels, targets, or each other; and what is
-made of predictions for one, or tells how good they are.
+"""Losses: scalars (shape ()) computed from predictions and labels, targets, or each other. Also
+operations that prepare predictions for a loss, or that measure how good they are.
 
 Samples are along the first axis.
 """
@@ -22,7 +22,7 @@ _define = partial(define, "loss")
 
 
 def _same_samples(shapes: Shapes, *names: str) -> int:
-    """The number of samples. Raises ValueError unless all operands have as many."""
+    """Return the number of samples. Raise ValueError unless it is the same for all operands."""
     first = shapes[names[0]]
     for name in names:
         if not shapes[name] or shapes[name][0] != first[0]:

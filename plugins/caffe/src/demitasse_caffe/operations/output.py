@@ -1,11 +1,12 @@
-"""Tensors that leave a net by another way than being read by its caller."""
+"""Tensors that leave a net other than by being read by its caller."""
 
 from __future__ import annotations
 
 from demitasse.operations import REQUIRED, define, nothing, per_element
 
 OPERATIONS = (
-    # The operands are marked as updated because what only reads and makes nothing would be left out.
+    # The operands are marked as updated, because an operation that only reads and produces nothing would
+    # be left out.
     define(
         "output",
         "write_arrays",

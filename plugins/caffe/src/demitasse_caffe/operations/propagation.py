@@ -1,4 +1,4 @@
-"""Where gradients stop, or are turned round."""
+"""Operations that stop gradients, or reverse their sign."""
 
 from demitasse.operations import REQUIRED, define, per_element, same_as
 

@@ -1,8 +1,8 @@
 """Recurrences over sequences: T time steps of N streams, (T, N, ...).
 
-``cont`` is 1 where a step goes on from the one before and 0 where a sequence begins: what came before
-is multiplied by it. Source: Hochreiter and Schmidhuber 1997, with a forget gate (Gers 2000), as Caffe
-cuts a batch into streams.
+``cont`` is 1 if a step continues the sequence of the step before it and 0 if a sequence begins; the
+previous state is multiplied by it. Source: Hochreiter and Schmidhuber 1997, with a forget gate (Gers
+2000); batches are divided into streams as in Caffe.
 """
 
 from functools import partial
@@ -13,8 +13,8 @@ _define = partial(define, "recurrent")
 
 
 def _check(shapes: Shapes, gates: int, states: tuple[str, ...]) -> tuple[int, int, int]:
-    """(steps, streams, units) of a recurrence whose weights make ``gates`` numbers a unit. Raises
-    ValueError."""
+    """Return (steps, streams, units) of a recurrence whose weights produce ``gates`` numbers for each
+    unit. Raise ValueError."""
     z, w, cont, s = shapes["z"], shapes["w"], shapes["cont"], shapes.get("s")
     if len(w) != 2 or w[0] != gates * w[1] or len(z) != 3 or z[2] != w[0]:
         raise ValueError(f"w {w} does not fit z {z}: (gates, units), and (steps, streams, gates)")

@@ -1,4 +1,5 @@
-"""Sums over trailing axes, the largest along one, and rows less their mean and over their deviation."""
+"""Sums over trailing axes, the maximum along one axis, and normalization of rows by
+mean and deviation."""
 
 from functools import partial
 
@@ -23,8 +24,8 @@ def _leading(shapes: Shapes, attributes: Attributes) -> tuple[Shape]:
 
 
 def _total(name: str, term: str, slope: str) -> tuple[Operation, Operation]:
-    """A sum of each element's ``term``, and its gradient, which needs x where the ``slope`` does. That
-    it is a mean matters to whoever divides samples among workers."""
+    """Define a sum of each element's ``term``, and its gradient, which reads x if ``slope`` mentions it.
+    Whether the sum is a mean matters when samples are divided among workers."""
     reads = "x" if "x" in slope else ""
     forward = _define(
         name,

@@ -1,8 +1,7 @@
-"""Sequences whose labels are shorter than they: predictions (T, N, C) of C classes at T steps of N
-samples, against (N, ...) labels. One class, the blank, is of steps that say nothing; in labels it stands
-where there is none, and a -1 ends a label. A sample may have fewer ``steps`` than there are. Source:
-Graves et al. 2006, *Connectionist Temporal Classification*.
-"""
+"""Sequences with shorter label sequences: predictions (T, N, C) of C classes at T steps of N samples,
+against labels (N, ...). One class, the blank, means that a step outputs nothing; in labels it fills
+unused places, and a -1 ends a label. A sample may have fewer ``steps`` than T. Source: Graves et al.
+2006, *Connectionist Temporal Classification*."""
 
 from functools import partial
 
@@ -24,7 +23,7 @@ def _samples(shapes: Shapes, attributes: Attributes, axis: int) -> tuple[Shape, 
 
 
 def _check_numbers(name: str, shape: Shape | None, samples: int) -> None:
-    """Raise ValueError for an operand that is there, but has not a number for each sample."""
+    """Raise ValueError if an operand is given but does not have one number for each sample."""
     if shape is not None and shape != (samples,):
         raise ValueError(f"{name} {shape} should be ({samples},), a number for each sample")
 

@@ -1,4 +1,5 @@
-"""Windows over images: as columns of a matrix, pooled by chance, and put back where they were taken."""
+"""Windows over images: as columns of a matrix, pooled stochastically, and put back where
+they were taken from."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""Updates of Caffe's solvers beyond momentum, of LARS and of LARC: operations on a slice of flat memory.
+"""The updates of Caffe's solvers beyond momentum, of LARS and of LARC: operations on a slice of flat
+memory.
 
-In all of them g is ``scale * gradient + decay * parameter``, the decay times the segment's own
-multiplier (L1: ``decay * sign(parameter)``), and rate is the iteration's times the segment's multiplier;
-an absent ``scale`` is 1. ``segments`` are those of the core's momentum_update: (start, stop, rate
-multiplier, decay multiplier) for each parameter's part of the slice, in order and without gaps.
+In all of them g is ``scale * gradient + decay * parameter``, where the decay is multiplied by the
+segment's own multiplier (L1: ``decay * sign(parameter)``). The rate is the iteration's rate times the
+segment's multiplier; a missing ``scale`` is 1. ``segments`` are those of the core's momentum_update:
+(start, stop, rate multiplier, decay multiplier) for each parameter's part of the slice, in order and
+without gaps.
 
 Source: Caffe 1.0's solvers, for the order of operations and the places of the small ``delta``; NVIDIA's
 fork, for LARC.

@@ -1,6 +1,6 @@
-"""pycaffe's interface on Demitasse: ``import demitasse_caffe.pycaffe as caffe``.
+"""The pycaffe interface on top of Demitasse: ``import demitasse_caffe.pycaffe as caffe``.
 
-What differs from Caffe is in the plugin's README.
+The plugin's README lists the differences from Caffe.
 """
 
 from demitasse_caffe.pycaffe import _caffe as _caffe
@@ -48,4 +48,4 @@ from demitasse_caffe.pycaffe.solver import get_solver as get_solver
 from demitasse_caffe.pycaffe.timer import Timer as Timer
 
 __version__ = "1.0.0"
-"""The Caffe whose interface this is."""
+"""The version of Caffe whose interface this is."""

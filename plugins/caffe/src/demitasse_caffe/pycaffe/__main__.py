@@ -1,4 +1,4 @@
-"""Run a script that imports ``caffe`` as it is: ``python -m demitasse_caffe.pycaffe SCRIPT``."""
+"""Run an unmodified script that imports ``caffe``: ``python -m demitasse_caffe.pycaffe SCRIPT``."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ USAGE = (
 )
 FLAGS = ("--python-layers", "--python2")
 _RUNNING = ("demitasse", "runpy", "importlib", "_frozen_importlib")
-"""What stands around a script's own lines when an error ends it."""
+"""Modules whose frames surround the script's own in a traceback; ``_in_the_script`` drops them."""
 
 
 def main(arguments: list[str]) -> None:
-    """Run the script as Python would: its folder comes first where modules are looked for; of a module
-    by ``-m``, as unittest or pytest, the working directory. With ``--python-layers`` before it, nets may
-    have layers of type Python, whose code is then run; with ``--python2`` the script and its own modules
-    are read as Python 2."""
+    """Run the script as Python would: the script's folder is the first place where modules are looked
+    for. With ``-m MODULE`` (for example unittest or pytest) it is the working directory. The option
+    ``--python-layers`` lets nets have layers of type Python, whose code is then run. With ``--python2``
+    the script and its own modules are read as Python 2."""
     flags = set()
     while arguments[:1] and arguments[0] in FLAGS:
         flags.add(arguments[0])
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> None:
     except Exception as error:
         if "--python2" not in flags and looks_like_python_2(error):
             error.add_note("If the script is Python 2: python -m demitasse_caffe.pycaffe --python2 ...")
-            traceback.print_exception(error)  # Python before 3.11.4 leaves out a SyntaxError's notes
+            traceback.print_exception(error)  # Python before 3.11.4 omits a SyntaxError's notes
             sys.exit(1)
         raise
 
@@ -69,12 +69,13 @@ def main(arguments: list[str]) -> None:
 def _is_there(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ImportError:  # of a package around it
+    except ImportError:  # raised by the import of a parent package
         return False
 
 
 def _in_the_script(error: DemitasseError) -> str:
-    """What Python writes of an error, less what is not the script's own: the message says the rest."""
+    """Return the traceback that Python would print, reduced to the frames of the script itself. Causes
+    are left out, because the error's message already contains what matters of them."""
     if "python_layer" in str(error):
         error.add_note(
             "python -m demitasse_caffe.pycaffe --python-layers ... lets a script's nets have them"

@@ -1,4 +1,4 @@
-"""Where old scripts find what Caffe had in its compiled module: ``caffe._caffe.BlobVec``."""
+"""What old scripts import from Caffe's compiled module: ``caffe._caffe.BlobVec``."""
 
 from demitasse_caffe.pycaffe.blob import Blob as Blob
 from demitasse_caffe.pycaffe.blob import BlobVec as BlobVec

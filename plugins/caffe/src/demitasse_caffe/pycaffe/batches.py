@@ -1,4 +1,4 @@
-"""Any number of samples as batches of a net's."""
+"""Splitting any number of samples into batches of a net's size."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from demitasse import ShapeError
 
 
 def batches(arrays: Mapping[str, Any], sizes: Mapping[str, int]) -> Iterator[dict[str, np.ndarray]]:
-    """Parts of ``arrays`` of ``sizes`` samples by name, the last ones filled up with zeros. Raises
-    ShapeError when the arrays have different numbers of samples."""
+    """Yield batches of ``arrays``. ``sizes`` gives the batch size of each array by name; the last batch
+    is padded with zeros. Raise ShapeError if the arrays have different numbers of samples."""
     lengths = {len(array) for array in arrays.values()}
     if len(lengths) > 1:
         raise ShapeError(f"arrays of {', '.join(map(str, sorted(lengths)))} samples were given")

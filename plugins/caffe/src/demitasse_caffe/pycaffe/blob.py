@@ -12,33 +12,33 @@ from demitasse import ShapeError
 
 
 class BlobOwner(Protocol):
-    """Who has a net's arrays."""
+    """The owner of a net's arrays."""
 
     def blob_data(self, name: str) -> np.ndarray:
-        """The live values of a blob."""
+        """Return the live values of a blob."""
 
     def blob_diff(self, name: str) -> np.ndarray:
-        """The live gradient of a blob."""
+        """Return the live gradient of a blob."""
 
     def reshape_blob(self, name: str, shape: tuple[int, ...]) -> None:
-        """Give an input another shape."""
+        """Give an input a new shape."""
 
 
 class Blob:
-    """Values (``data``) and gradients (``diff``) of one shape."""
+    """Values (``data``) and gradients (``diff``) of the same shape."""
 
     @property
     def data(self) -> np.ndarray:
-        """The values, live."""
+        """The live values."""
         raise NotImplementedError
 
     @property
     def diff(self) -> np.ndarray:
-        """The gradients, live."""
+        """The live gradients."""
         raise NotImplementedError
 
     def reshape(self, *shape: int) -> None:
-        """Give the blob another shape."""
+        """Give the blob a new shape."""
         raise NotImplementedError
 
     @property
@@ -53,22 +53,22 @@ class Blob:
 
     @property
     def num(self) -> int:
-        """The extent of axis 0 (1 where there is none)."""
+        """The extent of axis 0, or 1 if there is no such axis."""
         return self._extent(0)
 
     @property
     def channels(self) -> int:
-        """The extent of axis 1 (1 where there is none)."""
+        """The extent of axis 1, or 1 if there is no such axis."""
         return self._extent(1)
 
     @property
     def height(self) -> int:
-        """The extent of axis 2 (1 where there is none)."""
+        """The extent of axis 2, or 1 if there is no such axis."""
         return self._extent(2)
 
     @property
     def width(self) -> int:
-        """The extent of axis 3 (1 where there is none)."""
+        """The extent of axis 3, or 1 if there is no such axis."""
         return self._extent(3)
 
     def _extent(self, axis: int) -> int:
@@ -83,11 +83,12 @@ class Blob:
 
 
 class BlobVec(list[Blob]):
-    """Blobs in order; Caffe's name for what a layer's parameters are in."""
+    """A list of blobs in order; Caffe's name for the type that holds a layer's parameters."""
 
 
 class NetBlob(Blob):
-    """A blob between layers. ``reshape`` is for inputs; the net follows at the next forward."""
+    """A blob between layers. Only inputs can be reshaped; the rest of the net follows at the next
+    forward pass."""
 
     def __init__(self, owner: BlobOwner, name: str) -> None:
         self._owner, self._name = owner, name
@@ -107,8 +108,8 @@ class NetBlob(Blob):
 
 
 class ParameterBlob(Blob):
-    """A layer's parameter. With another shape than its layer gives it, it has arrays of its own, for a
-    net that is to be saved: ``reshaped`` is then true."""
+    """A parameter of a layer. If it is given another shape than the layer's own, it gets separate
+    arrays, so that the net can be saved with them; ``reshaped`` is then true."""
 
     def __init__(
         self, where: str, data: Callable[[], np.ndarray], diff: Callable[[], np.ndarray]
@@ -118,7 +119,7 @@ class ParameterBlob(Blob):
 
     @property
     def reshaped(self) -> bool:
-        """Whether the layer cannot use it."""
+        """Whether the shape differs from the layer's own, so that the layer cannot use the blob."""
         return self._own is not None
 
     @property
@@ -130,7 +131,7 @@ class ParameterBlob(Blob):
         return self._diff() if self._own is None else self._own[1]
 
     def reshape(self, *shape: int) -> None:
-        """Give the blob another shape; as many numbers as there is room for stay, in their order."""
+        """Give the blob a new shape. It keeps as many of its numbers as fit, in their order."""
         wanted, before = tuple(int(extent) for extent in shape), self.data
         if wanted == before.shape:
             return

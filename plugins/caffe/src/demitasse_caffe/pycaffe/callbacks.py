@@ -1,4 +1,4 @@
-"""What a script has called around each layer of a net."""
+"""Functions that a script registers to be called around each layer of a net."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ Callback = Callable[[int], Any]
 
 
 class Callbacks:
-    """Callbacks by their place; each is given the number of a layer."""
+    """Callbacks, grouped by when they are called. Each receives the index of a layer."""
 
     def __init__(self) -> None:
         self._calls: dict[str, list[Callback]] = {}
 
     def before_forward(self, call: Callback) -> None:
-        """Call before each layer's forward."""
+        """Register a function to call before each layer's forward pass."""
         self._add("before_forward", call)
 
     def after_forward(self, call: Callback) -> None:
-        """Call after each layer's forward."""
+        """Register a function to call after each layer's forward pass."""
         self._add("after_forward", call)
 
     def before_backward(self, call: Callback) -> None:
-        """Call before each layer's backward."""
+        """Register a function to call before each layer's backward pass."""
         self._add("before_backward", call)
 
     def after_backward(self, call: Callback) -> None:
-        """Call after each layer's backward."""
+        """Register a function to call after each layer's backward pass."""
         self._add("after_backward", call)
 
     def called(self, way: str) -> bool:
-        """Whether there is a callback for a direction (forward or backward)."""
+        """Return whether a callback is registered for a direction, ``forward`` or ``backward``."""
         return any(place.endswith(way) for place in self._calls)
 
     def around_each(self, way: str, numbers: Iterable[int], run: Callable[[int, int], Any]) -> None:
-        """Run layers one by one, with the callbacks before and after each."""
+        """Run layers one by one, with the callbacks before and after each of them."""
         for number in numbers:
             for call in self._calls.get(f"before_{way}", ()):
                 call(number)

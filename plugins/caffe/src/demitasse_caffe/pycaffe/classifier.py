@@ -1,4 +1,4 @@
-"""Images into a net's classes."""
+"""Classification of images by a net."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from demitasse_caffe.pycaffe.runtime import TEST
 
 
 class ImageNet(Net):
-    """A net in phase TEST whose first input are images, and what turns images into it."""
+    """A net in phase TEST whose first input is images, with the transformer that preprocesses them."""
 
     def __init__(
         self,
@@ -39,19 +39,19 @@ class ImageNet(Net):
 
     @property
     def crop_size(self) -> np.ndarray:
-        """Height and width of the images that the net takes."""
+        """The height and width of the images that the net takes."""
         return np.array(self.blobs[self.image_input].shape[2:])
 
     def run(self, images: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-        """The first output for images of the net's size."""
+        """Return the first output for images of the net's size."""
         name = self.image_input
         given = np.stack([self.transformer.preprocess(name, image) for image in images])
         return self.forward_all(None, **{name: given})[self.outputs[0]]
 
 
 class Classifier(ImageNet):
-    """Scores of classes for images (height, width, channels) in [0, 1], which are resized to
-    ``image_dims`` and cropped to what the net takes."""
+    """Class scores for images (height, width, channels) with values in [0, 1]. Images are resized to
+    ``image_dims`` and cropped to the size of the net's input."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class Classifier(ImageNet):
         self.image_dims = self.crop_dims if image_dims is None else np.array(image_dims)
 
     def predict(self, inputs: Sequence[np.ndarray], oversample: bool = True) -> np.ndarray:
-        """(images, classes): the scores, with ``oversample`` the mean over ten crops of each image, else
-        those of its centre."""
+        """Return the scores, shape (images, classes). With ``oversample`` they are the mean over ten
+        crops of each image; otherwise they are those of the central crop."""
         images = [io.resize_image(image, self.image_dims) for image in inputs]
         if oversample:
             scores: np.ndarray = self.run(io.oversample(images, self.crop_dims))

@@ -1,4 +1,4 @@
-"""Crops that align what layers of a net that is written as Python have made."""
+"""Crops that align tops of a net written in Python (a NetSpec)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from demitasse_caffe.pycaffe.net_spec import Top, layers, to_proto
 
 
 def crop(top_from: Top, top_to: Top) -> Any:
-    """A Crop of ``top_from`` to where ``top_to`` lies in it, of its size. Raises ModelError when their
-    pixels are not the same distance apart, or no whole number of pixels would be cut off; an
-    AssertionError, too, as in Caffe."""
+    """Return a Crop layer that cuts ``top_from`` to the size of ``top_to``, at the place where
+    ``top_to`` lies in it. Raise ModelError, which is also an AssertionError as in Caffe, if the pixels
+    of the two have different spacing, or if the offset is negative or not a whole number of pixels."""
     axis, a, b = coord_map_from_to(top_from, top_to)
     if not np.allclose(a, 1):
         raise also(
@@ -31,8 +31,9 @@ def crop(top_from: Top, top_to: Top) -> Any:
 
 
 def coord_map_from_to(top_from: Top, top_to: Top) -> Map:
-    """The map from the coordinates of one top to another's, by the nearest top that both are made of.
-    Raises ModelError, a RuntimeError, too, when there is none, or a layer between has no such map."""
+    """Return the map from the coordinates of one top to those of another, through their nearest common
+    ancestor. Raise ModelError, which is also a RuntimeError, if they have no common ancestor or a layer
+    in between does not map coordinates."""
     try:
         found = map_between(top_from, top_to, _made)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""A net's file as scripts ask for it: by phase, level and stages."""
+"""Reading a net's file the way scripts ask for it: by phase, level and stages."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from demitasse_caffe.schema import schema
 def read_definition(
     runtime: Runtime, path: str | Path, phase: int, level: int, stages: Sequence[str]
 ) -> tuple[NetDefinition, bool]:
-    """A net's layers, and whether the file wants gradients of what nothing learned comes before: of all
-    blobs by force_backward, of some by propagate_down. Raises ModelError with file and
-    line; for a file that is not there a RuntimeError, too."""
+    """Return a net's layers, and whether the file asks for gradients that no learned parameter needs: of
+    all blobs by force_backward, or of some by propagate_down. Raise ModelError with file and line; if
+    the file does not exist, the error is also a RuntimeError."""
     path = Path(path)
     if not path.is_file():
         try:
-            runtime.read(path)  # raises with the nearest name
+            runtime.read(path)  # raises an error that suggests the nearest existing name
         except ModelError as error:
             also(error, RuntimeError)
             raise
     messages = schema(runtime.layer_types)
     net = read_net(path, messages)
     own = messages.message("NetState")
-    own.phase, own.level = phase, level  # whatever the file's own state says
+    own.phase, own.level = phase, level  # these override the state in the file
     own.stage.extend(stages)
     state = state_of(net, PHASES[phase], messages, own)
     definition = define(net, state, messages)
@@ -36,7 +36,7 @@ def read_definition(
 
 
 def reaches_samples(definition: NetDefinition) -> bool:
-    """Whether some layer's propagate_down asks for the gradient of an input or of samples."""
+    """Return whether a layer's propagate_down asks for the gradient of an input or of samples."""
     given = {top for layer in definition.layers if not layer.bottoms for top in layer.tops}
     return any(
         wanted and bottom in given
@@ -48,6 +48,6 @@ def reaches_samples(definition: NetDefinition) -> bool:
 
 
 def has_loss(definition: NetDefinition, runtime: Runtime) -> bool:
-    """Whether some layer's top counts in the loss."""
+    """Return whether a layer's top contributes to the loss."""
     usual = {name: getattr(kind, "loss_weight", 0.0) for name, kind in runtime.layer_types.items()}
     return any(any(layer.loss_weights or (usual.get(layer.type, 0.0),)) for layer in definition.layers)

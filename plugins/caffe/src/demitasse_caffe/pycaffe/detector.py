@@ -1,4 +1,4 @@
-"""Windows of images into a net's classes."""
+"""Classification of windows of images by a net."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from demitasse_caffe.pycaffe.classifier import ImageNet
 
 
 class Detector(ImageNet):
-    """Scores of windows (ymin, xmin, ymax, xmax) of images, each warped to what the net takes, with
-    ``context_pad`` pixels around it there."""
+    """Class scores for windows (ymin, xmin, ymax, xmax) of images. Each window is warped to the size of
+    the net's input, with ``context_pad`` pixels of context around it, counted in the input."""
 
     def __init__(
         self,
@@ -33,7 +33,8 @@ class Detector(ImageNet):
     def detect_windows(
         self, images_windows: Iterable[tuple[str | Path, Sequence[Sequence[int]]]]
     ) -> list[dict[str, Any]]:
-        """For each window of each image file a dict of ``window``, ``prediction`` and ``filename``."""
+        """Return one dict for each window of each image file, with the keys ``window``, ``prediction``
+        and ``filename``."""
         crops, about = [], []
         for filename, windows in images_windows:
             image = io.load_image(filename)
@@ -47,22 +48,24 @@ class Detector(ImageNet):
         return [{**each, "prediction": row} for each, row in zip(about, scores, strict=True)]
 
     def detect_selective_search(self, image_fnames: Sequence[str | Path]) -> list[dict[str, Any]]:
-        """Raises ModelError: Caffe's calls a MATLAB package for the windows."""
+        """Raise ModelError: Caffe gets the windows from a MATLAB package, which is
+        not available here."""
         raise ModelError(
             "selective search needs a program that is not included; make the windows yourself "
             "(OpenCV has one in ximgproc) and call detect_windows"
         )
 
     def crop(self, im: np.ndarray, window: Sequence[int]) -> np.ndarray:
-        """A window of an image, warped to the net's size; with ``context_pad``, the window grows so that
-        its border has that many pixels there, and what lies outside the image is the mean. Girshick et
-        al. 2014, *Rich Feature Hierarchies*, appendix A; to the pixel as Caffe's detector has it."""
+        """Return a window of an image, warped to the net's size. With ``context_pad``, the window grows
+        until it has a border of that many pixels in the net's input; parts that lie outside the image
+        are filled with the mean. The method is that of Girshick et al. 2014, *Rich Feature Hierarchies*,
+        appendix A, and matches Caffe's detector to the pixel."""
         top, left, bottom, right = (float(edge) for edge in window)
         size, pad = self.crop_size, self.context_pad
         if bottom <= top or right <= left or 2 * pad >= min(size):
             raise ShapeError(f"window {tuple(window)} with a border of {pad} is empty")
         begin, end = np.array([top, left]), np.array([bottom, right])
-        if pad > 0:  # R-CNN counts both ends of a window as within it here
+        if pad > 0:  # here R-CNN counts a window's last row and column as part of it
             half = (end - begin + 1) / 2
             grown = half * size / (size - 2 * pad)
             begin, end = np.round(begin + half - grown), np.round(begin + half + grown)
@@ -83,7 +86,7 @@ class Detector(ImageNet):
         return made
 
     def _background(self, channels: int) -> np.ndarray:
-        """An image that the transformer turns into zeros where it has a mean."""
+        """Return an image that becomes all zeros once the transformer has subtracted the mean."""
         name, (height, width) = self.image_input, self.crop_size
         if name not in self.transformer.mean:
             return np.zeros((height, width, channels), np.float32)

@@ -1,4 +1,4 @@
-"""Nets as pictures: SVG, made without any other program."""
+"""Pictures of nets in SVG, made without any other program."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ EXTENSIONS = ("svg",)
 
 
 class Graph:
-    """A drawn net, with the methods that scripts use of pydot's."""
+    """A drawn net with those methods of pydot's graphs that scripts use."""
 
     def __init__(self, picture: str) -> None:
         self._picture = picture
 
     def create(self, format: str = "svg") -> bytes:
-        """The picture's file."""
+        """Return the content of the picture's file."""
         _check(format)
         return self._picture.encode()
 
     def create_svg(self) -> bytes:
-        """The picture's file."""
+        """Return the content of the picture's SVG file."""
         return self.create("svg")
 
     def write(self, path: str | Path, format: str = "svg") -> None:
-        """Write the picture."""
+        """Write the picture to a file."""
         Path(path).write_bytes(self.create(format))
 
     def write_svg(self, path: str | Path) -> None:
-        """Write the picture."""
+        """Write the picture to an SVG file."""
         self.write(path)
 
 
@@ -42,8 +42,8 @@ def get_pydot_graph(
     phase: int | None = None,
     display_lrm: bool = False,
 ) -> Graph:
-    """A net (a NetParameter), drawn: ``rankdir`` is TB, BT or LR. Edges always have their labels, and
-    multipliers of the rate are not shown."""
+    """Draw a net (a NetParameter). ``rankdir`` is TB, BT or LR. Edges always have labels, and
+    learning-rate multipliers are not shown."""
     return Graph(svg(caffe_net, rankdir, phase))
 
 
@@ -54,7 +54,8 @@ def draw_net(
     phase: int | None = None,
     display_lrm: bool = False,
 ) -> bytes:
-    """The picture of a net as a file's content. Raises ModelError for another format than SVG."""
+    """Draw a net and return the content of the picture's file. Raise ModelError for
+    any format but SVG."""
     return get_pydot_graph(caffe_net, rankdir, phase=phase).create(ext)
 
 
@@ -65,7 +66,7 @@ def draw_net_to_file(
     phase: int | None = None,
     display_lrm: bool = False,
 ) -> None:
-    """Write the picture of a net to a file that ends in .svg."""
+    """Draw a net and write the picture to a file whose name ends in .svg."""
     path = Path(filename)
     _check(path.suffix.lstrip("."))
     path.write_bytes(draw_net(caffe_net, rankdir, phase=phase))

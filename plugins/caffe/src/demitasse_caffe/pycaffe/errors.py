@@ -1,4 +1,4 @@
-"""Errors that scripts catch by the kind that Caffe's own module raises: each stays one of the family."""
+"""Errors that scripts can catch by the type that Caffe raises; each remains a DemitasseError."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ Error = TypeVar("Error", bound=DemitasseError)
 
 
 def also(error: Error, kind: type[Exception]) -> Error:
-    """The error, which ``except kind`` catches, too, where Python can make one thing of both."""
-    with suppress(TypeError):  # of kinds with data of their own, such as OSError
+    """Return the error, changed so that ``except kind`` catches it as well, if Python allows a class
+    derived from both types."""
+    with suppress(TypeError):  # types with data of their own, such as OSError
         error.__class__ = _both(type(error), kind)
     return error
 
 
 def as_raised(error: Error) -> Error:
-    """The error, which is caught by the kind of its cause, too: what a layer in Python raises reaches
-    the script in Caffe."""
+    """Return the error, changed so that the type of its cause catches it as well. In Caffe an exception
+    from a Python layer reaches the script unchanged."""
     cause = error.__cause__
     return also(error, type(cause)) if isinstance(cause, Exception) else error
 
@@ -27,6 +28,6 @@ def as_raised(error: Error) -> Error:
 def _both(family: type[Error], kind: type[Exception]) -> type[Error]:
     if issubclass(family, kind):
         return family
-    # The text is the family's: a KeyError shows its own in quotation marks.
+    # The text is formatted by Exception: KeyError would put it in quotation marks.
     own = {"__module__": family.__module__, "__str__": Exception.__str__}
     return type(family.__name__, (family, kind), own)

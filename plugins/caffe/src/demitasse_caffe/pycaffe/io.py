@@ -1,4 +1,4 @@
-"""Images into blobs and back, and arrays into Caffe's messages and back."""
+"""Conversion of images to blobs and back, and of arrays to Caffe's messages and back."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from demitasse_caffe.weights import KEPT, check_believable, numbers_of
 Dims = Sequence[int] | np.ndarray
 
 _OF_AREAS = (1, 3)
-"""Images of so many channels are resized by scikit-image in Caffe, others by SciPy."""
+"""Caffe resizes images with these numbers of channels by scikit-image, all others by SciPy."""
 
 _LUMINANCE = np.array([0.2125, 0.7154, 0.0721], np.float32)
 
 
 def load_image(filename: str | Path | BinaryIO, color: bool = True) -> np.ndarray:
-    """An image file, by its name or open, as float32 in [0, 1]: (height, width, 3) in RGB or, unless
-    ``color``, (height, width, 1). Raises DataError for one that is missing or no image. Needs OpenCV."""
+    """Read an image from a file name or an open file. Return float32 in [0, 1]: RGB of shape (height,
+    width, 3), or (height, width, 1) if ``color`` is false. Raise DataError if the file is missing or not
+    an image. Needs OpenCV."""
     how = "load_image", "IMREAD_UNCHANGED"
     if hasattr(filename, "read"):
         pixels = decoded_bytes(filename.read(), repr(filename), *how)
@@ -35,7 +36,7 @@ def load_image(filename: str | Path | BinaryIO, color: bool = True) -> np.ndarra
     whole = np.issubdtype(pixels.dtype, np.integer)
     largest = float(np.iinfo(str(pixels.dtype)).max) if whole else 1.0
     image = np.atleast_3d(pixels).astype(np.float32) / np.float32(largest)
-    # OpenCV's order is blue, green, red (and transparency).
+    # OpenCV's channel order is blue, green, red (and alpha).
     image = np.ascontiguousarray(image[:, :, 2::-1] if image.shape[2] >= 3 else image[:, :, :1])
     if color:
         return np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image
@@ -43,10 +44,11 @@ def load_image(filename: str | Path | BinaryIO, color: bool = True) -> np.ndarra
 
 
 def resize_image(im: np.ndarray, new_dims: Dims, interp_order: int = 1) -> np.ndarray:
-    """An image (height, width, channels) in another size, float32: ``interp_order`` 0 takes the nearest
-    pixel, 1 is linear, up to 5 are splines (which need SciPy). Of 1 or 3 channels pixels' areas are
-    aligned, of any other number the centres of the corner pixels, as scikit-image and SciPy do it, which
-    Caffe asks; nothing is smoothed before an image becomes smaller."""
+    """Resize an image (height, width, channels); return float32. ``interp_order`` 0 takes the nearest
+    pixel, 1 interpolates linearly, and higher orders up to 5 are splines, which need SciPy. With 1 or 3
+    channels the areas of pixels are aligned, as in scikit-image; with any other number the centres of
+    the corner pixels, as in SciPy. Caffe calls these two libraries. The image is not smoothed before it
+    is made smaller."""
     image = np.asarray(im, np.float32)
     height, width = (int(extent) for extent in new_dims)
     if image.ndim != 3 or min(image.shape) < 1 or min(height, width) < 1:
@@ -83,8 +85,9 @@ def _spline(image: np.ndarray, size: tuple[int, int], order: int) -> np.ndarray:
 
 
 def oversample(images: Sequence[np.ndarray], crop_dims: Dims) -> np.ndarray:
-    """Ten crops of each image (height, width, channels): the corners, the centre, and their mirror
-    images; (10 * images, crop height, crop width, channels), float32."""
+    """Return ten crops of each image (height, width, channels): the four corners, the centre, and
+    the mirror images of these five. The shape is (10 * images, crop height, crop width, channels),
+    the type float32."""
     size = np.array(images[0].shape[:2])
     crop = np.array([int(extent) for extent in crop_dims])
     if (crop > size).any() or (crop < 1).any():
@@ -103,9 +106,9 @@ def oversample(images: Sequence[np.ndarray], crop_dims: Dims) -> np.ndarray:
 
 
 class Transformer:
-    """Images (height, width, channels) into a net's inputs: ``inputs`` maps their names to shapes
-    (batch, channels, height, width). In order: resize, transpose, channel swap, raw scale, mean, input
-    scale."""
+    """Preprocessing of images (height, width, channels) into a net's inputs. ``inputs`` maps the names
+    of inputs to shapes (batch, channels, height, width). The steps, in order: resize, transpose, channel
+    swap, raw scale, mean, input scale."""
 
     def __init__(self, inputs: Mapping[str, Sequence[int]]) -> None:
         self.inputs = {name: tuple(shape) for name, shape in inputs.items()}
@@ -116,7 +119,7 @@ class Transformer:
         self.input_scale: dict[str, float] = {}
 
     def preprocess(self, in_: str, data: np.ndarray) -> np.ndarray:
-        """An image as input ``in_`` takes it, (channels, height, width), float32."""
+        """Return an image as input ``in_`` takes it: (channels, height, width), float32."""
         self._check(in_)
         made = np.asarray(data).astype(np.float32)
         size = self.inputs[in_][2:]
@@ -135,7 +138,7 @@ class Transformer:
         return np.asarray(made, np.float32)
 
     def deprocess(self, in_: str, data: np.ndarray) -> np.ndarray:
-        """What ``preprocess`` was given (in the input's size) from what it made."""
+        """Undo ``preprocess``: return the original image, at the size of the input."""
         self._check(in_)
         made = np.asarray(data).squeeze().astype(np.float32)
         if in_ in self.input_scale:
@@ -151,7 +154,8 @@ class Transformer:
         return np.asarray(made, np.float32)
 
     def set_transpose(self, in_: str, order: Sequence[int]) -> None:
-        """The order of an image's axes in the input: (2, 0, 1) for (height, width, channels)."""
+        """Set the order of an image's axes in the input: (2, 0, 1) for images (height,
+        width, channels)."""
         self._check(in_)
         if sorted(order) != list(range(len(self.inputs[in_]) - 1)):
             raise ShapeError(
@@ -160,7 +164,7 @@ class Transformer:
         self.transpose[in_] = order
 
     def set_channel_swap(self, in_: str, order: Sequence[int]) -> None:
-        """The order of channels in the input: (2, 1, 0) for RGB into BGR."""
+        """Set the order of channels in the input: (2, 1, 0) turns RGB into BGR."""
         self._check(in_)
         if sorted(order) != list(range(self.inputs[in_][1])):
             raise ShapeError(
@@ -169,13 +173,14 @@ class Transformer:
         self.channel_swap[in_] = order
 
     def set_raw_scale(self, in_: str, scale: float) -> None:
-        """A factor before the mean: 255 for images in [0, 1] and a mean in [0, 255]."""
+        """Set a factor that is applied before the mean: 255 for images in [0, 1] and a
+        mean in [0, 255]."""
         self._check(in_)
         self.raw_scale[in_] = scale
 
     def set_mean(self, in_: str, mean: np.ndarray) -> None:
-        """What is subtracted: a number for each channel, or an image (channels, height, width), which is
-        resized to the input where it must be."""
+        """Set what is subtracted: one number for each channel, or an image (channels, height, width),
+        which is resized to the input if necessary."""
         self._check(in_)
         channels, *size = self.inputs[in_][1:]
         array = np.asarray(mean, np.float32)
@@ -192,7 +197,7 @@ class Transformer:
         self.mean[in_] = array
 
     def set_input_scale(self, in_: str, scale: float) -> None:
-        """A factor after the mean."""
+        """Set a factor that is applied after the mean."""
         self._check(in_)
         self.input_scale[in_] = scale
 
@@ -202,7 +207,7 @@ class Transformer:
 
 
 def blobproto_to_array(blob: Any, return_diff: bool = False) -> np.ndarray:
-    """A BlobProto's data (or diff) in its shape, float32 or float64."""
+    """Return a BlobProto's data (or diff) in its shape, as float32 or float64."""
     wire = wire_classes()["BlobProto"].FromString(blob.SerializeToString())
     data, kind = numbers_of(wire, "diff" if return_diff else "data", "a blob")
     old = any(blob.HasField(name) for name in ("num", "channels", "height", "width"))
@@ -216,7 +221,7 @@ def blobproto_to_array(blob: Any, return_diff: bool = False) -> np.ndarray:
 
 
 def array_to_blobproto(arr: np.ndarray, diff: np.ndarray | None = None) -> Any:
-    """A BlobProto of an array, and of its diff."""
+    """Return a BlobProto with the values of an array, and with a diff if one is given."""
     blob = caffe_pb2.BlobProto()
     blob.shape.dim.extend(arr.shape)
     blob.data.extend(arr.astype(float).ravel().tolist())
@@ -226,7 +231,7 @@ def array_to_blobproto(arr: np.ndarray, diff: np.ndarray | None = None) -> Any:
 
 
 def arraylist_to_blobprotovector_str(arraylist: Sequence[np.ndarray]) -> bytes:
-    """Arrays as the bytes of a BlobProtoVector."""
+    """Serialize arrays as a BlobProtoVector."""
     vector = caffe_pb2.BlobProtoVector()
     vector.blobs.extend([array_to_blobproto(array) for array in arraylist])
     data: bytes = vector.SerializeToString()
@@ -234,16 +239,17 @@ def arraylist_to_blobprotovector_str(arraylist: Sequence[np.ndarray]) -> bytes:
 
 
 arraylist_to_blobprotovecor_str = arraylist_to_blobprotovector_str
-"""As Caffe spells it."""
+"""The name as Caffe (mis)spells it."""
 
 
 def blobprotovector_str_to_arraylist(text: bytes) -> list[np.ndarray]:
-    """The arrays in the bytes of a BlobProtoVector."""
+    """Return the arrays in a serialized BlobProtoVector."""
     return [blobproto_to_array(blob) for blob in caffe_pb2.BlobProtoVector.FromString(text).blobs]
 
 
 def array_to_datum(arr: np.ndarray, label: int | None = None) -> Any:
-    """A Datum of an array (channels, height, width): bytes of uint8, else float numbers."""
+    """Return a Datum of an array (channels, height, width): bytes for uint8, float_data
+    for any other type."""
     if arr.ndim != 3:
         told = f"a datum has the shape (channels, height, width); given {arr.shape}"
         raise also(ShapeError(told), ValueError)
@@ -259,8 +265,8 @@ def array_to_datum(arr: np.ndarray, label: int | None = None) -> Any:
 
 
 def datum_to_array(datum: Any) -> np.ndarray:
-    """A Datum's array (channels, height, width): uint8, or float of float_data. Raises ShapeError for
-    one whose data does not fit its shape."""
+    """Return a Datum's array (channels, height, width): uint8, or float if it has float_data. Raise
+    ShapeError if the data does not fit the shape."""
     shape = (datum.channels, datum.height, datum.width)
     if datum.data:
         array = np.frombuffer(datum.data, np.uint8)

@@ -1,4 +1,4 @@
-"""The base of layers that are written in Python."""
+"""The base class of layers written in Python."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 class Layer:
     """A layer of type Python: ``python_param { module: "..." layer: "..." param_str: "..." }``.
 
-    ``bottom`` and ``top`` are lists of blobs (``data``, ``diff``, ``shape``, ``reshape``), ``blobs`` the
-    layer's parameters (``self.blobs.add_blob(*shape)`` in ``setup``). Such layers run only where
-    ``allow_python_layers`` (or a runtime with the plugin python_layer) lets them.
+    ``bottom`` and ``top`` are lists of blobs with ``data``, ``diff``, ``shape`` and ``reshape``.
+    ``blobs`` are the layer's parameters; ``setup`` creates them with ``self.blobs.add_blob(*shape)``.
+    Such layers run only after ``allow_python_layers``, or on a runtime with the plugin python_layer.
     """
 
     type = "Python"
@@ -20,14 +20,14 @@ class Layer:
     blobs: Any = ()
 
     def setup(self, bottom: Sequence[Any], top: Sequence[Any]) -> None:
-        """Called once, before the first ``reshape``."""
+        """Set up the layer. Called once, before the first ``reshape``."""
 
     def reshape(self, bottom: Sequence[Any], top: Sequence[Any]) -> None:
-        """Give the tops their shapes; called before every forward."""
+        """Set the shapes of the tops. Called before every forward pass."""
         raise NotImplementedError(f"{type(self).__name__} has no reshape")
 
     def forward(self, bottom: Sequence[Any], top: Sequence[Any]) -> None:
-        """Write the tops' data."""
+        """Write the data of the tops."""
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
     def backward(

@@ -1,4 +1,4 @@
-"""A layer of a net, as scripts see it."""
+"""A net's layer as scripts see it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from demitasse_caffe.pycaffe.blob import Blob, BlobVec
 
 
 class LayerView:
-    """A layer's type and its parameters."""
+    """The type and the parameters of a layer."""
 
     def __init__(self, name: str, kind: str, blobs: Sequence[Blob]) -> None:
         self.name, self.type, self.blobs = name, kind, BlobVec(blobs)

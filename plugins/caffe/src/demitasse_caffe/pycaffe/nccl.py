@@ -1,4 +1,5 @@
-"""What joins the solvers of several processes in Caffe; here one solver has all of a net's samples."""
+"""A stand-in for Caffe's NCCL object, which joins the solvers of several processes. Here a single solver
+trains on all samples."""
 
 from __future__ import annotations
 
@@ -6,25 +7,25 @@ from typing import Any
 
 
 class NCCL:
-    """The sum over one solver's gradients, which is what they are: for scripts that train on however
-    many devices they are given, and are given one. ``set_solver_count`` refuses more."""
+    """The sum of gradients over one solver, which leaves them unchanged. It serves scripts that train on
+    as many devices as they are given, when they are given one; ``set_solver_count`` rejects more."""
 
     def __init__(self, solver: Any, uid: str) -> None:
         self._solver, self._uid = solver, uid
 
     @staticmethod
     def new_uid() -> str:
-        """The name of a meeting of processes."""
+        """Return an identifier for the group of processes."""
         return "one process"
 
     def bcast(self) -> None:
-        """Nothing: nobody else has parameters."""
+        """Do nothing: no other process has parameters."""
 
     def on_start(self) -> None:
-        """Nothing: nobody else has a gradient yet."""
+        """Do nothing: no other process has gradients yet."""
 
     def on_gradients_ready(self) -> None:
-        """Nothing: the gradients are the sum already."""
+        """Do nothing: the gradients already are the sum."""
 
     def __call__(self, layer: int) -> None:
-        """Nothing: a layer's gradients are the sum already."""
+        """Do nothing: the layer's gradients already are the sum."""

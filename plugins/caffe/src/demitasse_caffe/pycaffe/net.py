@@ -34,11 +34,11 @@ from demitasse_caffe.pycaffe.weights import copy_parameters, write_weights
 
 
 class Net(Callbacks):
-    """``Net(file, phase)``, ``Net(file, weights, phase)`` or ``Net(file, phase, level=, stages=,
-    weights=)``. Blobs and parameters are live arrays. Threads that call at once are served one after
-    the other.
+    """A net read from a file: ``Net(file, phase)``, ``Net(file, weights, phase)`` or ``Net(file, phase,
+    level=, stages=, weights=)``. Blobs and parameters are live arrays. Calls from several threads run
+    one after the other.
 
-    Raises ModelError that names file, line and layer for what cannot be a net.
+    Raises ModelError with file, line and layer if the file is not a valid net.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Net(Callbacks):
 
     @classmethod
     def _of(cls, engine: Any, runtime: Runtime) -> Net:
-        """The net over one that is planned already."""
+        """Return a Net around an engine that is already planned."""
         net = cls.__new__(cls)
         net._begin(engine, runtime)
         return net
@@ -84,9 +84,9 @@ class Net(Callbacks):
     def _begin(self, engine: Any, runtime: Runtime) -> None:
         Callbacks.__init__(self)
         self._engine, self._runtime = engine, runtime
-        self._coming: Any = {}  # the shapes of the next samples
-        self._begun = False  # a pass on samples that were taken
-        weakref.finalize(self, engine.close)  # ends its reading ahead of samples
+        self._coming: Any = {}  # shapes of the next samples
+        self._begun = False  # whether a pass began on samples that are already taken
+        weakref.finalize(self, engine.close)  # stops reading samples ahead
         self._definition: NetDefinition = engine.definition
         self._samples: list[tuple[dict[str, np.ndarray], int]] = []
         layers = self._definition.layers
@@ -120,8 +120,8 @@ class Net(Callbacks):
         end: str | None = None,
         **inputs: Any,
     ) -> dict[str, np.ndarray]:
-        """Run layers ``start`` to ``end``, both included (by default all), with ``inputs`` by name; the
-        live arrays of what comes out, and of ``blobs``."""
+        """Run layers ``start`` to ``end`` inclusive (by default all) on ``inputs``, given by name.
+        Return the live arrays of the outputs (or of the tops of ``end``) and of ``blobs``."""
         if inputs:
             if set(inputs) != set(self.inputs):
                 raise ModelError(
@@ -145,9 +145,9 @@ class Net(Callbacks):
         end: str | None = None,
         **gradients: Any,
     ) -> dict[str, np.ndarray]:
-        """Run layers ``start`` down to ``end``, both included (by default all), with ``gradients`` of
-        the outputs by name; the live gradients of the inputs (or of what ``end`` reads), and of
-        ``diffs``. Gradients of parameters add up to what is there, as in Caffe."""
+        """Run layers ``start`` down to ``end`` inclusive (by default all) on ``gradients`` of the
+        outputs, given by name. Return the live gradients of the inputs (or of the bottoms of ``end``)
+        and of ``diffs``. Gradients of parameters are added to those already there, as in Caffe."""
         first = len(self._layer_names) - 1 if start is None else self._number(start)
         last = 0 if end is None else self._number(end)
         self._differentiate(first)
@@ -165,8 +165,8 @@ class Net(Callbacks):
 
     @in_turn
     def forward_all(self, blobs: Sequence[str] | None = None, **inputs: Any) -> dict[str, np.ndarray]:
-        """``forward`` over any number of samples, a batch of the net's at a time; of what is one number
-        for all, as a loss, there is one a batch."""
+        """Run ``forward`` over any number of samples, one batch at a time. An output with a single value
+        for the whole batch, such as a loss, has one value per batch in the result."""
         if not inputs:
             raise ModelError(f"no samples are given; the net's inputs are {', '.join(self.inputs)}")
         results: dict[str, list[np.ndarray]] = {}
@@ -180,8 +180,8 @@ class Net(Callbacks):
     def forward_backward_all(
         self, blobs: Sequence[str] | None = None, diffs: Sequence[str] | None = None, **arrays: Any
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """``forward`` and ``backward`` over any number of samples: ``arrays`` are inputs and gradients
-        of outputs by name."""
+        """Run ``forward`` and ``backward`` over any number of samples. ``arrays`` are inputs, and
+        gradients of outputs, by name."""
         values: dict[str, list[np.ndarray]] = {}
         gradients: dict[str, list[np.ndarray]] = {}
         ahead = self._batches({k: v for k, v in arrays.items() if k in self.inputs})
@@ -198,8 +198,8 @@ class Net(Callbacks):
         )
 
     def prepare(self, first: int = 0, last: int | None = None) -> None:
-        """What comes before a forward pass from layer ``first`` to ``last``: shapes and a MemoryData
-        layer's samples."""
+        """Prepare a forward pass from layer ``first`` to ``last``: settle the shapes and copy the
+        samples of MemoryData layers."""
         self._check_parameters()
         self._values.settle(last)
         self._next_samples(first)
@@ -208,16 +208,16 @@ class Net(Callbacks):
         self._begun = False
         if first == 0 and not whole:
             self._engine.follow(self._coming)
-        elif first == 0 and self.called("forward"):  # before callbacks see the layers
+        elif first == 0 and self.called("forward"):  # plan before callbacks see the layers
             self._begun = self._engine.plan_through(self._coming, partial(self._walk_to, None))
         if first > 0 or not whole:
             self._follow_layers(first, last)
 
     def following(self, run: Callable[..., None]) -> None:
-        """Run a forward pass from the first layer on, which is told whether it is ``again`` on the same
-        samples: where a layer with bottoms gives its tops other shapes in its user's code, as layers
-        that propose regions do, the net is planned again, and the pass begun again on what users' layers
-        have made. With callbacks it is run layer by layer."""
+        """Run a forward pass from the first layer on. If the user's code of a layer with bottoms gives
+        its tops new shapes, as layers that propose regions do, the net is planned again. The pass then
+        restarts on what the users' layers have produced; ``run`` is told by its argument ``again``
+        whether it runs on the same samples again. If there are callbacks, the layers run one by one."""
         if self.called("forward"):
             try:
                 self.around_each("forward", self._all(), partial(run, self._begun))
@@ -227,21 +227,22 @@ class Net(Callbacks):
             self._engine.run_through(self._coming, run)
 
     def returning(self, run: Callable[..., None]) -> None:
-        """Run a backward pass from the last layer on; with callbacks, layer by layer."""
+        """Run a backward pass from the last layer on; if there are callbacks, layer by layer."""
         if self.called("backward"):
             self.around_each("backward", reversed(self._all()), run)
         else:
             run()
 
     def reshape(self) -> None:
-        """Give all blobs the shapes that follow from those of the inputs. Raises ShapeError when the net
-        cannot take them; it is then as it was."""
+        """Give all blobs the shapes that follow from those of the inputs. Raise ShapeError, and leave
+        the net as it was, if the net cannot take them."""
         self._values.settle()
 
     @in_turn
     def set_input_arrays(self, data: np.ndarray, labels: np.ndarray, index: int = 0) -> None:
-        """Give a MemoryData layer (the net's ``index``-th) its samples, read a batch at a time, over and
-        over. Raises ShapeError unless there are whole batches, of samples of the blobs' shapes."""
+        """Give the net's MemoryData layer number ``index`` its samples. They are read a batch at a time,
+        starting over at the end. Raise ShapeError if the samples are not whole batches or do not have
+        the blobs' shapes."""
         layers = [layer for layer in self._definition.layers if layer.type == "MemoryData"]
         if index >= len(layers):
             where = self._definition.location
@@ -266,29 +267,29 @@ class Net(Callbacks):
 
     @in_turn
     def save(self, path: str | Path) -> None:
-        """Write the layers with their parameters as a caffemodel."""
+        """Write the layers with their parameters to a caffemodel."""
         write_weights(Path(path), self._weights())
 
     @in_turn
     def save_hdf5(self, path: str | Path) -> None:
-        """Write all parameters as HDF5."""
+        """Write all parameters to an HDF5 file."""
         write_weights(Path(path), self._weights(), hdf5=True)
 
     @in_turn
     def copy_from(self, path: str | Path) -> None:
-        """Copy the parameters of layers of the same name. Layers that the net lacks are passed over, and
-        so are those that the file lacks. Raises ShapeError that names layer and shapes."""
+        """Copy parameters from a file, by the names of layers. Layers that only the file or only the net
+        has are skipped. Raise ShapeError with the layer and the shapes if they differ."""
         self._check_parameters()
         copy_parameters(Path(path), self._engine.walk.params)
 
     def load_hdf5(self, path: str | Path) -> None:
-        """Copy the parameters of layers of the same name from HDF5."""
+        """Copy parameters from an HDF5 file, by the names of layers."""
         self.copy_from(path)
 
     @in_turn
     def share_with(self, other: Net) -> None:
-        """Have the other net's parameters in common with it: each must have a place there. Views of this
-        net's blobs and parameters that were taken before are its own no longer."""
+        """Share all parameters with another net, which must have each of them. Arrays of this net's
+        blobs and parameters that were taken before no longer belong to it."""
         mine, theirs = self._engine.walk, other._engine.walk
         if mine.flat is theirs.flat:
             return
@@ -309,7 +310,7 @@ class Net(Callbacks):
         tensors = ((name, blobs.get(name)) for name in self._blob_names)
         return OrderedDict((name, weights.get(tensor, 0.0)) for name, tensor in tensors)
 
-    # By number, as Caffe's own module has it.
+    # Access by number, as in Caffe's compiled module.
 
     @property
     def _blobs(self) -> BlobVec:
@@ -331,35 +332,37 @@ class Net(Callbacks):
 
     @in_turn
     def _forward(self, first: int, last: int) -> float:
-        """Run layers by number, both included; what they make of the loss."""
+        """Run layers ``first`` to ``last`` inclusive, by number; return their
+        contribution to the loss."""
         self.prepare(first, last)
         self._run(range(first, last + 1), "forward")
         tops = (self.top_names[name] for name in self._layer_names[first : last + 1])
-        made = dict.fromkeys(itertools.chain.from_iterable(tops))  # in an order, which a sum has
+        made = dict.fromkeys(itertools.chain.from_iterable(tops))  # in a fixed order, for the sum
         weights = self.blob_loss_weights
         return sum(weights[name] * float(self.blobs[name].data.sum()) for name in made if weights[name])
 
     @in_turn
     def _backward(self, first: int, last: int) -> None:
-        """Run layers by number, down to ``last``, both included."""
+        """Run layers from ``first`` down to ``last`` inclusive, by number."""
         self._differentiate(first)
         self._run(range(first, last - 1, -1), "backward")
 
-    # As nets of 2014 had it, when they were asked and not caffe.
+    # Methods of nets in 2014, when scripts set these on the net instead of on the module.
 
     set_mode_cpu = staticmethod(set_mode_cpu)
     set_mode_gpu = staticmethod(set_mode_gpu)
     set_device = staticmethod(set_device)
 
     def set_phase_test(self) -> None:
-        """Nothing for a net that is made for TEST, as those without a phase are. Raises ModelError."""
+        """Do nothing if the net is made for TEST, as nets without a phase are; raise
+        ModelError otherwise."""
         self._has_phase("test")
 
     def set_phase_train(self) -> None:
-        """Nothing for a net that is made for TRAIN. Raises ModelError."""
+        """Do nothing if the net is made for TRAIN; raise ModelError otherwise."""
         self._has_phase("train")
 
-    # How.
+    # The implementation.
 
     def _has_phase(self, phase: str) -> None:
         if (mine := self._definition.phase) != phase:
@@ -374,7 +377,7 @@ class Net(Callbacks):
         self._values.differentiate()
 
     def _check_parameters(self) -> None:
-        """Raise ShapeError where a parameter has been given a shape that its layer does not have."""
+        """Raise ShapeError if a parameter was given a shape that is not its layer's."""
         for blob in (blob for blobs in self.params.values() for blob in blobs):
             if blob.reshaped:
                 raise ShapeError(
@@ -383,14 +386,15 @@ class Net(Callbacks):
                 )
 
     def _users_parts(self) -> Iterator[tuple[str, Any]]:
-        """What runs a user's code, by the name of its layer."""
+        """Yield the parts of the graph that run a user's code, each with the name of its layer."""
         for node in self._engine.graph.nodes:
             for part in node.attributes.values():
                 if node.phase == "forward" and hasattr(part, "reshaped"):
                     yield node.layer, part
 
     def _follow_layers(self, first: int, last: int | None) -> None:
-        """Plan again where a layer that is to run a user's code has given its tops another shape."""
+        """Plan again if the user's code of a layer that is about to run has given
+        its tops new shapes."""
         running = set(self._layer_names[first : None if last is None else last + 1])
         changed = [part.reshaped() for layer, part in self._users_parts() if layer in running]
         if any(changed):
@@ -398,7 +402,7 @@ class Net(Callbacks):
 
     @in_turn
     def _scores(self, iterations: int) -> dict[str, Any]:
-        """The scores of the outputs over forward passes from the first sample on."""
+        """Return the scores of the outputs over forward passes that start at the first sample."""
         self._engine.rewind(0)
         self._samples = [(arrays, 0) for arrays, _ in self._samples]
         tally = self._engine.empty_tally(iterations)
@@ -435,7 +439,7 @@ class Net(Callbacks):
         return range(len(self._layer_names))
 
     def _walk_to(self, last: int | None, again: bool) -> None:
-        """From the first layer on, as far as the net is planned."""
+        """Run forward from the first layer as far as the net is planned, at most to ``last``."""
         walk = self._engine.walk
         end = len(walk.layers) - 1
         walk.forward(0, end if last is None else min(last, end), again=again)

@@ -1,4 +1,4 @@
-"""Nets written as Python: ``n.conv1 = L.Convolution(n.data, num_output=20, kernel_size=5)``."""
+"""Nets written in Python: ``n.conv1 = L.Convolution(n.data, num_output=20, kernel_size=5)``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BORROWED = {
     "Normalize": "norm_param",
     "RNN": "recurrent_param",
 }
-"""Where types have their parameters that have no message of their own name."""
+"""The parameter message of layer types that have no message of their own name."""
 
 _WHOLE = (
     FieldDescriptor.CPPTYPE_INT32,
@@ -33,18 +33,18 @@ _WHOLE = (
 
 
 class Top:
-    """What a layer makes, to be given to others."""
+    """An output of a layer, to be passed to other layers."""
 
     def __init__(self, function: Function, number: int) -> None:
         self.fn, self.n = function, number
 
     def to_proto(self) -> Any:
-        """The net that makes it, as a NetParameter."""
+        """Return the net that computes this top, as a NetParameter."""
         return to_proto(self)
 
 
 class Function:
-    """A layer: its type, what it reads, and its parameters."""
+    """A layer: its type, its inputs and its parameters."""
 
     def __init__(self, type_name: str, inputs: tuple[Any, ...], params: Mapping[str, Any]) -> None:
         for position, given in enumerate(inputs):
@@ -58,13 +58,13 @@ class Function:
         self.tops = tuple(Top(self, number) for number in range(self.ntop))
 
     def to_proto(self) -> Any:
-        """The net of this layer and those that it reads, as a NetParameter."""
+        """Return the net of this layer and all layers that it depends on, as a NetParameter."""
         return to_proto(self)
 
 
 class Layers:
-    """``L.Convolution(...)`` is a layer of type Convolution: its top, the tuple of its tops, or with
-    ``ntop=0`` the layer itself."""
+    """Constructors of layers: ``L.Convolution(...)`` makes a layer of type Convolution and returns its
+    top, a tuple if it has several, or with ``ntop=0`` the layer itself."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -80,7 +80,7 @@ class Layers:
 
 
 class Parameters:
-    """``P.Pooling.MAX`` is the number that PoolingParameter calls MAX."""
+    """Enumerations of parameters: ``P.Pooling.MAX`` is the number of MAX in PoolingParameter."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -89,7 +89,7 @@ class Parameters:
 
 
 class NetSpec:
-    """A net whose tops are its attributes, and named so."""
+    """A net whose tops are attributes; the attributes' names become the names of the tops."""
 
     def __init__(self) -> None:
         super().__setattr__("tops", OrderedDict())
@@ -117,30 +117,32 @@ class NetSpec:
         del self.tops[name]
 
     def keys(self) -> list[str]:
-        """The names of all tops."""
+        """Return the names of all tops."""
         return list(self.tops)
 
     def vals(self) -> list[Any]:
-        """All tops."""
+        """Return all tops."""
         return list(self.tops.values())
 
     def update(self, name: str, params: Mapping[str, Any]) -> None:
-        """Give the layer of a top further parameters, or other values of those it has, as SSD's scripts
-        do."""
+        """Set further parameters of the layer of a top, or change those that it has, as
+        SSD's scripts do."""
         self[name].fn.params.update(params)
 
     def to_proto(self) -> Any:
-        """The net as a NetParameter. Raises ModelError for a parameter that a layer does not have."""
+        """Return the net as a NetParameter. Raise ModelError if a layer does not have a parameter that
+        it was given."""
         return _Writer(self.tops).write(self.tops.values())
 
 
 def to_proto(*tops: Any) -> Any:
-    """The net that makes some tops, as a NetParameter; tops and layers are named by type and number."""
+    """Return the net that computes some tops, as a NetParameter. Tops and layers are named
+    by type and number."""
     return _Writer({}).write(tops)
 
 
 class _Writer:
-    """Layers as messages, each after those that it reads."""
+    """Writes layers as messages, each after those that it depends on."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names: dict[Any, str] = {top: name for name, top in names.items()}
@@ -196,7 +198,7 @@ class _Writer:
 
 
 def _before(function: Function, seen: set[Function]) -> Iterator[Function]:
-    """The layers that one reads, and it, in order."""
+    """Yield the layers that a layer depends on, then the layer itself, in order."""
     stack = [(function, iter(function.inputs))]
     seen.add(function)
     while stack:
@@ -211,7 +213,7 @@ def _before(function: Function, seen: set[Function]) -> Iterator[Function]:
 
 
 def _schema_for(functions: Mapping[Function, None]) -> Schema:
-    """Caffe's own messages, unless there are layers of other types."""
+    """Return Caffe's own messages, or those of all plugins if the net has layers of other types."""
     foreign = any(function.type_name not in CAFFE_TYPES for function in functions)
     return schema(current().layer_types if foreign else {})
 
@@ -246,8 +248,8 @@ def _assign(message: Any, name: str, value: Any) -> None:
 
 
 def _passed_over(message: str, name: str, value: Any) -> bool:
-    """Whether a fork has a field of that name, which changes nothing here: a line in the log says so.
-    Raises ModelError for one that does, with that value."""
+    """Return whether some fork has a field of that name that changes nothing here; if so, log a line.
+    Raise ModelError if the field changes something with that value."""
     found = fork_field(message, name)
     if found is None:
         return False
@@ -270,7 +272,7 @@ def _scalar(field: Any, value: Any) -> Any:
         return field.enum_type.values_by_name[value].number
     value = value.item() if hasattr(value, "item") else value
     if isinstance(value, float) and value.is_integer() and field.cpp_type in _WHOLE:
-        return int(value)  # what Python 2 made of (kernel_size - 1) / 2
+        return int(value)  # Python 2 makes a whole number of (kernel_size - 1) / 2
     return value
 
 

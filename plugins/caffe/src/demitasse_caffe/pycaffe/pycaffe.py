@@ -1,4 +1,4 @@
-"""Where old scripts find what Caffe had in its own Python: ``from caffe.pycaffe import Net``."""
+"""What old scripts import from Caffe's Python part: ``from caffe.pycaffe import Net``."""
 
 from demitasse_caffe.pycaffe import io as io
 from demitasse_caffe.pycaffe.nccl import NCCL as NCCL

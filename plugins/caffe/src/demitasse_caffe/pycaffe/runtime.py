@@ -1,4 +1,4 @@
-"""The runtime that the facade's nets and solvers run on, and what Caffe keeps as global state."""
+"""The runtime that the facade's nets and solvers run on, and the state that is global in Caffe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOG = logging.getLogger("demitasse.pycaffe")
 
 
 class _State:
-    """What a script has set; nothing is composed before the first net."""
+    """The settings of a script. No runtime is composed before the first net."""
 
     runtime: Runtime | None = None
     own: Runtime | None = None
@@ -26,7 +26,7 @@ class _State:
 
 
 def _forked() -> None:
-    """A process that was forked composes its own: its parent's threads may work with the other."""
+    """Make a forked process compose its own runtime: threads of its parent may be using the other."""
     _State.own = None
 
 
@@ -34,15 +34,15 @@ after_fork(_forked)
 
 
 def use(runtime: Runtime | None) -> None:
-    """Run the nets and solvers that are made from now on on ``runtime``; None goes back to the
-    process's default, which is composed for this machine at the first net."""
+    """Run nets and solvers made from now on on ``runtime``. None restores the process's default, which
+    is composed for this machine when the first net is made."""
     _State.runtime = runtime
 
 
 def allow_python_layers(allow: bool = True) -> None:
-    """Let nets have layers of type Python: a net's file names the module and class of such a layer, and
-    whoever makes the net runs them. Raises CompositionError where ``use`` gave a runtime: compose that
-    with ``plugins="+python_layer"`` instead."""
+    """Let nets have layers of type Python. The net's file names the module and the class of such a
+    layer, and making the net runs them. Raise CompositionError if ``use`` set a runtime; compose that
+    runtime with ``plugins="+python_layer"`` instead."""
     if _State.runtime is not None:
         raise CompositionError(
             "the runtime that use() was given decides about Python layers: compose it with "
@@ -53,7 +53,7 @@ def allow_python_layers(allow: bool = True) -> None:
 
 
 def current() -> Runtime:
-    """The runtime in use."""
+    """Return the runtime in use; compose the default one if necessary."""
     if _State.runtime is not None:
         return _State.runtime
     if _State.own is None:
@@ -62,29 +62,28 @@ def current() -> Runtime:
 
 
 def seed() -> int:
-    """The seed of fillers, dropout and shuffling of nets without one of their own."""
+    """Return the seed of fillers, dropout and shuffling for nets that have none of their own."""
     return _State.seed or 0
 
 
 def set_random_seed(value: int) -> None:
-    """The seed of the nets and solvers that are made from now on. Without it they have seed 0, not, as
-    in Caffe, one from the clock."""
+    """Set the seed of nets and solvers made from now on; by default 0, not the time as in Caffe."""
     _State.seed = int(value)
 
 
 def set_phase_test() -> None:
-    """Make nets that are given no phase for TEST."""
+    """Make nets for TEST if they are not given a phase."""
     _State.phase = TEST
 
 
 def set_phase_train() -> None:
-    """Make nets that are given no phase for TRAIN."""
+    """Make nets for TRAIN if they are not given a phase."""
     _State.phase = TRAIN
 
 
 def default_phase(trained: bool) -> int | None:
-    """The phase of a net that is given none, as nets of 2014 were: TEST for one of ``trained`` weights,
-    unless the script has set another; None where nothing says it."""
+    """Return the phase of a net made without one, as in scripts of 2014. It is the phase that the script
+    set, if any; otherwise TEST if the net is ``trained`` (made with weights), or None."""
     if _State.phase is None and trained:
         LOG.info("a net of trained weights is given no phase: it is made for caffe.TEST")
         return TEST
@@ -92,49 +91,49 @@ def default_phase(trained: bool) -> int | None:
 
 
 def solver_overrides() -> dict[str, Any]:
-    """What a script's own settings change in a solver."""
+    """Return the solver parameters that the script's own settings override."""
     return {} if _State.seed is None else {"random_seed": _State.seed}
 
 
 def set_mode_cpu() -> None:
-    """Nothing: the composition decides where nets run."""
+    """Do nothing: the composition decides where nets run."""
 
 
 def set_mode_gpu() -> None:
-    """Nothing but a line in the log: the composition decides where nets run."""
+    """Log a line and do nothing else: the composition decides where nets run."""
     LOG.info("set_mode_gpu: the composition decides where nets run: %s", current().machine.name)
 
 
 def set_device(device: int) -> None:
-    """Nothing but a line in the log: the composition decides where nets run."""
+    """Log a line and do nothing else: the composition decides where nets run."""
     LOG.info("set_device(%s): the composition decides where nets run", device)
 
 
 def layer_type_list() -> list[str]:
-    """The layer types that nets may have."""
+    """Return the names of the layer types that nets can use."""
     return sorted(current().layer_types)
 
 
 def init_log(level: int = 0, stderr: bool = False) -> None:
-    """Write the logger's messages of a level (0 is info, 1 warning, 2 error) and above to standard
-    error, as glog writes them. Without it they go where the script's own ``logging`` leads."""
+    """Write log messages of a level (0 info, 1 warning, 2 error) and above to standard error, in glog's
+    format. Without this call they go where the script's own ``logging`` configuration sends them."""
     LOG.setLevel(logging.INFO + 10 * int(level))
     if not any(isinstance(handler, _StandardError) for handler in LOG.handlers):
         LOG.addHandler(_StandardError())
 
 
 def log(message: str) -> None:
-    """A line for the log."""
+    """Log a message."""
     LOG.info("%s", message)
 
 
 def say(place: str, text: str) -> None:
-    """A line of a training's log."""
+    """Write a line of a training log."""
     LOG.info("%s", text, extra={"place": place})
 
 
 class _StandardError(logging.Handler):
-    """Writes a message to what is standard error then, as glog does."""
+    """A handler that writes to whatever standard error is at that moment, as glog does."""
 
     def emit(self, record: logging.LogRecord) -> None:
         place = getattr(record, "place", f"{record.filename}:{record.lineno}")
@@ -143,29 +142,30 @@ class _StandardError(logging.Handler):
 
 
 def solver_count() -> int:
-    """How many solvers train one net together: 1."""
+    """Return how many solvers train one net together: 1."""
     return 1
 
 
 def solver_rank() -> int:
-    """The number of this process's solver: 0."""
+    """Return the number of this process's solver: 0."""
     return 0
 
 
 def set_solver_count(count: int) -> None:
-    """Raises CompositionError unless it is 1: workers are the hardware description's."""
+    """Raise CompositionError unless ``count`` is 1: the hardware description sets the
+    number of workers."""
     if count != 1:
         raise CompositionError("the hardware description (--hw) decides how many workers train")
 
 
 def set_solver_rank(rank: int) -> None:
-    """Nothing: there is one solver in a process."""
+    """Do nothing: a process has only one solver."""
 
 
 def set_multiprocess(value: bool) -> None:
-    """Nothing: one solver trains in a process."""
+    """Do nothing: a process trains with only one solver."""
 
 
 def has_nccl() -> bool:
-    """Whether solvers of several processes are joined by NCCL: no."""
+    """Return whether NCCL joins solvers of several processes: it does not."""
     return False

@@ -1,4 +1,4 @@
-"""Solvers as scripts see them: stepped by hand, with nets that can be looked at between the steps."""
+"""Solvers as scripts see them: stepped by hand, with nets that can be inspected between steps."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from demitasse_caffe.upgrade import upgrade_solver
 
 
 class Solver:
-    """A solver file's training. ``net`` is trained, ``test_nets`` have its parameters. Threads that run
-    ``net`` meanwhile, or call at once, are served between iterations.
+    """Training as a solver file describes it. ``net`` is trained; ``test_nets`` share its parameters.
+    Other threads that call the solver or run ``net`` during training get their turn between iterations.
 
-    Raises ModelError that names file, line and field for what cannot be a solver.
+    Raises ModelError with file, line and field if the file is not a valid solver.
     """
 
     type = ""
-    """Caffe's name of the update; empty for what the file says."""
+    """Caffe's name of the update rule; empty if the solver file decides."""
 
     def __init__(self, solver_file: str | Path) -> None:
         runtime, path = current(), Path(solver_file)
@@ -43,7 +43,7 @@ class Solver:
             overrides["type"] = self.type
             self.param.type = self.type
         if not self.param.HasField("snapshot_format"):
-            overrides["snapshot_format"] = "BINARYPROTO"  # scripts look for Caffe's own files
+            overrides["snapshot_format"] = "BINARYPROTO"  # scripts look for files in Caffe's own format
         if self.param.random_seed < 0:
             overrides |= solver_overrides()
         solver = file.solver(overrides)
@@ -62,23 +62,23 @@ class Solver:
 
     @property
     def iter(self) -> int:
-        """How many iterations have been made."""
+        """The number of completed iterations."""
         return int(self._trainer.iteration)
 
     @property
     def lr(self) -> float:
-        """The learning rate of the present iteration."""
+        """The learning rate of the current iteration."""
         self._follow_rate()
         return float(self._trainer.rate)
 
     def step(self, iterations: int) -> None:
-        """Some iterations, with tests and snapshots at the file's intervals; losses and scores go to the
-        log."""
+        """Run some iterations, with tests and snapshots at the file's intervals. Losses and scores go to
+        the log."""
         for _ in range(iterations):
             self._iterate()
 
     def solve(self, resume_file: str | Path | None = None) -> None:
-        """Train to max_iter, from a solver state where one is given."""
+        """Train to max_iter, optionally from a solver state."""
         self._log.begin(self._trainer.solver.train.name, self.iter)
         if resume_file:
             self.restore(resume_file)
@@ -90,26 +90,27 @@ class Solver:
 
     @in_turn
     def restore(self, path: str | Path) -> None:
-        """Go on from a solver state."""
+        """Continue from a solver state."""
         self._trainer.restore(path)
 
     @in_turn
     def snapshot(self) -> None:
-        """Write parameters and the solver's state, as the file says."""
+        """Write the parameters and the solver's state as the file specifies."""
         self._trainer.snapshot()
         self._saved = self.iter
 
     @in_turn
     def apply_update(self) -> None:
-        """Update the parameters by the gradients that they have, at the present rate."""
+        """Update the parameters with their current gradients at the current learning rate."""
         self._follow_rate()
         self._trainer.apply_update()
 
     def add_callback(
         self, on_start: Callable[[], None] | NCCL, on_gradient: Callable[[], None] | None = None
     ) -> None:
-        """Call at each iteration's start, when gradients are zero, and when they are complete, before
-        they are used. An NCCL has both calls."""
+        """Register two functions: one is called at the start of each iteration, when the
+        gradients are zero, the other when the gradients are complete, before they are used. An
+        NCCL object provides both."""
         if isinstance(on_start, NCCL):
             nccl = on_start
             on_start, on_gradient = nccl.on_start, nccl.on_gradients_ready
@@ -119,12 +120,12 @@ class Solver:
         self._after.append(on_gradient)
 
     def share_weights(self, net: Net) -> None:
-        """Give another net the parameters of the one that is trained."""
+        """Make another net share the parameters of the trained net."""
         net.share_with(self.net)
 
     @property
     def turn(self) -> threading.RLock:
-        """Whose turn it is to run what is trained, of several threads."""
+        """The lock that a thread must hold to run the trained net."""
         return self.net.turn
 
     @in_turn
@@ -143,7 +144,7 @@ class Solver:
             self.snapshot()
 
     def _follow_rate(self) -> None:
-        """Let a base_lr that the script has written to ``param`` count."""
+        """Apply a base_lr that the script has written to ``param``."""
         base, rate = self._base_rate, self._rate
         if self.param.base_lr != base and base == 0:
             raise ModelError(
@@ -203,7 +204,7 @@ class AdamSolver(Solver):
 
 
 def get_solver(solver_file: str | Path) -> Solver:
-    """The solver of the type that the file names."""
+    """Return a solver of the type that the file names."""
     path = Path(solver_file)
     runtime = current()
     kind = _read(runtime, path, schema(runtime.layer_types))[0].type
@@ -211,7 +212,8 @@ def get_solver(solver_file: str | Path) -> Solver:
 
 
 def _read(runtime: Runtime, path: Path, messages: Schema) -> tuple[Any, SolverFile]:
-    """A solver's message in the present form, and the file as it is, whatever its suffix."""
+    """Return a solver's message in the current format, and the file as it is. The content decides how it
+    is read, not the suffix."""
     if not path.is_file():
         runtime.read(path)  # raises with the nearest name
     text = read_text(path)
@@ -227,7 +229,7 @@ def _read(runtime: Runtime, path: Path, messages: Schema) -> tuple[Any, SolverFi
 
 
 def _forced(solver: Any, path: Path, messages: Schema) -> bool:
-    """Whether the net that is trained wants the gradients of all blobs."""
+    """Return whether the trained net asks for the gradients of all blobs (force_backward)."""
     for field in ("train_net", "net"):
         if solver.HasField(f"{field}_param"):
             return bool(getattr(solver, f"{field}_param").force_backward)

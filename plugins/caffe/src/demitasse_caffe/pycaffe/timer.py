@@ -1,4 +1,4 @@
-"""Caffe's stop watch."""
+"""Caffe's stopwatch."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import time
 
 
 class Timer:
-    """``start()``, ``stop()``, and the milliseconds between (``ms``)."""
+    """A stopwatch: ``ms`` is the time between ``start()`` and ``stop()`` in milliseconds."""
 
     def __init__(self) -> None:
         self._start = self._stop = time.perf_counter()
 
     def start(self) -> None:
-        """Begin to count."""
+        """Start measuring."""
         self._start = self._stop = time.perf_counter()
 
     def stop(self) -> None:
-        """End counting."""
+        """Stop measuring."""
         self._stop = time.perf_counter()
 
     @property
     def ms(self) -> float:
-        """Milliseconds from start to stop."""
+        """The time from start to stop in milliseconds."""
         return (self._stop - self._start) * 1e3

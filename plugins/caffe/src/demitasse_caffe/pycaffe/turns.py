@@ -1,4 +1,5 @@
-"""One thread at a time in a net, as Python's lock has it in Caffe, whose kernels keep it."""
+"""One thread at a time in a net. In Caffe Python's global lock ensures it, because its
+kernels keep the lock."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def in_turn(method: F) -> F:
-    """A method of what has a lock, ``turn``, that other threads wait for: kernels and plans are nobody
-    else's meanwhile."""
+    """Decorate a method so that it holds the lock ``self.turn`` while it runs. No other thread can use
+    the kernels and plans meanwhile."""
 
     @wraps(method)
     def alone(self: Any, *arguments: Any, **options: Any) -> Any:

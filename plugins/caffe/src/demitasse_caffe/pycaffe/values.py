@@ -1,4 +1,4 @@
-"""The live arrays that a net's blobs are of."""
+"""The live arrays behind a net's blobs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from demitasse_caffe.pycaffe.turns import in_turn
 
 
 class Values:
-    """What the blobs of a net with so many ``layers`` ask for. It knows neither net nor blobs, so that
-    memory goes with the last of them. ``unused`` are gradients of what the net computes none of."""
+    """The arrays that the blobs of a net with ``layers`` layers ask for. The object refers to neither
+    the net nor its blobs, so that memory is freed with the last of them. ``unused`` holds the zero
+    gradients of blobs and parameters for which the net computes none."""
 
     def __init__(self, engine: Any, layers: int) -> None:
         self._engine, self._layers = engine, layers
@@ -25,13 +26,14 @@ class Values:
 
     @in_turn
     def blob_data(self, name: str) -> np.ndarray:
-        """The live values of a blob; those of an input whose new shape does not fit yet by itself."""
+        """Return the live values of a blob. An input whose new shape does not fit the net yet has an
+        array of its own."""
         if self._pending:
             try:
                 self.settle()
             except ModelError:
-                # Other inputs may follow, or only layers that can take it will be run; what does not fit
-                # then is said at reshape() or forward().
+                # The script may reshape other inputs next, or run only layers that can take the shape.
+                # If it still does not fit then, reshape() or forward() raises the error.
                 if name in self._pending:
                     return self._pending[name]
         if name in self._left:
@@ -41,7 +43,7 @@ class Values:
 
     @in_turn
     def blob_diff(self, name: str) -> np.ndarray:
-        """The live gradient of a blob; zeros of its own where the net computes none."""
+        """Return the live gradient of a blob; a separate array of zeros if the net computes none."""
         self.differentiate()
         found: np.ndarray | None = None if name in self._left else self._engine.walk.diff(name)
         return (
@@ -50,7 +52,7 @@ class Values:
 
     @in_turn
     def reshape_blob(self, name: str, shape: tuple[int, ...]) -> None:
-        """Note an input's new shape."""
+        """Record the new shape of an input."""
         inputs = self._engine.graph.inputs
         if name in inputs:
             self._pending.pop(name, None)
@@ -63,7 +65,7 @@ class Values:
             )
 
     def parameter(self, layer: str, number: int) -> ParameterBlob:
-        """The blob of a layer's parameter."""
+        """Return the blob of a layer's parameter."""
 
         def data() -> np.ndarray:
             array: np.ndarray = self._engine.walk.params[layer][number]
@@ -78,8 +80,8 @@ class Values:
 
     @in_turn
     def differentiate(self) -> None:
-        """Plan gradients too, for a net that has only run forward until now. Arrays of its blobs that a
-        script holds are its own no longer; the values are the same."""
+        """Plan gradients as well, for a net that has so far only run forward. Arrays of its blobs that a
+        script already holds no longer belong to the net; the values are carried over."""
         if self._engine.backward:
             return
         before = {name: self.blob_data(name).copy() for name in self._engine.graph.blobs}
@@ -91,8 +93,8 @@ class Values:
 
     @in_turn
     def settle(self, last: int | None = None) -> None:
-        """Plan for the shapes that inputs were given. Where a layer behind ``last`` cannot take them the
-        net ends before it, and the blobs behind keep what they are."""
+        """Plan for the new shapes of the inputs. If a layer after ``last`` cannot take them, the net
+        ends before that layer, and the blobs after it keep their values."""
         count, planned = self._layers, len(self._engine.walk.layers)
         needed = count if last is None else last + 1
         if not self._pending and needed <= planned:
@@ -113,7 +115,8 @@ class Values:
         self._pending = {}
 
     def _first_name(self, name: str) -> str:
-        """The first blob of the same memory, as a layer's bottom is that passes its values on."""
+        """Return the first name of a blob's tensor: a layer that passes its values on gives its top the
+        same tensor as its bottom."""
         blobs = self._engine.graph.blobs
         mine = blobs.get(name)
         return name if mine is None else next(other for other, each in blobs.items() if each is mine)

@@ -1,4 +1,4 @@
-"""Parameters read and written whatever a script calls the file: by content, not by suffix."""
+"""Reading and writing parameters: the content of a file decides, not the suffix."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from demitasse_caffe.weights import read_caffemodel, write_caffemodel
 
 
 def read_weights(path: Path) -> Weights:
-    """The parameters in a caffemodel, protobuf or HDF5. Raises ModelError."""
+    """Return the parameters in a caffemodel, protobuf or HDF5. Raise ModelError if it is neither."""
     if not path.is_file():
         raise ModelError(f"no such file: {path}{nearest_path(path)}")
     return read_hdf5_weights(path) if is_hdf5(path) else read_caffemodel(path)
 
 
 def write_weights(path: Path, weights: Weights, *, hdf5: bool = False) -> None:
-    """Write parameters, whole or not at all. Raises ModelError."""
+    """Write parameters, either the whole file or nothing. Raise ModelError on failure."""
     path.parent.mkdir(parents=True, exist_ok=True)
     (write_hdf5_weights if hdf5 else write_caffemodel)(path, weights)
 
 
 def copy_parameters(path: Path, ours: Mapping[str, Sequence[np.ndarray]]) -> None:
-    """Copy a file's parameters into those of layers of the same name; extents of 1 do not count. Raises
-    ShapeError that names layer and shapes before anything is copied."""
+    """Copy a file's parameters into those of layers of the same name; axes of extent 1 are ignored.
+    Raise ShapeError with the layer and the shapes, before anything is copied, if they differ."""
     todo = []
     for layer, arrays in read_weights(path).parameters.items():
         if layer not in ours:

@@ -1,4 +1,5 @@
-"""Scripts in Python 2, read as Python 3: what 2to3 rewrites, and the meaning of what it leaves."""
+"""Python 2 scripts, read as Python 3: 2to3 rewrites the syntax, and ``meaning``
+provides the semantics."""
 
 from demitasse_caffe.python2.importing import import_as_python_2 as import_as_python_2
 from demitasse_caffe.python2.importing import reader as reader

@@ -1,4 +1,4 @@
-"""A script in Python 2 and the modules of its own that it imports, read as Python 3."""
+"""Running a Python 2 script, and importing its own modules, as Python 3."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from demitasse_caffe.python2.translation import source_of, translated
 
 
 def import_as_python_2() -> None:
-    """Have imports read the user's own modules as Python 2 from now on: those in the first
-    folder of sys.path, which is the script's, in those of PYTHONPATH, and in what is put there later.
-    Installed packages are what they are."""
+    """Make imports read the user's own modules as Python 2 from now on: those in the first folder of
+    sys.path, which is the script's, in the folders of PYTHONPATH, and in folders added later. Installed
+    packages are not affected."""
     sys.meta_path.insert(0, _finder())
 
 
 def reader() -> Callable[[Iterable[str]], AbstractContextManager[None]]:
-    """For whoever meets a module in Python 2 later: a context in which imports read the user's own
-    modules as such, those of given names, which were imported before, anew. What lies on sys.path now,
-    but for its first folder and those of PYTHONPATH, is installed."""
+    """Return a function for callers that meet a module in Python 2 later. Given the names of modules to
+    import again, it returns a context manager in which imports read the user's own modules as Python 2.
+    All entries of sys.path at the time of this call, other than its first folder and those of
+    PYTHONPATH, count as installed."""
     finder = _finder()
 
     @contextmanager
     def reading(anew: Iterable[str]) -> Iterator[None]:
         finders = sys.meta_path
-        # Behind those that stand in for others: a checkout's own caffe is not meant.
+        # After the finders that replace other modules: a checkout's own caffe is not to be found.
         finders.insert(finders.index(PathFinder) if PathFinder in finders else 0, finder)
         try:
             for name in anew:
@@ -50,7 +51,8 @@ def _finder() -> _Finder:
 
 
 def run_as_python_2(script: Path) -> None:
-    """Run a script as Python would, as ``__main__``. Raises SyntaxError for anything but Python."""
+    """Run a script as Python would, as ``__main__``. Raise SyntaxError for anything
+    that is not Python."""
     module = ModuleType("__main__")
     module.__file__ = str(script)
     sys.modules["__main__"] = module
@@ -80,7 +82,7 @@ class _Finder(MetaPathFinder):
         return found
 
     def is_users(self, name: str, file: Path) -> bool:
-        """Whether the nearest folder that imports look into is a user's."""
+        """Return whether the nearest folder on sys.path belongs to a user."""
         if name.partition(".")[0].startswith("demitasse"):
             return False
         folders = {Path(entry).absolute() for entry in sys.path}
@@ -91,9 +93,9 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(SourceFileLoader):
-    """Reads a module as Python 2; what Python keeps of its code elsewhere is Python 3's."""
+    """Reads a module as Python 2. It does not use cached bytecode, which is Python 3's."""
 
     def get_code(self, fullname: str) -> Any:
-        """The module's code."""
+        """Return the module's code."""
         packaged = "." in fullname or self.is_package(fullname)
         return _code(self.get_data(self.path), self.path, packaged)

@@ -1,4 +1,4 @@
-"""What an operation meant in Python 2 where Python 3 takes it otherwise; see translation."""
+"""Operations that meant something else in Python 2 than in Python 3; see translation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 file = open
-"""As it was called."""
+"""The builtin's old name."""
 
 _ORDERS: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt,
@@ -23,12 +23,12 @@ _ORDERS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def divided(a: Any, b: Any) -> Any:
-    """``a / b``: of whole numbers, and of arrays of them, the whole number below."""
+    """Return ``a / b``, rounded down if both are integers or arrays of integers."""
     return a // b if _is_whole(a) and _is_whole(b) else a / b
 
 
 class Divisor:
-    """Makes ``a //= Divisor(b)`` what ``a /= b`` was: an array stays the same array."""
+    """Makes ``a //= Divisor(b)`` compute what ``a /= b`` did; an array is changed in place."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -40,7 +40,7 @@ class Divisor:
         if not isinstance(other, np.ndarray):
             return divided(other, self._value)
         if _is_whole(other):
-            # A quotient by what is not whole was cut off where it was put into whole numbers.
+            # If the divisor is not an integer, the quotient was truncated when it was stored.
             np.copyto(other, divided(other, self._value), casting="unsafe")
         else:
             other /= self._value
@@ -48,27 +48,28 @@ class Divisor:
 
 
 def ordered(order: str, a: Any, b: Any) -> Any:
-    """``a < b`` and its kin: what cannot be compared is ordered by kind, None first, numbers next."""
+    """Compare two values by ``order``, for example ``<``. Values that cannot be compared are ordered by
+    kind: None first, then numbers."""
     try:
         return _ORDERS[order](a, b)
     except TypeError as error:
         if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
-            raise  # from within a comparison that a class defines
+            raise  # raised within a comparison that a class defines
         return _ORDERS[order](_kind(a), _kind(b))
 
 
 def cmp(a: Any, b: Any) -> int:
-    """-1, 0 or 1: how the first lies to the second."""
+    """Return -1, 0 or 1 if the first value is less than, equal to or greater than the second."""
     return int(bool(ordered(">", a, b))) - int(bool(ordered("<", a, b)))
 
 
 def in_order(values: Iterable[Any], *given: Any, **options: Any) -> list[Any]:
-    """``sorted(values, cmp, key, reverse)``."""
+    """Return ``sorted(values, cmp, key, reverse)``."""
     return sorted(values, **_keyed(given, options))
 
 
 def put_in_order(values: Any, *given: Any, **options: Any) -> Any:
-    """``values.sort(cmp, key, reverse)`` of a list; what else has such a method has it still."""
+    """Do ``values.sort(cmp, key, reverse)`` for a list; call the method ``sort`` of anything else."""
     if isinstance(values, list):
         return values.sort(**_keyed(given, options))
     return values.sort(*given, **options)
@@ -84,36 +85,38 @@ def _keyed(given: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def advanced(iterator: Any) -> Any:
-    """``iterator.next()``, which cursors of databases have, too, that are no iterators."""
+    """Return ``iterator.next()``. Cursors of databases also have this method, although they
+    are not iterators."""
     is_none = hasattr(iterator, "next") and not hasattr(iterator, "__next__")
     return iterator.next() if is_none else next(iterator)
 
 
 def message_of(owner: Any) -> Any:
-    """``owner.message``, which was an exception's one argument."""
+    """Return ``owner.message``, which was an exception's only argument."""
     if isinstance(owner, BaseException) and not hasattr(owner, "message"):
         return owner.args[0] if len(owner.args) == 1 else ""
     return owner.message
 
 
 def rounded(number: Any, digits: int = 0) -> Any:
-    """``round(number, digits)``: halves away from zero, and always a float."""
+    """Return ``round(number, digits)`` as a float, with halves rounded away from zero."""
     if not isinstance(number, int | float | np.integer | np.floating) or not math.isfinite(number):
         return round(number, digits)
     value, scale = float(number), 10.0**digits
     made = math.copysign(math.floor(abs(value) * scale + 0.5), value) / scale
-    # Where the product itself was rounded up to a half, the nearest is the other one.
+    # If the product itself was rounded up to a half, the other candidate is nearer.
     nearest = round(value, digits)
     return made if abs(made - value) <= abs(nearest - value) else nearest
 
 
 def binary(file: Any) -> Any:
-    """The bytes of a file that was opened without a ``b``, which changed nothing then."""
+    """Return a binary view of a file that was opened without a ``b``, which made no
+    difference in Python 2."""
     return _Bytes(file) if isinstance(file, io.TextIOWrapper) else file
 
 
 class _Bytes:
-    """A text file's bytes; the file stays open as long as they are asked for."""
+    """The bytes of a text file, which stays open as long as this object exists."""
 
     def __init__(self, text: io.TextIOWrapper) -> None:
         self._text = text
@@ -123,7 +126,7 @@ class _Bytes:
 
 
 def bytes_of(value: Any) -> Any:
-    """``value.tostring()``, which is ``tobytes`` of arrays and images now."""
+    """Return ``value.tostring()``, which arrays and images now call ``tobytes``."""
     return value.tostring() if hasattr(value, "tostring") else value.tobytes()
 
 

@@ -1,4 +1,4 @@
-"""How errors of a script in Python 2 are known, so that they are told as such."""
+"""How to recognise errors of a Python 2 script, so that they can be reported as such."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MODULES = [
 
 
 def looks_like_python_2(error: BaseException) -> bool:
-    """Whether an error is one that Python 2 would not have had: of its syntax, names or modules."""
+    """Return whether Python 2 would not have raised an error, judged by its syntax, names or modules."""
     if isinstance(error, ModuleNotFoundError):
         return error.name in _MODULES
     if isinstance(error, NameError):

@@ -1,4 +1,4 @@
-"""The source of a module in Python 2 as the syntax tree of one in Python 3."""
+"""Translation of the source of a Python 2 module into the syntax tree of a Python 3 module."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _TRUE_DIVISION = re.compile(
 )
 _MEANING = "demitasse_caffe.python2.meaning"
 _BUILTINS = {"cmp", "file"}
-"""Names that Python had in every module, and has no more, where the module has no such name itself."""
+"""Names that were builtins and no longer exist; they apply if the module does not define them itself."""
 _ORDERS: dict[type[ast.cmpop], str] = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 
 
 def source_of(data: bytes) -> str:
-    """The text of a source file in the encoding that it names; Latin-1 where it names none and is not
-    UTF-8, as comments of its time are."""
+    """Return the text of a source file in the encoding that it declares. If it declares none and is not
+    UTF-8, read it as Latin-1, like comments of that time."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         text = data.decode(encoding)
@@ -35,13 +35,13 @@ def source_of(data: bytes) -> str:
 
 
 def translated(source: str, path: str, *, packaged: bool = False) -> ast.Module:
-    """The module in Python 3; one that is ``packaged`` imports what lies beside it. Raises SyntaxError
-    for what is neither, and ModelError where Python has no 2to3 any longer."""
+    """Return the module in Python 3. A ``packaged`` module can import what lies beside it. Raise
+    SyntaxError if it is neither Python 2 nor 3, and ModelError if this Python no longer has 2to3."""
     division, refactored = not _TRUE_DIVISION.search(source), _refactoring(packaged)
     try:
         text = refactored(source if source.endswith("\n") else source + "\n", path)
     except _syntax_errors():
-        text = source  # it may be Python 3 already
+        text = source  # it may already be Python 3
     try:
         tree = ast.parse(text, path)
     except TabError:
@@ -53,7 +53,7 @@ def translated(source: str, path: str, *, packaged: bool = False) -> ast.Module:
         names = [ast.alias(name, _own(name)) for name in sorted(meaning.used)]
         header = ast.ImportFrom(_MEANING, names, 0)
         first = int(ast.get_docstring(tree, clean=False) is not None)
-        for node in tree.body[first:]:  # nothing may stand before these
+        for node in tree.body[first:]:  # nothing may come before these
             if not (isinstance(node, ast.ImportFrom) and node.module == "__future__"):
                 break
             first += 1
@@ -66,7 +66,7 @@ def _refactoring(packaged: bool) -> Callable[[str, str], str]:
     library = _library()
     made = importlib.import_module(f"{library}.refactor")
     fixers = made.get_fixers_from_package(f"{library}.fixes")
-    # The fix of imports looks for what lies beside a file, also where that is a script or its like.
+    # 2to3's import fixer looks for modules beside a file, even if the file is a script.
     tool = made.RefactoringTool(
         [each for each in fixers if packaged or not each.endswith(".fix_import")]
     )
@@ -75,10 +75,11 @@ def _refactoring(packaged: bool) -> Callable[[str, str], str]:
 
 @cache
 def _library() -> str:
-    """The name of 2to3's library: Python's own, or what took its place. Raises ModelError for none."""
+    """Return the name of 2to3's library: Python's own, or its successor. Raise ModelError if
+    there is neither."""
     for name in ("lib2to3", "fissix"):
         with suppress(ImportError), warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of Python's, which went with 3.13
+            warnings.simplefilter("ignore", DeprecationWarning)  # from Python's own, removed in 3.13
             importlib.import_module(f"{name}.refactor")
             return name
     raise ModelError(
@@ -94,7 +95,7 @@ def _syntax_errors() -> tuple[type[Exception], ...]:
 
 
 def _with_spaces(text: str) -> str:
-    """The text with indents of spaces, as many as Python 2 took a tab for."""
+    """Return the text with tabs in indents replaced by as many spaces as they meant in Python 2."""
     lines = text.split("\n")
     bodies = [line.lstrip(" \t") for line in lines]
     indents = [line[: len(line) - len(body)] for line, body in zip(lines, bodies, strict=True)]
@@ -102,14 +103,15 @@ def _with_spaces(text: str) -> str:
 
 
 def _own(name: str) -> str:
-    """What a function of ``meaning`` is called in a module: ``rounded`` takes round's place."""
+    """Return the name by which a module calls a function of ``meaning``, such as
+    ``rounded`` for round."""
     if name in _BUILTINS:
         return name
     return "round" if name == "rounded" else f"_python2_{name}"
 
 
 def _bound(tree: ast.Module) -> set[str]:
-    """The names that some place in a module gives a meaning to."""
+    """Return the names that are bound anywhere in a module."""
     found = set()
     for node in ast.walk(tree):
         match node:
@@ -123,8 +125,8 @@ def _bound(tree: ast.Module) -> set[str]:
 
 
 class _Meaning(ast.NodeTransformer):
-    """Calls of ``meaning`` in place of what has another meaning now, or none, unless the module has
-    ``bound`` the name; ``used`` are the names of what is called."""
+    """Replaces what has another meaning now, or none, by calls of ``meaning``, unless the module has
+    ``bound`` the name. ``used`` collects the names of the functions called."""
 
     def __init__(self, division: bool, bound: set[str]) -> None:
         self._division, self._bound = division, bound
@@ -132,13 +134,14 @@ class _Meaning(ast.NodeTransformer):
         self.used: set[str] = set()
 
     def visit_Import(self, node: ast.Import) -> ast.Import:
-        """What pickle is called."""
+        """Record the names under which pickle is imported."""
         self._pickle |= {each.asname or each.name for each in node.names if each.name == "pickle"}
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.Call:
-        """A pickle that is read, whose strings Python 2 wrote as bytes, or written; an array's bytes;
-        a step of an iterator, or of a database's cursor; an order by a comparison."""
+        """Replace calls that read a pickle (Python 2 wrote its strings as bytes) or write one,
+        that get an array's bytes, advance an iterator or a database's cursor, or sort by a
+        comparison function."""
         self.generic_visit(node)
         plain = not (node.args or node.keywords)
         by_comparison = any(word.arg == "cmp" for word in node.keywords)
@@ -163,14 +166,14 @@ class _Meaning(ast.NodeTransformer):
         return node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
-        """A quotient."""
+        """Replace a division."""
         self.generic_visit(node)
         if not (self._division and isinstance(node.op, ast.Div)):
             return node
         return self._call("divided", node, node.left, node.right)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AugAssign:
-        """A quotient that replaces the dividend."""
+        """Replace a division that assigns to the dividend."""
         self.generic_visit(node)
         if self._division and isinstance(node.op, ast.Div):
             node.op = ast.FloorDiv()
@@ -178,7 +181,7 @@ class _Meaning(ast.NodeTransformer):
         return node
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        """An order of two."""
+        """Replace a comparison of two values."""
         self.generic_visit(node)
         order = _ORDERS.get(type(node.ops[0]))
         if len(node.ops) > 1 or order is None:
@@ -186,20 +189,20 @@ class _Meaning(ast.NodeTransformer):
         return self._call("ordered", node, ast.Constant(order), node.left, node.comparators[0])
 
     def visit_Name(self, node: ast.Name) -> ast.Name:
-        """``round``, and what Python has no more, where it is read."""
+        """Record uses of ``round``, and of builtins that no longer exist."""
         if isinstance(node.ctx, ast.Load):
             self.used |= {"rounded"} if node.id == "round" else {node.id} & _BUILTINS - self._bound
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        """An exception's text."""
+        """Replace access to an exception's message."""
         self.generic_visit(node)
         if node.attr == "message" and isinstance(node.ctx, ast.Load):
             return self._call("message_of", node, node.value)
         return node
 
     def _in_bytes(self, node: ast.Call, number: int) -> None:
-        """Have an argument, a file that may have been opened as text, be read or written as bytes."""
+        """Make an argument, a file that may have been opened as text, be read or written as bytes."""
         if number < len(node.args):
             node.args[number] = self._call("binary", node.args[number], node.args[number])
 

@@ -1,4 +1,4 @@
-"""ONNX's operators, in files by family, behind one layer type."""
+"""ONNX's operators, in files by family, as a single layer type."""
 
 from __future__ import annotations
 
@@ -49,22 +49,22 @@ _FAMILIES = (
 OPERATORS: Mapping[str, Operator] = MappingProxyType(
     {operator.name: operator for family in _FAMILIES for operator in family.OPERATORS}
 )
-"""Every operator that is read, by name."""
+"""All supported operators, by name."""
 
 
 class OnnxNode:
-    """A node of an ONNX model. One type for all operators, so that those who misspell a type of another
-    format are not shown ONNX's."""
+    """A node of an ONNX model. All operators share one layer type, so that ONNX's operators are not
+    suggested to users who misspell a type of another format."""
 
     name = "onnx"
     parameters: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self) -> None:
-        # What nodes made of constants and of shapes: numbers that the nodes after them are told.
+        # Constants that nodes made from constants and shapes, for the nodes that read them.
         self._known: WeakKeyDictionary[Tensor, np.ndarray] = WeakKeyDictionary()
 
     def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
-        """Emit the operations of the node's operator. Raises ValueError that names it."""
+        """Emit the operations of the node's operator. Raise ValueError with the operator's name."""
         call = layer.parameters
         if not isinstance(call, Call):
             raise ValueError("a node of ONNX can only be in an .onnx file")

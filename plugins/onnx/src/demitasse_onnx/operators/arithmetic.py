@@ -1,5 +1,5 @@
-"""Sums, products and the largest of several: of blobs of one shape, or of a blob and what is repeated
-along some of its axes."""
+"""Sums, products and maxima of several operands: blobs of the same shape, or a blob and an operand that
+is broadcast along some of its axes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from demitasse_onnx.operators.shape import repeated
 
 
 def core_of(shape: Shape, of: Shape) -> tuple[int, Shape]:
-    """Where in ``of`` a shape that is repeated along the other axes has its extents: the first axis,
-    and them. Raises ValueError where it does not fit."""
+    """Locate a shape that is broadcast along the other axes of ``of``: return the first axis of its
+    extents, and the extents. Raise ValueError if it cannot be broadcast."""
     if len(shape) > len(of):
         raise ValueError(f"{shape} has more axes than {of}")
     full = (1,) * (len(of) - len(shape)) + tuple(shape)
@@ -35,8 +35,9 @@ def core_of(shape: Shape, of: Shape) -> tuple[int, Shape]:
 def _along(
     given: Operands, x: Tensor, other: Tensor | np.ndarray | np.number[Any], name: str
 ) -> tuple[int, Tensor]:
-    """The smaller operand as a tensor that lies along axes of x, and the first of them."""
-    if isinstance(other, np.number):  # what NumPy makes of arithmetic on an array without axes
+    """Return the smaller operand as a tensor along some axes of x, preceded by the
+    first of these axes."""
+    if isinstance(other, np.number):  # NumPy's arithmetic turns arrays without axes into these
         other = np.asarray(other)
     if isinstance(other, np.ndarray) and other.dtype.kind not in "fiu":
         raise ValueError(f"an operand has elements of {other.dtype.name}, not numbers")
@@ -50,7 +51,7 @@ def _along(
 
 
 def ordered(given: Operands) -> tuple[Tensor, Tensor | np.ndarray, bool]:
-    """The operand that has the result's shape, the other one, and whether they change places."""
+    """Return the operand that has the result's shape, the other one, and whether the two are swapped."""
     first, second = (
         given.values[position] if position < len(given.values) else None for position in (0, 1)
     )
@@ -67,7 +68,7 @@ def ordered(given: Operands) -> tuple[Tensor, Tensor | np.ndarray, bool]:
 
 
 def _alike(given: Operands, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Both repeated to the one shape that they make."""
+    """Return both, broadcast to their common shape."""
     try:
         shape = np.broadcast_shapes(x.shape, y.shape)
     except ValueError as error:
@@ -76,13 +77,14 @@ def _alike(given: Operands, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _filled(given: Operands, x: Tensor, other: np.ndarray) -> Tensor:
-    """x repeated where a constant has more elements."""
+    """Return x, broadcast if a constant has more elements."""
     shape = np.broadcast_shapes(x.shape, other.shape)
     return repeated(given, x, shape)
 
 
 def _lies_along(other: Tensor, x: Tensor) -> bool:
-    """Whether other needs to be repeated before or behind some neighbouring axes of x only."""
+    """Return whether ``other`` lies along adjacent axes of x, so that it is broadcast only before or
+    after them."""
     try:
         axis, core = core_of(other.shape, x.shape)
     except ValueError:
@@ -138,8 +140,8 @@ def _divide(given: Operands) -> Sequence[Tensor]:
 
 
 def _whole_quotient(given: Operands) -> Tensor:
-    """Of whole numbers, without the rest, towards 0. Half of one more keeps what rounding makes of a
-    quotient that is whole from lying below it."""
+    """Divide integers without remainder, rounding towards 0. Adding one half to the dividend prevents an
+    exact quotient from being rounded to just below itself."""
     under = given.values[1]
     if isinstance(under, np.ndarray) and not under.all():
         raise ValueError("divides by 0")
@@ -158,7 +160,8 @@ def _whole_quotient(given: Operands) -> Tensor:
 
 
 def _modulo(given: Operands) -> Sequence[Tensor]:
-    """What is left of whole numbers, which has the sign of the first (fmod), or lies from 0 on."""
+    """Return the remainder of integers. With fmod it has the sign of the first operand, otherwise it is
+    0 or more."""
     x, under = given.tensor(), given.values[1] if len(given.values) == 2 else None
     if given.kind() != WHOLE or not isinstance(under, np.ndarray) or not (under > 0).all():
         raise ValueError("is supported only for whole numbers, by constants above 0")
@@ -184,7 +187,8 @@ def _mean(given: Operands) -> Sequence[Tensor]:
 
 
 def _extreme(sign: float) -> Any:
-    """The largest, or the negative of the largest of negatives. Of one number and a blob a limit."""
+    """Return the operator of maxima, or of minima for a negative sign, as negated maxima of the negated
+    operands. The extreme of a blob and a single number is a limit."""
 
     def expand(given: Operands) -> Sequence[Tensor]:
         made: Tensor | np.ndarray | None = given.values[0]
@@ -213,12 +217,12 @@ def larger(given: Operands, first: Any, second: Any, sign: float) -> Tensor:
 
 
 BROADCAST: Mapping[str, Any] = {"axis": None, "broadcast": 0}
-"""Attributes of operators of two before version 7."""
+"""Attributes of binary operators before version 7."""
 
 
 def aligned(expand: Expand) -> Expand:
-    """An operator of two, whose second operand has, before version 7, the extents of the first's axes
-    from ``axis`` on, or of its last ones."""
+    """Return a binary operator whose second operand, before version 7, has the extents of the first
+    operand's axes from ``axis`` on, or of its last axes."""
 
     def moved(given: Operands) -> Sequence[Tensor | np.ndarray]:
         said = [name for name in BROADCAST if name in given.call.attributes]

@@ -1,4 +1,4 @@
-"""Conditions, which are numbers 0 and 1 through which no gradient passes, and choices by them."""
+"""Conditions, which are numbers 0 and 1 that pass no gradient, and selection by conditions."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from demitasse_onnx.operators.shape import repeated
 
 
 def _above(sign: float, negated: bool) -> Expand:
-    """1 where the first of two is above the second (below it, for a ``sign`` below 0), else 0; or, for
-    or equal, the opposite of the opposite. No gradient passes."""
+    """Return the operator that is 1 where the first operand is above the second (below it if
+    ``sign`` is negative), else 0. With ``negated`` it is the opposite, which expresses "or equal".
+    No gradient passes."""
 
     def expand(given: Operands) -> Sequence[Tensor]:
         x, other, swapped = ordered(given)
@@ -46,7 +47,7 @@ def _opposite(given: Operands, x: Tensor) -> Tensor:
 
 
 def _numbers(given: Operands) -> Operands:
-    """The same with constant conditions as numbers."""
+    """Return the operands with constant conditions converted to numbers."""
     values = [
         value.astype(np.float64) if isinstance(value, np.ndarray) and value.dtype.kind == "b" else value
         for value in given.values
@@ -73,7 +74,7 @@ def _and(given: Operands) -> Sequence[Tensor]:
 
 def _or(given: Operands) -> Sequence[Tensor]:
     told = _numbers(given)
-    ordered(told)  # that there are two
+    ordered(told)  # checks that there are two
     return [larger(told, told.values[0], told.values[1], 1)]
 
 
@@ -82,8 +83,8 @@ def _not(given: Operands) -> Sequence[Tensor]:
 
 
 def _where(given: Operands) -> Sequence[Tensor]:
-    """One of two where a condition is not 0, the other where it is, repeated to one shape. The one that
-    is not chosen may be infinite."""
+    """Select the second operand where a condition is not 0, and the third where it is, broadcast to one
+    shape. The value that is not selected may be infinite."""
     named = dict(zip(("condition", "chosen", "otherwise"), given.values, strict=False))
     present = {name: value for name, value in named.items() if value is not None}
     if len(present) != 3 or len(given.values) != 3:
@@ -105,7 +106,7 @@ def _where(given: Operands) -> Sequence[Tensor]:
 
 
 def _triangle(given: Operands) -> Sequence[Tensor]:
-    """What lies above a diagonal of the last two axes, or below it, and zeros elsewhere."""
+    """Keep what lies above a diagonal of the last two axes, or below it; set the rest to zero."""
     x, shift = given.tensor(), given.constant(1)
     if len(x.shape) < 2 or (shift is not None and shift.size != 1):
         raise ValueError(f"takes the triangle of matrices, by one number; its input is {x!r}")

@@ -1,4 +1,5 @@
-"""Einstein's sums: products of operands whose axes have letters, over those that the result has not."""
+"""Einstein summation: products of operands whose axes have letters, summed over letters that
+the result lacks."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def _arrays(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
 
 
 def _letters(equation: Any, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """For each operand its axes' letters, and those of the result. Raises ValueError."""
+    """Return the letters of the axes of each operand, and those of the result. Raise ValueError."""
     told = f"equation {shortened(equation, quoted=True)}"
     left, arrow, right = str(equation).replace(" ", "").partition("->")
     terms = left.split(",")
@@ -55,7 +56,7 @@ def _letters(equation: Any, ranks: Sequence[int]) -> tuple[list[str], str]:
 
 
 def _summed(given: Operands, x: Tensor, letters: str, kept: str) -> tuple[Tensor, str]:
-    """x over the axes that are not kept."""
+    """Return x summed over the axes that are not kept."""
     rest = "".join(letter for letter in letters if letter in kept)
     gone = [letters.index(letter) for letter in letters if letter not in kept]
     if not gone:
@@ -67,7 +68,7 @@ def _summed(given: Operands, x: Tensor, letters: str, kept: str) -> tuple[Tensor
 def _multiplied(
     given: Operands, a: Tensor, first: str, b: Tensor, second: str, kept: str
 ) -> tuple[Tensor, str]:
-    """The product of two, over the letters of both that are not kept."""
+    """Return the product of two operands, summed over the letters of both that are not kept."""
     a, first = _summed(given, a, first, kept + second)
     b, second = _summed(given, b, second, kept + first)
     sizes = dict(zip(first, a.shape, strict=True))
@@ -89,7 +90,7 @@ def _multiplied(
 
 
 def _einsum(given: Operands) -> Sequence[Tensor]:
-    """The operands one after the other. Constants of the file are learned."""
+    """Multiply the operands one after the other. Constants of the file are learned."""
     learned, xs = iter(given.learned), []
     for position, operand in enumerate(given.call.operands):
         xs.append(next(learned) if isinstance(operand, np.ndarray) else given.tensor(position))

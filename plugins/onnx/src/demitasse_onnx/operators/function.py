@@ -1,4 +1,4 @@
-"""Functions of one element. Most need words that the plugin caffe brings."""
+"""Functions of one element. Most need operations of the plugin caffe."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _word(word: str, **attributes: Any) -> Expand:
 
 
 def _leaky(given: Operands) -> Sequence[Tensor]:
-    """relu's gradient reads the sign of its result, which a slope below 0 would hide."""
+    """relu's gradient reads the sign of its result, which a negative slope would hide."""
     word = "relu" if given["alpha"] >= 0 else "leaky_relu"
     return [given.apply(word, given.tensor(), negative_slope=given["alpha"])]
 
@@ -33,7 +33,8 @@ def _elu(given: Operands) -> Sequence[Tensor]:
 
 
 def _clip(given: Operands) -> Sequence[Tensor]:
-    """The limits are attributes before version 11, constants since; the upper one is the stronger."""
+    """The limits are attributes before version 11 and constants since. The upper limit
+    takes precedence."""
     x = given.tensor()
     limits: list[float] = []
     for position, name, default in ((1, "min", -np.inf), (2, "max", np.inf)):
@@ -101,7 +102,7 @@ def _thresholded(given: Operands) -> Sequence[Tensor]:
 
 
 def _shrunk(given: Operands) -> Sequence[Tensor]:
-    """Nothing from -lambd to lambd; beyond, less the bias in size."""
+    """0 from -lambd to lambd; beyond that, the absolute value is reduced by the bias."""
     x, limit, bias = given.tensor(), given["lambd"], given["bias"]
     above = stepped(given, "greater", x, threshold=limit)
     below = stepped(given, "greater", given.apply("power", x, scale=-1.0), threshold=limit)
@@ -120,11 +121,12 @@ def _slopes(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
 
 
 def _prelu(given: Operands) -> Sequence[Tensor]:
-    """One slope, or one a channel, is one word. What others there are multiply what is below 0."""
+    """A single slope, or one for each channel, is one operation. Any other slopes multiply
+    the negative part."""
     x, slopes = given.tensor(), given.values[1] if given.has(1) else None
     shape = () if slopes is None else tuple(slopes.shape)
     w = given.learned[0] if given.learned else given.tensor(1)
-    if given.call.opset < 7 and shape == (x.shape[1],):  # since then the last axis would be meant
+    if given.call.opset < 7 and shape == (x.shape[1],):  # since version 7 it would mean the last axis
         return [given.apply("parametric_relu", x, w)]
     behind = len(x.shape) - 2
     by_channel = behind >= 0 and shape[-behind - 1 :] == (x.shape[1], *(1,) * behind)
@@ -143,7 +145,7 @@ def _prelu(given: Operands) -> Sequence[Tensor]:
 
 
 def _power(given: Operands) -> Sequence[Tensor]:
-    """To one constant exponent; or one constant number above 0 to many."""
+    """Raise x to one constant exponent, or one positive constant to many exponents."""
     base, value = given.values[0], given.values[1] if given.has(1) else None
     if isinstance(base, np.ndarray) and base.size == 1 and isinstance(value, Tensor):
         number = float(base.reshape(-1)[0])

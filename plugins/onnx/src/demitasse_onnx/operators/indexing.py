@@ -1,4 +1,4 @@
-"""Elements that are taken from, or put, where constant indices say, and running sums."""
+"""Elements that are taken from, or put at, constant indices, and cumulative sums."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from demitasse_onnx.operators.resampling import resampled, taken
 
 
 def _moved(given: Operands) -> Sequence[Tensor]:
-    """What becomes of the elements' numbers says which of the elements each result is. Those of the
-    updates (input 2) are counted behind those of the input."""
+    """The operator is evaluated on the indices of the elements, which shows which element each result
+    is. The elements of the updates (input 2) are numbered after those of the input."""
     sources = [given.tensor(position) for position in (0, 2) if given.has(position)]
     first, numbered = 0, []
     for source in sources:
@@ -36,7 +36,7 @@ def _moved(given: Operands) -> Sequence[Tensor]:
 
 
 def _running_sums(given: Operands) -> Sequence[Tensor]:
-    """Each with those before it; exclusive: without itself; reverse: with those behind it."""
+    """Cumulative sums; exclusive: without the element itself; reverse: from the end."""
     x, axis = given.tensor(), given.constant(1)
     if axis is None or axis.size != 1 or not -len(x.shape) <= int(axis.reshape(())) < len(x.shape):
         raise ValueError(f"axis {axis} is not one of the axes of {x!r}")

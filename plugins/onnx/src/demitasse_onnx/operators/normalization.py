@@ -1,4 +1,4 @@
-"""Normalisation by a batch's or by kept statistics, of rows, of planes and of groups; local response
+"""Normalisation by a batch's or by stored statistics, of rows, planes and groups; local response
 normalisation, softmax, dropout."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from demitasse_onnx.operators.shape import permuted
 
 
 def _statistics(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
-    """mean, variance, scale, bias: those that are not trained first."""
+    """Return mean, variance, scale, bias; those that are not trained come first."""
     names = ("the scale", "the bias", "the mean", "the variance")
     scale, bias, mean, variance = (
         constant_of(call, position, name) for position, name in enumerate(names, 1)
@@ -27,7 +27,8 @@ def _statistics(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarra
 
 
 def _batch_normalization(given: Operands) -> Sequence[Tensor]:
-    """By kept statistics; where the file says that it trains, in phase train by the batch's."""
+    """Normalise by stored statistics or, if the file says that the node trains, by the
+    batch's in phase train."""
     if not given["spatial"]:
         raise ValueError("only statistics of each channel are supported (spatial 1)")
     if given["epsilon"] < 0:
@@ -43,7 +44,7 @@ def _batch_normalization(given: Operands) -> Sequence[Tensor]:
 
 
 def _normalised_rows(given: Operands, x: Tensor, axis: int, epsilon: float) -> Tensor:
-    """x less its mean over its deviation, both over the axes from one on."""
+    """Return x minus its mean, divided by its deviation, both over the axes from one on."""
     share = 1 / math.prod(x.shape[axis:])
     centred = given.apply("centre", x, axis=axis)
     variance = given.apply("square_total", centred, axis=axis, coefficient=share)
@@ -53,14 +54,14 @@ def _normalised_rows(given: Operands, x: Tensor, axis: int, epsilon: float) -> T
 
 
 def _scaled(given: Operands, x: Tensor, axis: int, learned: Sequence[Tensor]) -> Tensor:
-    """x times what is learned along the axes from one on, plus its bias."""
+    """Return x times a learned factor along the axes from one on, plus a learned bias."""
     w, b = (*learned, None)[:2]
     made: Tensor = given.apply("scale", x, w, b, axis=axis)
     return made
 
 
 def _pair(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
-    """A scale, and a bias where there is one."""
+    """Return a scale, and a bias if there is one."""
     scale = constant_of(call, 1, "the scale")
     if not has(call, 2):
         return [scale]
@@ -80,7 +81,7 @@ def _layer_normalization(given: Operands) -> Sequence[Tensor]:
 
 
 def _rms_normalization(given: Operands) -> Sequence[Tensor]:
-    """x over the root of the mean of its squares, over the axes from one on."""
+    """Divide x by the root of the mean of its squares over the axes from one on."""
     x, axis, w = given.tensor(), given["axis"], given.learned[0]
     if not -len(x.shape) <= axis < len(x.shape):
         raise ValueError(f"axis {axis} is not one of the axes of {x!r}")
@@ -118,7 +119,7 @@ def _instance_normalization(given: Operands) -> Sequence[Tensor]:
 
 
 def _group_normalization(given: Operands) -> Sequence[Tensor]:
-    """Scales of channels since version 21, of groups before."""
+    """The scales are those of channels since version 21, of groups before."""
     x, groups, w = given.tensor(), given["num_groups"], given.learned[0]
     if not isinstance(groups, int) or groups < 1 or len(x.shape) < 2 or x.shape[1] % groups:
         raise ValueError(f"num_groups {groups} does not divide the channels of {x!r}")
@@ -135,7 +136,7 @@ def _group_normalization(given: Operands) -> Sequence[Tensor]:
 
 
 def _unit_rows(given: Operands) -> Sequence[Tensor]:
-    """Each over its length along an axis; where all along it is 0, that stays."""
+    """Divide each vector along an axis by its length; a vector of zeros stays unchanged."""
     x, axis = given.tensor(), given["axis"] % len(given.tensor().shape)
     order = (*(a for a in range(len(x.shape)) if a != axis), axis)
     last = permuted(given, x, order)
@@ -156,8 +157,8 @@ def _lrn(given: Operands) -> Sequence[Tensor]:
 
 
 def _axis_of_softmax(given: Operands) -> tuple[int, bool]:
-    """The axis that it runs along, and whether all axes behind belong to it: before version 13 it runs
-    over all axes from ``axis`` on (1 by default)."""
+    """Return the axis of the softmax, and whether all axes after it are part of it: before version 13 it
+    runs over all axes from ``axis`` on (1 by default)."""
     x, axes = given.tensor(), len(given.tensor().shape)
     new = given.call.opset >= 13
     axis = given["axis"] if "axis" in given.call.attributes else -1 if new else 1
@@ -178,8 +179,9 @@ def _softmax(given: Operands) -> Sequence[Tensor]:
 
 
 def _logarithm_of_softmax(given: Operands) -> Sequence[Tensor]:
-    """d - log(sum of exp(d)), d being x less the largest of its row: the softmax itself may be too small
-    to have a logarithm. No gradient needs to pass through the largest, which makes no difference."""
+    """Computed as d - log(sum of exp(d)), where d is x minus the maximum of its row, because the
+    softmax itself may be too small to have a logarithm. The maximum does not affect the result, so it
+    needs no gradient."""
     x = given.tensor()
     axis, behind = _axis_of_softmax(given)
     axes = list(range(len(x.shape)))
@@ -199,7 +201,7 @@ def _logarithm_of_softmax(given: Operands) -> Sequence[Tensor]:
 
 
 def _dropout(given: Operands) -> Sequence[Tensor]:
-    """Drops in training; the identity else."""
+    """Drops elements in training; the identity otherwise."""
     x, graph = given.tensor(), given.graph
     ratio = given.constant(1)
     share = float(given["ratio"] if ratio is None or ratio.size != 1 else ratio.reshape(-1)[0])

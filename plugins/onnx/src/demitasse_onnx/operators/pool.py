@@ -1,4 +1,4 @@
-"""Pooling: the largest, the mean or the root of the sum of powers of each window over spatial axes."""
+"""Pooling: the maximum, the mean, or a p-norm of each window over spatial axes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from demitasse_onnx.operators.window import EXTENTS, numbers_of, pads_of, space_
 
 @dataclass(frozen=True)
 class _Windows:
-    """What a pooling word is given: x, with what is padded where the word cannot, and its attributes;
-    and how far before and behind each axis of ``extents`` the operator's own pads reach, the zeros of a
-    Pad before it among them."""
+    """The arguments of a pooling operation: x, padded where the operation cannot pad, and its
+    attributes. ``before`` and ``behind`` say how far the operator's own pads reach on each axis of
+    ``extents``, including the zeros of a preceding Pad."""
 
     x: Tensor
     attributes: Mapping[str, Any]
@@ -32,16 +32,16 @@ class _Windows:
 
 
 def _windows(given: Operands, word: str) -> _Windows:
-    """The vocabulary pads alike before and behind, and its last windows may reach beyond what is padded.
-    Where the operator's windows are others, zeros are put around x, or, for a maximum, what is at its
-    edges, which lies in every window that reaches beyond them."""
+    """Return the windows in a form that the vocabulary supports. It pads equally before and after, and
+    its last windows may extend beyond the padding. For any other windows, x is padded first: with zeros
+    or, for a maximum, with copies of its edges, which lie in every window that extends beyond them."""
     x = given.tensor()
     spatial = space_of(x)
     kernel = numbers_of(given, "kernel_shape", spatial, 0, 1)
     strides = numbers_of(given, "strides", spatial, 1, 1)
     before, behind = pads_of(given, x, kernel, strides)
     zeros = given.call.zeros or (0,) * (2 * spatial)
-    if any(zeros) and (any(before) or given["count_include_pad"]):  # both pad: the zeros are part of x
+    if any(zeros) and (any(before) or given["count_include_pad"]):  # both pad: the zeros join x
         x = surrounded(given, x, (0, 0, *zeros[:spatial]), (0, 0, *zeros[spatial:]))
         zeros = (0,) * (2 * spatial)
         before, behind = pads_of(given, x, kernel, strides)
@@ -74,7 +74,7 @@ def _windows(given: Operands, word: str) -> _Windows:
 
 
 def _count(given: Operands, room: int, stride: int, end: int) -> int:
-    """How many windows lie along an axis; none begins behind its ``end``."""
+    """Return the number of windows along an axis; none begins after its ``end``."""
     count = (-(-room // stride) if given["ceil_mode"] else room // stride) + 1
     return count - 1 if (count - 1) * stride >= end else count
 
@@ -84,8 +84,8 @@ def _dilated(given: Operands) -> bool:
 
 
 def _places(given: Operands, x: Tensor) -> list[tuple[np.ndarray, int]]:
-    """For each axis of space the places that each window has along it, some of them before the first
-    element or behind the last, and where what is padded behind ends."""
+    """Return, for each spatial axis, the places in each window, some of which may be before the first
+    element or after the last, and the end of the padding."""
     spatial = space_of(x)
     kernel = numbers_of(given, "kernel_shape", spatial, 0, 1)
     strides = numbers_of(given, "strides", spatial, 1, 1)
@@ -106,8 +106,8 @@ def _places(given: Operands, x: Tensor) -> list[tuple[np.ndarray, int]]:
 
 
 def _dilated_max(given: Operands) -> Sequence[Tensor]:
-    """The windows' elements one window after the other. For a place that is padded stands another of
-    the same window, which does not change its largest."""
+    """Line up the elements of all windows, one window after the other. A padded place is replaced by
+    another place of the same window, which does not change its maximum."""
     x = given.tensor()
     kernel = []
     for axis, (places, _) in enumerate(_places(given, x), 2):
@@ -123,7 +123,7 @@ def _dilated_max(given: Operands) -> Sequence[Tensor]:
 
 
 def _dilated_average(given: Operands, total: bool) -> Tensor:
-    """Along one axis after the other, as the weights are products."""
+    """Average along one axis after the other, which is exact because the weights are products."""
     x, zeros = given.tensor(), given.call.zeros
     if zeros:
         spatial = len(zeros) // 2
@@ -163,8 +163,8 @@ def _pooled_powers(given: Operands) -> Sequence[Tensor]:
 
 
 def _averaged(given: Operands, total: bool = False) -> Tensor:
-    """The vocabulary counts what is padded; where the operator does not, the result is scaled up. For
-    a ``total`` it is multiplied by what was counted."""
+    """Average windows. The vocabulary counts the padding; if the operator does not, the result is scaled
+    up. For a ``total`` it is multiplied by the number of elements that were counted."""
     if _dilated(given):
         return _dilated_average(given, total)
     windows = _windows(given, "pooling_average")

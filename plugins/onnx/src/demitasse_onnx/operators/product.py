@@ -24,7 +24,7 @@ def _matrix(call: Call) -> np.ndarray:
 
 
 def _gemm_arrays(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
-    """alpha and beta go into the numbers that they multiply."""
+    """alpha and beta are multiplied into the arrays."""
     if len(call.operands) > 1 and isinstance(call.operands[1], int):
         return []
     w = _matrix(call)
@@ -55,14 +55,15 @@ def _gemm(given: Operands) -> Sequence[Tensor]:
         y = given.apply("power", y, scale=given["alpha"])
     if not given.has(2) or bias:
         return [y]
-    c = given.values[2]  # of another form than one number for each output
+    c = given.values[2]  # not one number for each output
     if given["beta"] != 1:
         c = given.apply("power", given.tensor(2), scale=given["beta"])
     return added(replace(given, values=[y, c]))
 
 
 def _matmul_arrays(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
-    """Of two blobs none is learned; a constant of the file is, whichever of the two it is."""
+    """If both operands are blobs, neither is learned; a constant of the file is learned, whichever
+    operand it is."""
     first, second = (*call.operands, None, None)[:2]
     if isinstance(second, int):
         return [] if isinstance(first, int) else [constant_of(call, 0, "the first matrix")]
@@ -83,8 +84,7 @@ def _matmul(given: Operands) -> Sequence[Tensor]:
 
 
 def products_of_pairs(given: Operands, a: Tensor, b: Tensor) -> Sequence[Tensor]:
-    """The products of as many pairs of matrices as there are, one after the other. Of a vector the
-    product has no axis."""
+    """Multiply pairs of matrices one after the other. A vector adds no axis to the product."""
     rows, columns = a.shape[-2:-1], b.shape[-1:] if len(b.shape) > 1 else ()
     if len(a.shape) == 1:
         a = given.apply("reshape", a, shape=(1, *a.shape))
@@ -114,7 +114,7 @@ def products_of_pairs(given: Operands, a: Tensor, b: Tensor) -> Sequence[Tensor]
 
 
 def _matrices(given: Operands, x: Tensor, outer: Shape) -> Tensor:
-    """x as one matrix after the other, repeated where the other operand has more."""
+    """Return x as a sequence of matrices, broadcast if the other operand has more."""
     whole = repeated(given, x, (*outer, *x.shape[-2:]))
     made: Tensor = given.apply("reshape", whole, shape=(math.prod(outer), *x.shape[-2:]))
     return made
@@ -126,7 +126,7 @@ def _matrix_of(given: Operands, x: Tensor, number: int) -> Tensor:
 
 
 _PAIRS = 4096
-"""Products of pairs of matrices in one node: each is an operation."""
+"""The maximum number of products of matrices in one node; each of them is an operation."""
 
 _GEMM = {"alpha": 1.0, "beta": 1.0, "broadcast": 0, "transA": 0, "transB": 0}
 

@@ -13,13 +13,13 @@ from demitasse_onnx.operators.resampling import boxed, taken
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _ORDER = (0, 2, 1, 3)
-"""Of ONNX's gates i, o, f, c the place of each of those that the vocabulary has: i, f, o, g."""
+"""The positions, among ONNX's gates i, o, f, c, of the vocabulary's gates i, f, o, g."""
 
 _DEFAULT = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 
 
 def _directions(attributes: Mapping[str, Any]) -> tuple[bool, ...]:
-    """Whether each direction of a call is backwards."""
+    """Return for each direction of a call whether it runs backward."""
     known = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
     if attributes["direction"] not in known:
         raise ValueError(f"unknown direction {attributes['direction']!r} (valid: {', '.join(known)})")
@@ -27,7 +27,7 @@ def _directions(attributes: Mapping[str, Any]) -> tuple[bool, ...]:
 
 
 def _arrays(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
-    """For each direction the weights of inputs and of states, and the biases of both."""
+    """Return for each direction the weights of inputs and of states, and the biases of both."""
     gates, ways = _GATES[call.operator], len(_directions(attributes))
     w, r = constant_of(call, 1, "the inputs' weights"), constant_of(call, 2, "the states' weights")
     units = r.shape[-1]
@@ -45,7 +45,7 @@ def _arrays(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
 
 
 def _ordered(array: np.ndarray, units: int) -> np.ndarray:
-    """Rows of the four gates in the vocabulary's order."""
+    """Return the rows of the four gates in the vocabulary's order."""
     gates = array.reshape(4, units, *array.shape[1:])
     return np.ascontiguousarray(gates[list(_ORDER)]).reshape(array.shape)
 
@@ -91,7 +91,7 @@ def _check(given: Operands, ways: int) -> None:
 
 
 def _state(given: Operands, position: int, way: int, samples: int, units: int) -> Tensor:
-    """What a direction starts from: 1 x samples x units."""
+    """Return a direction's initial state: 1 x samples x units."""
     value = given.values[position] if given.has(position) else None
     if isinstance(value, Tensor):
         return boxed(given, value, {0: (way, 1)})
@@ -100,7 +100,7 @@ def _state(given: Operands, position: int, way: int, samples: int, units: int) -
 
 
 def _inputs(given: Operands, x: Tensor, w: Tensor, *biases: Tensor) -> Tensor:
-    """What the inputs give to the gates of every step."""
+    """Return the contribution of the inputs to the gates of every step."""
     z = given.apply("inner_product", x, w, biases[0], axis=2)
     for b in biases[1:]:
         z = given.apply("scale", z, given.fixed(f"one{b.name}", np.ones(b.shape)), b, axis=2)
@@ -130,7 +130,7 @@ def _rnn(
 def _gru(
     given: Operands, x: Tensor, learned: Sequence[Tensor], states: Sequence[Tensor]
 ) -> list[Tensor]:
-    """Cho et al. 2014, step by step: no word has it whole."""
+    """Compute a GRU (Cho et al. 2014) step by step: no single operation provides it."""
     w, r, wb, rb = learned
     steps, samples = x.shape[:2]
     z, units = _inputs(given, x, w, wb), r.shape[1]

@@ -13,11 +13,11 @@ from demitasse_onnx.operators.resampling import boxed, taken
 from demitasse_onnx.operators.shape import permuted
 
 Reduction = Callable[[Operands, Tensor, int], Tensor]
-"""Over the trailing axes from one on."""
+"""A reduction over the trailing axes from one on."""
 
 
 def _over_axes(reduction: Reduction) -> Callable[[Operands], Sequence[Tensor]]:
-    """Those that are reduced are made the last."""
+    """Return an operator that moves the reduced axes to the end first."""
 
     def expand(given: Operands) -> Sequence[Tensor]:
         x = given.tensor()
@@ -52,7 +52,7 @@ def _total(word: str, mean: bool = False, power: float = 1.0) -> Reduction:
 
 
 def whole(given: Operands, word: str, x: Tensor) -> Tensor:
-    """A pooling over all of the space."""
+    """Pool over all spatial axes."""
     spatial = len(x.shape) - 2
     ones, zeros = (1,) * spatial, (0,) * spatial
     made = given.apply(word, x, kernel=x.shape[2:], stride=ones, pad=zeros, rounding="floor")
@@ -76,8 +76,8 @@ def _logarithm(given: Operands, x: Tensor, axis: int) -> Tensor:
 
 
 def _logarithm_of_powers(given: Operands, x: Tensor, axis: int) -> Tensor:
-    """Of exp(x) less the largest of its row, which is added again: the powers themselves may be more
-    than there are numbers for. No gradient needs to pass through the largest."""
+    """Reduce exp(x - maximum of the row), and add the maximum to the logarithm, because exp(x) itself
+    may overflow. The maximum needs no gradient."""
     rows: Shape = (math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
     x = given.apply("reshape", x, shape=rows)
     most = given.apply("stop_gradient", _largest(1)(given, x, 1))
@@ -90,7 +90,7 @@ def _logarithm_of_powers(given: Operands, x: Tensor, axis: int) -> Tensor:
 
 
 def _product(given: Operands, x: Tensor, axis: int) -> Tensor:
-    """Of the first half and the second, until one is left."""
+    """Multiply the first half by the second until one element is left."""
     y: Tensor = given.apply("reshape", x, shape=(math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
     while y.shape[1] > 1:
         half = y.shape[1] // 2
@@ -102,7 +102,7 @@ def _product(given: Operands, x: Tensor, axis: int) -> Tensor:
 
 
 def _root_of_powers(given: Operands) -> Sequence[Tensor]:
-    """Over all of the space."""
+    """Compute a p-norm over all spatial axes."""
     x, p = given.tensor(), given["p"]
     if len(x.shape) < 3 or p <= 0:
         raise ValueError(f"works on samples x channels x space by p above 0; its input is {x!r}, p {p}")
@@ -114,7 +114,7 @@ def _root_of_powers(given: Operands) -> Sequence[Tensor]:
 
 
 def _place(sign: float) -> Callable[[Operands], Sequence[Tensor]]:
-    """Of equals the first by default; the vocabulary's word takes the last."""
+    """Of equal elements the default is the first; the vocabulary's operation returns the last."""
 
     def expand(given: Operands) -> Sequence[Tensor]:
         x, axis = given.tensor(), given["axis"]

@@ -1,4 +1,4 @@
-"""Weighted sums along axes: resizing, padding, gathering, and slices by steps."""
+"""Weighted sums along axes: resizing, padding, gathering, and slices with steps."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from demitasse_onnx.call import Call, Operands, Operator, constant_of
 from demitasse_onnx.constants import bounded, slice_of
 
 Table = tuple[np.ndarray, np.ndarray]
-"""For each result along an axis the places that it is a sum of, and their weights."""
+"""For each result along an axis, the places that are summed, and their weights."""
 
 
 def resampled(given: Operands, x: Tensor, axis: int, table: Table) -> Tensor:
-    """x with each result along an axis as the table says."""
+    """Return x with each result along an axis computed from the table."""
     places, weights = table
     bounded(places.size, "table of places")
     if places.size and not 0 <= places.min() <= places.max() < x.shape[axis]:
@@ -28,7 +28,7 @@ def resampled(given: Operands, x: Tensor, axis: int, table: Table) -> Tensor:
 
 
 def taken(given: Operands, x: Tensor, axis: int, places: Sequence[int] | np.ndarray) -> Tensor:
-    """x with those of its elements along an axis: a box of it where they lie in line."""
+    """Return the elements of x at some places along an axis; a crop if the places are consecutive."""
     listed = np.asarray(places, np.int64)
     in_line = listed.size > 0 and listed[0] >= 0 and bool((np.diff(listed) == 1).all())
     if in_line and listed[-1] < x.shape[axis]:
@@ -37,7 +37,7 @@ def taken(given: Operands, x: Tensor, axis: int, places: Sequence[int] | np.ndar
 
 
 def boxed(given: Operands, x: Tensor, parts: dict[int, tuple[int, int]]) -> Tensor:
-    """The part of x that begins at a place, and has an extent, along each of some axes."""
+    """Return a crop of x that has a start and an extent along each of some axes."""
     whole = [(0, extent) for extent in x.shape]
     for axis, part in parts.items():
         whole[axis] = part
@@ -49,7 +49,7 @@ def boxed(given: Operands, x: Tensor, parts: dict[int, tuple[int, int]]) -> Tens
 
 
 def surrounded(given: Operands, x: Tensor, before: Sequence[int], behind: Sequence[int]) -> Tensor:
-    """x with zeros around it, so many before and behind each axis."""
+    """Return x with zeros around it: ``before`` and ``behind`` are their numbers on each axis."""
     if not any((*before, *behind)):
         return x
     shape = tuple(a + n + b for a, n, b in zip(before, x.shape, behind, strict=True))
@@ -87,7 +87,7 @@ def _pad(given: Operands) -> Sequence[Tensor]:
 def _with_constant(
     given: Operands, x: Tensor, around: dict[int, tuple[int, int]], value: float
 ) -> Tensor:
-    """Pads below 0 cut off. What is no zero is joined to the rest, axis after axis."""
+    """Crop where pads are negative. A constant other than zero is concatenated, axis after axis."""
     cut = {
         axis: (max(0, -before), x.shape[axis] + min(0, before) + min(0, behind))
         for axis, (before, behind) in around.items()
@@ -125,14 +125,15 @@ _EDGES: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
 
 
 def edged(given: Operands, x: Tensor, axis: int, before: int, behind: int) -> Tensor:
-    """x with what is at its edges again, so many times before and behind."""
+    """Return x with its edges repeated ``before`` and ``behind`` times along an axis."""
     bounded(before + x.shape[axis] + behind, "table of places")
     places = np.clip(np.arange(-before, x.shape[axis] + behind), 0, x.shape[axis] - 1)
     return taken(given, x, axis, places)
 
 
 def _rows(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
-    """The learned matrix whose rows an embedding takes by the numbers that the net computes."""
+    """Return the learned matrix of an embedding, whose rows are selected by numbers that
+    the net computes."""
     table = call.operands[0] if call.operands else None
     if not isinstance(table, np.ndarray) or not isinstance(call.operands[-1], int):
         return []
@@ -187,7 +188,7 @@ def _list(given: Operands, position: int, name: str) -> tuple[int, ...]:
 
 
 def _resize(given: Operands) -> Sequence[Tensor]:
-    """Interpolation along one axis after the other, which is what ONNX defines."""
+    """Interpolate along one axis after the other, which is how ONNX defines it."""
     x, older = given.tensor(), given.call.opset < 11 or given.call.operator == "Upsample"
     scales, sizes = given.constant(1 if older else 2), None if older else given.constant(3)
     if scales is None and given["scales"]:
@@ -214,7 +215,7 @@ def _resize(given: Operands) -> Sequence[Tensor]:
 
 
 def _coordinates(mode: str, size: int, extent: int, scale: float) -> np.ndarray:
-    """Where each result lies along an axis of so many elements."""
+    """Return the position of each result along an axis of ``extent`` elements."""
     places = np.arange(size, dtype=np.float64)
     if mode == "align_corners":
         return places * (extent - 1) / (size - 1) if size > 1 else np.zeros(1)
@@ -260,7 +261,7 @@ def _table(given: Operands, at: np.ndarray, extent: int, scale: float, older: bo
 
 
 def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
-    """Keys 1981."""
+    """Cubic convolution, Keys 1981."""
     d = distance
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a

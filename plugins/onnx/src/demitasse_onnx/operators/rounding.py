@@ -1,5 +1,5 @@
-"""Numbers without what is behind the point: rounding, other types of numbers, and whole numbers of few
-bits that stand for real ones. No gradient passes through a rounding."""
+"""Rounding, conversion between types of numbers, and quantisation. No gradient passes
+through rounding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from demitasse_onnx.kinds import CONDITION, REAL, WHOLE, kind_of_type
 
 
 def stepped(given: Operands, word: str, x: Tensor, **attributes: Any) -> Tensor:
-    """A word whose result changes by steps, so that no gradient passes."""
+    """Emit an operation whose result changes in steps, so that no gradient passes."""
     made: Tensor = given.apply(word, given.apply("stop_gradient", x), **attributes)
     return made
 
@@ -34,7 +34,7 @@ def _round(given: Operands) -> Sequence[Tensor]:
 
 
 def sign(given: Operands, x: Tensor) -> Tensor:
-    """-1, 0 or 1."""
+    """Return -1, 0 or 1."""
     above = stepped(given, "greater", x)
     below = stepped(given, "greater", given.apply("power", x, scale=-1.0))
     made: Tensor = given.apply("sum", above, below, coefficients=(1.0, -1.0))
@@ -46,7 +46,7 @@ def _sign(given: Operands) -> Sequence[Tensor]:
 
 
 def _as_kind(given: Operands, kind: str) -> Tensor:
-    """The input as conditions, or as whole numbers: what is behind the point is dropped."""
+    """Return the input as conditions, or as integers: digits after the point are dropped."""
     x = given.tensor()
     if kind == REAL or given.kind() in (kind, CONDITION):
         return x
@@ -58,14 +58,14 @@ def _as_kind(given: Operands, kind: str) -> Tensor:
 
 
 def _cast(given: Operands) -> Sequence[Tensor | np.ndarray]:
-    """All is computed in the net's precision, whatever the file says."""
+    """Everything is computed in the net's precision, whatever the file says."""
     if given["to"] not in CASTS:
         raise ValueError(f"to {given['to']} is not a supported type of numbers")
     return [_as_kind(given, kind_of_type(given["to"]))]
 
 
 def _cast_like(given: Operands) -> Sequence[Tensor | np.ndarray]:
-    """A constant that becomes as a blob is stays one."""
+    """A constant that is cast like a blob remains a constant."""
     value, kind = given.values[0], given.kind(1)
     if isinstance(value, np.ndarray) and value.dtype.kind in "bfiu":
         kinds = {REAL: np.float64, WHOLE: np.int64, CONDITION: np.bool_}
@@ -74,7 +74,8 @@ def _cast_like(given: Operands) -> Sequence[Tensor | np.ndarray]:
 
 
 def _along(given: Operands, x: Tensor, numbers: np.ndarray, name: str) -> tuple[Tensor, int]:
-    """One number, or one for each place along the attribute axis, as a tensor for ``scale``."""
+    """Return a single number, or one for each place along the attribute axis, as a
+    tensor for ``scale``."""
     if given["block_size"]:
         raise ValueError("blocks of one scale each are not supported")
     axis = given["axis"]
@@ -106,7 +107,7 @@ def _type(given: Operands) -> type[np.generic]:
 
 
 def _quantize(given: Operands) -> Sequence[Tensor]:
-    """round(x / scale) + zero point, kept within what the type of that can hold."""
+    """round(x / scale) + zero point, limited to the range of the zero point's type."""
     x, (scale, zero) = given.tensor(), _constants(given)
     if zero.dtype.kind not in "iu" or zero.dtype.itemsize > 2:
         raise ValueError(f"to {zero.dtype.name}: only whole numbers of 8 or 16 bits are supported")

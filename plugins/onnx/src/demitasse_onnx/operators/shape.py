@@ -1,4 +1,4 @@
-"""Operators that give a blob another shape, join blobs or cut them."""
+"""Operators that give a blob another shape, or that concatenate or split blobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _input(given: Operands) -> Sequence[Tensor]:
 
 
 def _samples(given: Operands) -> Sequence[Tensor]:
-    """What a data source delivers, by the names of the layer's tops."""
+    """Emit what a data source delivers, by the names of the layer's tops."""
     spec = DataSpec("samples", location=given.layer.location)
     fields = dict.fromkeys(given.layer.tops, "real")
     return given.graph.source(spec, given["batch"], fields)
@@ -50,7 +50,7 @@ def _as(given: Operands, x: Tensor, shape: Shape) -> Sequence[Tensor]:
 
 
 def _integers(given: Operands, position: int, name: str) -> Shape:
-    """A list of whole numbers: a constant input or, as in older versions, an attribute."""
+    """Return a list of integers: a constant input or, in older versions, an attribute."""
     value = given.constant(position)
     if value is None:
         return tuple(given.attributes.get(name, ()))
@@ -111,7 +111,7 @@ def _transpose(given: Operands) -> Sequence[Tensor]:
 
 
 def permuted(given: Operands, x: Tensor, order: Shape) -> Tensor:
-    """x with its axes in an order: where only extents of 1 change place, in another shape."""
+    """Return x with its axes permuted; a reshape if only extents of 1 change places."""
     moved = [axis for axis in order if x.shape[axis] != 1]
     if moved == sorted(moved):
         return _as(given, x, tuple(x.shape[axis] for axis in order))[0]
@@ -146,7 +146,7 @@ def _space_to_depth(given: Operands) -> Sequence[Tensor]:
 
 
 def repeated(given: Operands, x: Tensor, shape: Shape) -> Tensor:
-    """x repeated along axes of extent 1 to a shape, to which axes before its own may be added."""
+    """Return x broadcast along axes of extent 1 to a shape, which may have additional leading axes."""
     x = _as(given, x, (1,) * (len(shape) - len(x.shape)) + x.shape)[0]
     for axis, extent in enumerate(shape):
         if extent != x.shape[axis]:
@@ -217,7 +217,7 @@ def _split(given: Operands) -> Sequence[Tensor]:
 
 
 _END = 2**31
-"""No end of Shape's."""
+"""Shape's default end: none."""
 
 OPERATORS = (
     Operator("Input", _input, {"shape": (), "batch": ""}),

@@ -1,4 +1,4 @@
-"""Windows over spatial axes: convolution and its transpose, and where windows lie."""
+"""Windows over spatial axes: convolution and its transpose, and the positions of windows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _AUTO = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
 
 def numbers_of(given: Operands, name: str, spatial: int, default: int, least: int) -> Shape:
-    """An attribute with a number for each spatial axis."""
+    """Return an attribute with a number for each spatial axis."""
     value = given[name] or (default,) * spatial
     if len(value) != spatial or not all(isinstance(each, int) and each >= least for each in value):
         raise ValueError(f"{name} {value}: give {spatial} whole numbers, {least} or more")
@@ -30,7 +30,7 @@ def numbers_of(given: Operands, name: str, spatial: int, default: int, least: in
 
 
 def pads_of(given: Operands, x: Tensor, reach: Shape, strides: Shape) -> tuple[Shape, Shape]:
-    """What is padded before and behind each spatial axis; ``reach`` is a window's extent."""
+    """Return the padding before and after each spatial axis; ``reach`` is a window's extent."""
     spatial, auto = len(x.shape) - 2, given["auto_pad"]
     if auto not in _AUTO:
         raise ValueError(f"unknown auto_pad {auto!r} (valid: {', '.join(_AUTO)})")
@@ -72,7 +72,7 @@ def _weights(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
 
 
 def _learned(given: Operands) -> tuple[Tensor, Tensor | None]:
-    """The weights and the bias, learned or computed."""
+    """Return the weights and the bias, learned or computed."""
     w = given.learned[0] if given.learned else given.tensor(1)
     if given.learned[1:]:
         return w, given.learned[1]
@@ -80,7 +80,7 @@ def _learned(given: Operands) -> tuple[Tensor, Tensor | None]:
 
 
 def _reach(given: Operands, w: Tensor, x: Tensor) -> tuple[int, Shape, Shape, Shape]:
-    """Spatial axes, strides, dilations, and the extents of a dilated kernel."""
+    """Return the spatial axes, strides, dilations, and the extents of a dilated kernel."""
     spatial = space_of(x)
     if len(w.shape) != len(x.shape):
         raise ValueError(f"its weights {w.shape} do not fit its input {x!r}")
@@ -99,7 +99,7 @@ def _convolution(given: Operands) -> Sequence[Tensor]:
     zeros = given.call.zeros or (0,) * (2 * spatial)
     before = tuple(a + b for a, b in zip(before, zeros[:spatial], strict=True))
     behind = tuple(a + b for a, b in zip(behind, zeros[spatial:], strict=True))
-    if before != behind:  # zeros of its own: the vocabulary pads alike
+    if before != behind:  # the vocabulary pads both sides equally: pad x first
         x = surrounded(given, x, (0, 0, *before), (0, 0, *behind))
         before = (0,) * spatial
     return [
@@ -115,7 +115,7 @@ def _convolution(given: Operands) -> Sequence[Tensor]:
 
 
 def _transposed(given: Operands) -> Sequence[Tensor]:
-    """The sizes are those of the convolution whose gradient it is."""
+    """The sizes are those of the convolution whose gradient this is."""
     x, (w, b) = given.tensor(), _learned(given)
     spatial, strides, dilations, reach = _reach(given, w, x)
     more = numbers_of(given, "output_padding", spatial, 0, 0)
@@ -126,16 +126,16 @@ def _transposed(given: Operands) -> Sequence[Tensor]:
         if len(sizes) != spatial:
             raise ValueError(f"output_shape {sizes} does not have {spatial} spatial axes")
         total = [full - size for full, size in zip(spread, sizes, strict=True)]
-        beyond = tuple(max(0, -each) for each in total)  # zeros behind, where nothing reaches
+        beyond = tuple(max(0, -each) for each in total)  # zeros at the end, where no window reaches
         total = [max(0, each) for each in total]
         small, large = tuple(each // 2 for each in total), tuple(each - each // 2 for each in total)
-        # ONNX has the larger half before, but for SAME_UPPER.
+        # In ONNX the larger half comes first, except for SAME_UPPER.
         before, behind = (small, large) if given["auto_pad"] == "SAME_UPPER" else (large, small)
     else:
         before, behind = pads_of(given, x, reach, strides)
     if any(m >= s for m, s in zip(more, strides, strict=True)):
         raise ValueError(f"output_padding {more} is not smaller than the strides {strides}")
-    # What is padded on both sides alike is the operation's; the rest is cut off its result.
+    # The operation handles padding that is equal on both sides; the rest is cropped from its result.
     both = tuple(min(a, b) for a, b in zip(before, behind, strict=True))
     size = tuple(full - 2 * pad for full, pad in zip(spread, both, strict=True))
     kept = tuple(full - a - b for full, a, b in zip(spread, before, behind, strict=True))

@@ -1,5 +1,5 @@
-"""Caffe's messages and enumerations by name, as a generated module has them. They are of the plugin's
-own schema and descriptor pool: another caffe_pb2 in the process is left alone."""
+"""Caffe's messages and enumerations by name, like those of a generated module. They belong to the
+plugin's own schema and descriptor pool, so another caffe_pb2 in the same process is not affected."""
 
 from __future__ import annotations
 
