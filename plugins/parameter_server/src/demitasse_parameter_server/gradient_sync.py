@@ -113,7 +113,7 @@ class ThreadServer(GradientSync):
             bind(self.index, self.size, self._machine)
 
     def begun(self) -> None:
-        """The start of an iteration: what siblings share now, and a straggler's delay."""
+        """Begin an iteration: look up what siblings share now, and apply a straggler's delay."""
         self.shared = self.board.shared(self.team.failures)
         self.pace.begun()
 

@@ -10,11 +10,14 @@ Each chunk passes through four stages:
 Stages of different chunks run at the same time, so the trunk works while the links inside groups do.
 
 The time for n bytes and p ranks in g groups of q, with beta seconds per byte on a rank's link and a
-trunk as wide as q/o links: on each link 2 (p-1)/p n beta, the minimum of any allreduce (each element
-needs p - 1 messages until some rank knows the sum, and p - 1 more until all do); on each trunk 2
-(g-1)/g n beta o/q, where a ring takes 2 (p-1)/p n beta o/q. Eight ranks in two groups at 4:1 take 1.75
-n beta, as with a ring, but the trunk is busy for only 1.0 of it; at 8:1 they take 2.0 where a ring
-takes 3.5.
+trunk as wide as q/o links, is
+
+- on each link 2 (p-1)/p n beta, the minimum of any allreduce: each element needs p - 1 messages until
+  some rank knows the sum, and p - 1 more until all do;
+- on each trunk 2 (g-1)/g n beta o/q, where a ring takes 2 (p-1)/p n beta o/q.
+
+Eight ranks in two groups at 4:1 take 1.75 n beta, as with a ring, but the trunk is busy for only 1.0 of
+it; at 8:1 they take 2.0 where a ring takes 3.5.
 """
 
 from __future__ import annotations
