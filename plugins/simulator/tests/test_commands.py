@@ -60,7 +60,7 @@ def test_simulate_prints_a_table_and_writes_what_is_asked_for(
 def test_options_reach_the_plugins_as_they_do_in_a_training(
     solver: Path, machine: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """The kernels of a machine that is only described cost what an option says."""
+    """An option sets the cost of kernels of a machine that is only described."""
     plugins = ["--plugins", "null,caffe,training,reference,simulator"]
     asked = [simulate, solver, "--hw", machine(NODE), "--samples", "1x12x12", *plugins]
     seconds = []

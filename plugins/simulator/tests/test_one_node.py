@@ -1,4 +1,4 @@
-"""Ranks of one node: what they share, and that they add in its memory without a message."""
+"""Ranks of one node: what they share, and that they add in its memory without messages."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def took(done: Simulation, *names: str) -> float:
 
 
 def test_ranks_of_a_node_add_in_its_memory_and_need_no_link(predict: Callable[..., Simulation]) -> None:
-    """Of n bytes of gradients four are read and one written; three ranks copy all but their slice."""
+    """With n bytes of gradients, four ranks' are read and one is written; three ranks copy all but
+    their slice."""
     done = predict()
     n = done.memory["gradients"]
     assert took(done, "add ") == pytest.approx(5 * n / 20e9, rel=1e-3)
@@ -88,7 +89,8 @@ def test_a_rank_updates_its_slice_alone(predict: Callable[..., Simulation]) -> N
 def test_slices_go_between_nodes_over_all_that_leaves_a_node(
     trunk: int, predict: Callable[..., Simulation]
 ) -> None:
-    """Two nodes exchange n bytes each, over four endpoints' bandwidth by the oversubscription."""
+    """Two nodes exchange n bytes each, over the bandwidth of four endpoints divided by the
+    oversubscription."""
     ring = ', algorithm = "ring", stage = "packed"'
     done = predict(2, ring, trunk=trunk)
     n = done.memory["gradients"]
@@ -115,7 +117,8 @@ def test_a_node_of_several_overlaps_its_sums_with_backward(predict: Callable[...
 
 
 def test_messages_that_are_asked_for_need_the_link(predict: Callable[..., Simulation]) -> None:
-    """With a root, or without sharing, ranks of a node send, over a link that must be described."""
+    """With a root, or without sharing, the ranks of a node send messages, over a link that must be
+    described."""
     for options in (', stage = "SC-B"', ", shared = false"):
         with pytest.raises(DescriptionError, match="level 'rank' has no link"):
             predict(options=options)
