@@ -1,4 +1,4 @@
-"""Where pages lie: what is counted near and far, beside what the system says."""
+"""Where pages are: which are counted as near and far, compared with the system's report."""
 
 from __future__ import annotations
 
