@@ -1,4 +1,4 @@
-"""A main thread that is interrupted, or a listener that closes, while workers are at their own pace."""
+"""A main thread that is interrupted, or a listener that closes, while workers run at their own pace."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def named(sync: dict[str, Any]) -> str:
 
 
 def interrupt_within(trainer: Any, iteration: int, worker: int, interrupt: Callable[[], None]) -> None:
-    """In that worker's iteration, before its updates."""
+    """Interrupt in an iteration of that worker, before its updates."""
     step, left = trainer._workers[worker].step, [interrupt]
     run = step.run
 
