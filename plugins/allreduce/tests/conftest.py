@@ -64,7 +64,7 @@ class Ranks:
             os.mkfifo(folder / str(rank))
         program = str(Path(__file__).with_name("rank.py"))
         self.job = launched([mpiexec_here(), "-n", str(size), sys.executable, program, str(folder)])
-        # Opened for reading too: this waits for nobody, whoever is there.
+        # Opened for reading too, so that this does not wait for the ranks.
         self.tasks = [os.open(folder / str(rank), os.O_RDWR) for rank in range(size)]
 
     def run(self, script: str, *arguments: str) -> str:

@@ -17,7 +17,7 @@ from launchers import mpiexec
 
 from demitasse import compose
 
-if find_spec("sklearn") is None:  # to import it takes two seconds of whoever collects tests
+if find_spec("sklearn") is None:  # importing it would take two seconds of collecting tests
     pytest.skip("the digits are scikit-learn's", allow_module_level=True)
 
 LIMIT = 250.0
@@ -168,7 +168,7 @@ def test_survivors_of_a_run_name_the_victim_and_the_snapshot_is_whole(
             rf"demitasse(, rank {rank})?: rank {victim} of 3 \(host \S+, process \d+\) {words}", line
         )
         assert re.search(rf"this is rank {rank} of 3 \(host \S+, process \d+\) at iteration \d+", line)
-        # Who waits does so at a layer's sum, in the update, or in a snapshot.
+        # A waiting rank is at a layer's sum, in the update, or in a snapshot.
         assert re.search(r"at iteration \d+, (layer (hidden|score)|the update|a snapshot)", line)
     with compose() as runtime:
         for path in run.snapshots():

@@ -111,7 +111,7 @@ def test_ways_of_two_nodes_are_measured_and_the_sums_are_right(on_ranks: Callabl
     assert "reduce of" in rooted and "broadcast of" in rooted and ", measured " in rooted
     for results in found:
         assert len({tuple(note for note in r["notes"] if "bytes" in note) for r in results}) == 1
-        # Before the first sum only what nothing has to be measured for.
+        # Before the first sum, there is only what needs no measurement.
         assert results[0]["forecast"][-1].startswith("the network is not described")
         assert not any("not described" in note for note in results[0]["notes"])
 
@@ -130,7 +130,7 @@ def check(wanted: list[dict[str, Any]], found: list[list[dict[str, Any]]], ranks
         for name, state in (("parameters", parameters), ("momentum", momentum)):
             ours = np.frombuffer(bytes.fromhex(results[0][name]), dtype)
             assert np.allclose(ours, state, rtol=tolerance, atol=tolerance), (name, options)
-        # What ranks own of a sum is all of it, once.
+        # Together the ranks own each element of a sum exactly once.
         updates = [result["total"][0] for result in results if result["owned"][0]]
         assert updates == [ELEMENTS] * len(updates), options
         assert results[0]["notes"], options

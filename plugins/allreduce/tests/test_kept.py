@@ -68,7 +68,7 @@ def folder(tmp_path: Path) -> Path:
     [
         {},
         pytest.param({"stage": "overlap", "shared": False}, marks=pytest.mark.slow),
-        {"stage": "SC-OB"},  # where the one has not waited for what the root has begun to send
+        {"stage": "SC-OB"},  # here one rank has not waited for broadcasts that the root has begun
         pytest.param({"stage": "naive"}, marks=pytest.mark.slow),
         pytest.param({"stage": "SC-B"}, marks=pytest.mark.slow),
     ],

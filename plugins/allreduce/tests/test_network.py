@@ -41,7 +41,7 @@ def test_ranks_of_a_node_share_the_link_of_which_each_was_measured_to_have_a_par
     inner, outer = network.tiers[1], network.tiers[0]
     assert (inner.latency, outer.latency) == (FAST.alpha, SLOW.alpha)
     assert inner.bandwidth == pytest.approx(1 / FAST.beta)
-    # All four at once have a quarter each: what was measured.
+    # All four ranks send at the same time, so each has a quarter: this was measured.
     assert outer.bandwidth / outer.oversubscription == pytest.approx(1 / SLOW.beta)
 
 

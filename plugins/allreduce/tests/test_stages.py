@@ -94,7 +94,7 @@ def test_a_bucket_needs_a_unit() -> None:
         Options.read({"bucket": "4 MBits"}, "machine.toml:7")
 
 
-# What is refused.
+# What is rejected.
 
 
 def group(
@@ -176,7 +176,7 @@ def test_parcels_keep_order_and_have_everything_once(sizes: list[int], least: in
     if least is None:
         assert len(made) == 1
     else:
-        for parcel in made:  # none goes on once it is full
+        for parcel in made:  # no parcel takes further parts once it is full
             assert parcel.elements - len(parcel.parts[-1].span) < least
 
 
@@ -291,7 +291,7 @@ def test_an_error_is_raised_where_it_is_waited_for() -> None:
     lane = Lane("test", lambda: None, lambda name, start, stop: None)
     broken = WorkerError("rank 2 has ended")
     (first,) = lane.post([(Steps([], "a", 1, broken), "a")])
-    for ticket in (first, *lane.post([(Steps([], "b", 1), "b")])):  # also by who posts after it
+    for ticket in (first, *lane.post([(Steps([], "b", 1), "b")])):  # also for later tasks
         with pytest.raises(WorkerError) as caught:
             lane.wait(ticket)
         assert caught.value is broken

@@ -15,7 +15,7 @@ import pytest
 
 from demitasse_allreduce.stages.options import STAGES
 
-if find_spec("sklearn") is None:  # to import it takes two seconds of whoever collects tests
+if find_spec("sklearn") is None:  # importing it would take two seconds of collecting tests
     pytest.skip("the digits are scikit-learn's", allow_module_level=True)
 
 Job = dict[str, Any]

@@ -60,8 +60,8 @@ def allreduce(
     - "shared": sum in the memory of one node
     - "mpi": the MPI library's own allreduce
     - "nodes": sum in the memory of each node, with messages between nodes
-    - "auto": the one that was fastest when that size was first requested; if all ranks share a node, it
-      is tried again from time to time
+    - "auto": the one that was fastest when that size was first requested; if all ranks share a node and
+      this was "mpi", it is tried again from time to time
 
     ``check`` is called from time to time during a wait and ends it by raising ("mpi" has no such wait).
 
