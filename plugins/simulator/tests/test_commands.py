@@ -91,7 +91,7 @@ def test_the_trace_is_what_chrome_reads(
         assert event["cat"] in ("read", "forward", "backward", "synchronise")
         assert event["args"]["time"].startswith("simulated, ")
     by_row = sorted((e for e in events if e["tid"] == 1), key=lambda e: e["ts"])
-    # In whole nanoseconds, as Perfetto reads it, which leaves out what overlaps.
+    # In whole nanoseconds, as Perfetto reads times; it omits events that overlap.
     ends = [(round(e["ts"] * 1e3), round((e["ts"] + e["dur"]) * 1e3)) for e in by_row]
     assert all(stop <= start for (_, stop), (start, _) in pairwise(ends))
 

@@ -66,9 +66,9 @@ def test_without_it_the_key_is_named_or_nothing_rests_on_it(
         return
     right = whole[name]
     if (found.seconds, found.memory, found.nodes) != (right.seconds, right.memory, right.nodes):
-        # A level without a count has one sibling, a link without oversubscription all of its
-        # bandwidth, siblings without a link that of their memory, what copies, additions and waiting
-        # reach in a sync that of the link and the host's memory, launches no time: the lines say so.
+        # These keys have defaults: a level has one sibling, a link is not oversubscribed, siblings
+        # without a link have the bandwidth of their memory, copies, additions and waiting in a sync
+        # reach the rates of the link and the host's memory, and launches take no time. The lines say so.
         reached = ("d2h", "h2d", "accumulate", "synchronise", "interference", "interference_adding")
         assert match[1] in ("count", "oversubscription", "bandwidth", "launch", *reached)
         shown = found.nodes, found.workers, found.sources

@@ -97,7 +97,7 @@ def test_slices_go_between_nodes_over_all_that_leaves_a_node(
     assert done.exchange["transfer"] == pytest.approx(n / (4e9 / trunk), rel=0.01)
     assert done.exchange["latency"] == pytest.approx(2 * 10e-6)
     assert any("; 2 nodes by slices" in line for line in done.sources)
-    # A leader has one endpoint's bandwidth, where the trunk leaves it so much, and updates everything.
+    # A leader has one endpoint's bandwidth, if the trunk allows as much, and updates everything.
     leaders = predict(2, ring + ', between = "leaders"', trunk=trunk)
     assert leaders.exchange["transfer"] == pytest.approx(n / 1e9, rel=0.01)
     assert took(leaders, "update ") == pytest.approx(4 * took(done, "update "), rel=0.02)

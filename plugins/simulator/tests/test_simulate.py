@@ -145,7 +145,7 @@ def test_a_time_by_a_peak_alone_is_called_a_bound(solver: Path, machine: Callabl
     assert "`sustained`" in note
     assert f"note: {note}" in show(bound).splitlines() and note in bound.to_dict()["notes"]
     assert not simulated(solver, machine(slow + 'sustained = "2 MFLOP/s"\n')).notes
-    quick = NODE.replace("100 GFLOP/s", "1 EFLOP/s")  # where the memory's bandwidth alone counts
+    quick = NODE.replace("100 GFLOP/s", "1 EFLOP/s")  # here only the memory's bandwidth counts
     assert not simulated(solver, machine(quick)).notes
 
 
@@ -374,7 +374,7 @@ def test_a_synchronisation_in_stages_is_walked_as_it_says(
     assert (add.resource, add.start) == ("attic", up.stop)
     updates = [each for each in done.timeline if each.name.startswith("update")]
     messages = [each for each in done.timeline if each.resource == "network"]
-    assert len(messages) == (1 if nodes > 1 else 0)  # packed: all gradients at once
+    assert len(messages) == (1 if nodes > 1 else 0)  # packed: all gradients in one message
     after = messages[0].stop if messages else add.stop
     assert all(each.start >= after - 1e-12 for each in updates)
     assert found["thank the lift"].start >= max(each.stop for each in updates) - 1e-12

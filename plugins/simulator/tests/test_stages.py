@@ -103,7 +103,7 @@ def test_each_stage_sends_what_it_says_when_it_says_it(
         "SC-OB": [*cast, "cheapest reduce ip to conv"],
         "SC-OBR": [*cast, "cheapest reduce ip", "cheapest reduce conv"],
     }
-    # conv runs once its parameters are there; those of ip are on their way at once, or only then.
+    # conv runs once its parameters have arrived; those of ip are sent at once, or only then.
     for stage in ("naive", "SC-OB", "SC-OBR"):
         arrived = first[stage](cast[0]).stop
         assert first[stage]("conv").start >= arrived > 0
@@ -117,7 +117,7 @@ def test_each_stage_sends_what_it_says_when_it_says_it(
     for stage in ("SC-B", "naive", "SC-OB", "packed"):
         name = sent[stage][-1]
         assert first[stage](name).start == pytest.approx(ends[stage])
-    # The worker goes on with backward once a bucket is summed, and updated.
+    # The worker continues with backward once a bucket is summed and updated.
     later = [e for e in done["buckets"].timeline if (e.name, e.phase) == ("conv", "backward")]
     assert min(each.start for each in later) >= first["buckets"]("update ip").stop - 1e-12
     for stage, one in done.items():
