@@ -52,7 +52,7 @@ def test_all_workers_end_at_the_same_iteration_and_go_on(
     with pytest.raises(Interrupted):
         trainer.step(100_000)
     ended = trainer.iteration
-    # Those before the interrupt, and as many as the workers had begun when it came: not all.
+    # The iterations before the interrupt, and those that workers had begun when it came, but not all.
     assert 5 <= ended < 100_000
     assert told == list(range(1, ended + 1))
     first = trainer._workers[0]

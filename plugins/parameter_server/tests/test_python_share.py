@@ -54,7 +54,7 @@ def calls_in_an_iteration(workers: int, batch: int, folder: Path) -> int:
     found = list[dict[int, int]]()
     with counted() as calls, compose(Machine("test", (level,), fingerprint="any"), PLUGINS) as runtime:
         trainer = runtime.trainer(solver, data={"train": samples})
-        for iterations in (3, 1, 11):  # all is bound and compiled; then what ten more cost
+        for iterations in (3, 1, 11):  # bind and compile; then count ten more
             trainer.step(iterations)
             found.append(dict(calls))
         theirs = [t.ident for t in threading.enumerate() if t.name.startswith("demitasse-worker")]

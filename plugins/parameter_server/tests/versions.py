@@ -72,7 +72,7 @@ class Counting:
                 self._do(wait)
                 for piece in filter(None, slices(span, self.servers, 8)):
                     self._read(iteration, slice(piece.start, piece.stop))
-            # What a push is worth comes with it, and differs from push to push.
+            # The value of a push comes with it, and differs from push to push.
             memory.numbers["rate"][0] = 2.0 ** self._dice.randrange(-3, 3) if self.apart else 1.0
             for span, push in self._chains:
                 part = slice(span.start, span.stop)
