@@ -1,5 +1,6 @@
-"""Real processes: a script under mpiexec, with a limit, and what failed. Ranks take a second to start:
-scripts that leave them as they found them are run by the same ones, one after the other."""
+"""Running real processes: a script under mpiexec, with a time limit and its output on failure. Starting
+ranks takes a second, so scripts that leave them unchanged are run by the same ranks, one after the
+other."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ rank, size = comm.rank, comm.size
 
 
 def launched(command: list[str]) -> subprocess.Popen[str]:
-    """A job, in a group of its own; what all its ranks print comes through one pipe."""
+    """Start a job in a process group of its own. All that its ranks print comes through one pipe."""
     paths = [*map(str, SOURCES), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     environment.pop("PYTHONUNBUFFERED", None)  # a line is to come whole
@@ -49,12 +50,13 @@ def launched(command: list[str]) -> subprocess.Popen[str]:
 
 @pytest.fixture(scope="session")
 def survivors_live() -> list[str]:
-    """Words for this environment's launcher to let the others live when a process dies."""
+    """Return the arguments with which this environment's launcher lets the other processes live when
+    one dies."""
     return let_survive()
 
 
 class Ranks:
-    """Some ranks that are there for several scripts, until one fails."""
+    """Ranks that run several scripts, until one fails."""
 
     def __init__(self, folder: Path, size: int) -> None:
         self.folder, self.size, self.scripts, self.ended = folder, size, 0, False
@@ -62,11 +64,11 @@ class Ranks:
             os.mkfifo(folder / str(rank))
         program = str(Path(__file__).with_name("rank.py"))
         self.job = launched([mpiexec_here(), "-n", str(size), sys.executable, program, str(folder)])
-        # Opened for reading too: this waits for nobody, whoever is there.
+        # Opened for reading too, so that this does not wait for the ranks.
         self.tasks = [os.open(folder / str(rank), os.O_RDWR) for rank in range(size)]
 
     def run(self, script: str, *arguments: str) -> str:
-        """What all have printed until each has ended the script."""
+        """Run a script; return what all ranks printed until each had finished it."""
         self.scripts += 1
         path, mark = self.folder / f"{self.scripts}.py", f"script {self.scripts} has ended"
         path.write_text(textwrap.dedent(script))
@@ -90,7 +92,7 @@ class Ranks:
         return output
 
     def close(self) -> None:
-        """They end where nothing more can come, or are killed."""
+        """End the ranks: they end when no further script can come, or are killed."""
         if self.ended:
             return
         self.ended = True
@@ -105,7 +107,7 @@ class Ranks:
 
 @pytest.fixture(scope="session")
 def on_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
-    """As ``mpiexec``, in processes that are there already: a script leaves them as it found them."""
+    """As ``mpiexec``, but in processes that run already. A script must leave them unchanged."""
     started: dict[int, Ranks] = {}
 
     def run(size: int, script: str, *arguments: str) -> str:
@@ -120,10 +122,11 @@ def on_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...,
 
 @pytest.fixture
 def mpiexec(tmp_path: Path) -> Callable[..., str]:
-    """Run a script on so many ranks, each with numpy, MPI, comm, rank and size; what they printed.
+    """Run a script on a number of ranks, each with numpy, MPI, comm, rank and size; return what they
+    printed.
 
-    Fails with all output when a rank fails, unless ``fails`` (None: what launchers make of it differs),
-    and when ``limit`` seconds are over.
+    Fails, with all output, if a rank fails, unless ``fails`` (None: it may or may not fail, as
+    launchers differ), and if ``limit`` seconds are over.
     """
 
     def run(

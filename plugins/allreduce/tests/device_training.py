@@ -29,11 +29,11 @@ LATE = 1e-3
 """Seconds by which a stream is late."""
 
 added: list[int] = []
-"""Elements that were added on the device."""
+"""The number of elements that were added on the device."""
 
 
 class Remote(remote_memory.Remote):
-    """An array of the device, which says when it is added to."""
+    """An array of the device, which records what is added to it."""
 
     def __init__(self, inside: np.ndarray) -> None:
         super().__init__(inside)
@@ -46,7 +46,7 @@ class Remote(remote_memory.Remote):
 
 
 class Reachable(Remote):
-    """One that MPI reaches."""
+    """An array that MPI can access."""
 
     @property
     def __cuda_array_interface__(self) -> Mapping[str, Any]:
@@ -71,13 +71,13 @@ class At:
 
 
 def moved(target: Any, source: Any) -> None:
-    """A copy between memories."""
+    """Copy between memories."""
     into = target.inside if isinstance(target, Remote) else target
     into[...] = source.inside if isinstance(source, Remote) else source
 
 
 class Line:
-    """A stream: a thread that does what was enqueued, late."""
+    """A stream: a thread that does late what was enqueued."""
 
     def __init__(self, name: str) -> None:
         self.name, self._line = name, SimpleQueue[Callable[[], None] | None]()
@@ -107,7 +107,7 @@ class Line:
 
 
 class Now:
-    """The default stream: kernels are done when they are called, by the thread that made it."""
+    """The default stream: kernels are done when they are called, only by the thread that made it."""
 
     name = "default"
 
@@ -175,7 +175,7 @@ class Device:
 
 
 def machine(sync: Mapping[str, Any], device: bool) -> Machine:
-    """A device, or a host, in each of the processes that were started."""
+    """Return a machine with a device, or a host, in each of the processes that were started."""
     found = started()
     count = found.size if found is not None and found.size else 1
     inner = Level("node", memory=(MemorySpace("host"),), cores=1)
@@ -189,7 +189,7 @@ def machine(sync: Mapping[str, Any], device: bool) -> Machine:
 
 
 def trained(solver: Path, job: Mapping[str, Any]) -> dict[str, Any]:
-    """The losses of a job's iterations, whether all ranks came to the same, and how many elements were
+    """Return the losses of a job's iterations, whether all ranks agree, and how many elements were
     added on their devices."""
     kind = job.get("device")
     plugins: list[Any] = [Device(Reachable if kind == "reachable" else Remote)] if kind else []

@@ -1,5 +1,5 @@
-"""What each rank of ``test_processes`` does: some rounds with the others, in one of which a victim
-fails. What it met is written to a file of its own, since launchers mix what ranks print."""
+"""What each rank of ``test_processes`` runs: some rounds with the others, in one of which a victim
+fails. Its result is written to a file of its own, since launchers mix what ranks print."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FAILURES: dict[str, Callable[[], None]] = {
 
 
 def rounds(processes: MpiProcesses, how: str, victim: int) -> list[float]:
-    """Sums over all, until the victim fails."""
+    """Sum over all ranks repeatedly, until the victim fails."""
     sums = []
     for number in range(ROUND + 2):
         processes.report(number, "conv3")
@@ -65,7 +65,7 @@ def rounds(processes: MpiProcesses, how: str, victim: int) -> list[float]:
 
 
 def connections() -> int:
-    """The TCP sockets of this process."""
+    """Return the TCP sockets of this process."""
     inodes = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
@@ -82,7 +82,7 @@ def deaf(everywhere: bool) -> None:
 
 
 def main(folder: Path, how: str, victim: int, *more: str) -> int:
-    """Exit status 2 when another rank has failed, as the command line's."""
+    """Return the exit status: 2 if another rank has failed, as the command line does."""
     notes: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: notes.append(record.getMessage())  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""What each rank of ``on_ranks`` does: one script after the other, named through a pipe of its own."""
+"""What each rank of ``on_ranks`` runs: one script after the other, named through a pipe of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 
 def main(folder: Path) -> None:
-    """Whoever fails in a script ends all ranks."""
+    """A rank that fails in a script ends all ranks."""
     world = MPI.COMM_WORLD
     with (folder / str(world.rank)).open() as tasks:
         for line in tasks:

@@ -1,4 +1,4 @@
-"""What each rank of ``test_gradient_sync`` does: iterations of made-up gradients, by every stage."""
+"""What each rank of ``test_gradient_sync`` runs: iterations with made-up gradients, in every stage."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from demitasse_allreduce.processes import MpiProcesses
 from demitasse_allreduce.stages import near
 
 EDGES = (0, 48, 48 + 5000, 48 + 5000 + 16, 6400, 9216)
-"""Where buckets begin and end: large ones, small ones."""
+"""The edges of buckets, of which some are large and some small."""
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
 
 OFTEN, NAP = 0.1, 2e-3
-"""How often a rank takes a nap before a work, by chance, and its seconds at most: any rank may be late
-at any point."""
+"""How often, by chance, a rank sleeps before a work, and the most seconds: any rank may be late at any
+point."""
 
 
 def memory(sync: GradientSync, dtype: str) -> FlatMemory:
-    """Flat memory with momentum, where the synchronisation wants it."""
+    """Return flat memory with momentum, in the space that the synchronisation requires."""
     size = EDGES[-1]
     parameters = np.random.default_rng(1).normal(size=size).astype(dtype)
     if sync.space is None:
@@ -48,7 +48,7 @@ def memory(sync: GradientSync, dtype: str) -> FlatMemory:
 
 
 def update(flat: FlatMemory, span: Span) -> Work:
-    """Momentum and descent over the span that a rank owns."""
+    """Update momentum and parameters in the span that a rank owns."""
     part = slice(span.start, span.stop)
 
     def work() -> None:
@@ -60,7 +60,7 @@ def update(flat: FlatMemory, span: Span) -> Work:
 
 
 def trained(options: Mapping[str, Any], processes: Processes, dtype: str, steps: int) -> dict[str, Any]:
-    """Iterations like a step's, and what is then on this rank."""
+    """Run iterations like those of a step; return what is then on this rank."""
     buckets = [
         Bucket(i, Span(*edges), (f"layer{len(EDGES) - i}",))
         for i, edges in enumerate(itertools.pairwise(EDGES))
@@ -119,7 +119,7 @@ def trained(options: Mapping[str, Any], processes: Processes, dtype: str, steps:
 
 @contextmanager
 def pretended(each: int) -> Iterator[None]:
-    """Take so many ranks in a row for a node; none: as they are."""
+    """Treat every so many consecutive ranks as a node; with 0, leave them as they are."""
     if not each:
         yield
         return

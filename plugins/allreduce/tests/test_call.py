@@ -1,4 +1,4 @@
-"""``allreduce`` of an array by one call, by real processes, beside NumPy."""
+"""``allreduce`` of an array in one call, by real processes, beside NumPy."""
 
 from __future__ import annotations
 
@@ -321,9 +321,9 @@ def test_short_integers_wrap_around_whatever_is_quickest(on_ranks: Callable[...,
 
 
 def test_the_librarys_sum_is_tried_again_after_some_calls(mpiexec: Callable[..., str]) -> None:
-    """Whoever was quickest while the machine was busy need not be later. Calls of all sizes of one
-    power of two count, and what is found again is left alone for longer; nothing is tried while the
-    node is in a call of the program's."""
+    """The algorithm that was fastest while the machine was busy need not be so later. Calls of all
+    sizes of one power of two count, and a choice that is confirmed is left alone for longer. Nothing is
+    tried while the node is in a call of the program's."""
     script = """
     from demitasse_allreduce import allreduce, call
     answers, tried = iter(["mpi", "mpi", "mpi", "shared"]), []
@@ -390,7 +390,7 @@ except demitasse.CompositionError as error:
 def test_an_algorithm_of_another_installed_plugin_is_known(
     mpiexec: Callable[..., str], tmp_path: Path
 ) -> None:
-    """It lies beside the ranks' program, where Python looks."""
+    """The plugin is next to the ranks' program, where Python finds it."""
     package, about = tmp_path / "strange_sums", tmp_path / "strange_sums-1.dist-info"
     package.mkdir()
     about.mkdir()

@@ -1,4 +1,4 @@
-"""The choice of an algorithm: by predicted cost, corrected by what was measured."""
+"""Choosing an algorithm by predicted cost, corrected by measurements."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MB = 1 << 20
 
 
 def two_supernodes(oversubscription: float = 4, latency: float = 50e-6) -> Topology:
-    """Eight hosts in two supernodes, 400 Mbit/s each."""
+    """Eight hosts in two supernodes, with 400 Mbit/s each."""
     tiers = (
         Tier("supernode", 2, latency, 50e6, oversubscription),
         Tier("host", 4, latency, 50e6),

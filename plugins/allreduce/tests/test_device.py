@@ -1,4 +1,4 @@
-"""Gradients in a device's memory are summed as a host's are: staged, or by messages from that memory."""
+"""Gradients in a device's memory are summed like a host's: staged, or by messages from that memory."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ SYNCS: list[dict[str, Any]] = [
 
 
 class Enqueued:
-    """An array of a device whose copies are made once somebody waits, as what MPI does is not."""
+    """An array of the device whose copies are made only once somebody waits for them; what MPI does to
+    it is not delayed."""
 
     dtype, itemsize = np.dtype(np.float32), 4
 
@@ -82,7 +83,7 @@ def test_spare_memory_is_made_before_mpi_may_write_to_it() -> None:
 
 
 def trained(ranks: int, folder: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What ``device_training.py`` finds for each of the jobs."""
+    """What ``device_training.py`` reports for each of the jobs."""
     pytest.importorskip("sklearn", reason="the digits are scikit-learn's")
     (folder / "net.prototxt").write_text(NET)
     (folder / "solver.prototxt").write_text(SOLVER)
@@ -124,7 +125,7 @@ def test_memory_of_a_device_without_streams_is_refused() -> None:
 
 
 class Asked:
-    """A library that answers a question."""
+    """A library that answers the query for device support."""
 
     def __init__(self, **answers: Any) -> None:
         vars(self).update(answers)
@@ -172,7 +173,7 @@ def test_the_library_says_whether_it_reaches_devices(
 
 
 def test_this_library_is_asked_itself() -> None:
-    """The mpich wheel has no device support, and says so when it is asked."""
+    """The mpich wheel has no device support, and reports this when it is asked."""
     pytest.importorskip("mpi4py", reason="no MPI")
     script = "from demitasse_allreduce import library; print(library.device_aware(library.start()))"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""``demitasse doctor`` says what several processes need and is not here."""
+"""``demitasse doctor`` reports what several processes need but is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules run over MPI by real processes, beside NumPy."""
+"""Schedules are run over MPI by real processes, beside NumPy."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_check_that_raises_ends_a_wait_for_a_message(mpiexec: Callable[..., st
 
 
 class Broken:
-    """A communicator of two whose messages fail, as MPI's do where the other's host is gone."""
+    """A communicator of two whose messages fail, as MPI's do if the other rank's host is gone."""
 
     def Get_rank(self) -> int:
         return 0
@@ -157,7 +157,8 @@ class Broken:
 def test_what_makes_mpi_fail_is_told_by_those_who_watch(
     monkeypatch: pytest.MonkeyPatch, known_after: int | None
 ) -> None:
-    """Their news may come a moment after MPI's own error; without any the error is MPI's."""
+    """The cause may become known a moment after MPI's own error. Without a cause, the error is
+    MPI's."""
     monkeypatch.setattr(executor, "_KNOWN", 0.05 if known_after is None else 30.0)
     asked = list[None]()
 

@@ -1,4 +1,4 @@
-"""The order in which a rank's moves are made, over a network that delivers what and when it likes."""
+"""The order in which a rank makes its moves, over a network that delivers messages in any order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from demitasse_schedules import run_threads
 
 
 class Network:
-    """Messages under way: nothing is copied before it is delivered, in an order drawn by ``random``."""
+    """Messages under way. Nothing is copied before it is delivered, in an order drawn by ``random``."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -29,7 +29,7 @@ class Network:
         self.delivered: set[tuple[int, int, int]] = set()
 
     def deliver(self) -> None:
-        """Let some messages come that are awaited."""
+        """Deliver some of the messages that are awaited."""
         self.random.shuffle(self.sends)
         for sent in [each for each in self.sends if self.random.random() < 0.2]:
             for awaited in self.receives:
@@ -43,7 +43,7 @@ class Network:
 
 
 class Request:
-    """A message or its receive: between whom and with which tag."""
+    """A message or its receive, with its ranks and its tag."""
 
     def __init__(self, network: Network, ends: tuple[int, int, int], data: Any) -> None:
         self.network, self.ends, self.data, self.done = network, ends, data, False
@@ -80,7 +80,7 @@ class Comm:
 
 
 def turns(collectives: Sequence[Collective], random: Random, most: int | None = None) -> Iterator[None]:
-    """Let ranks go on, now this, now that one, until all are done, or so many times."""
+    """Let ranks progress in a random order, until all are done or for a number of turns."""
     left, taken = list(collectives), 0
     while left and (most is None or taken < most):
         taken += 1
@@ -92,7 +92,7 @@ def turns(collectives: Sequence[Collective], random: Random, most: int | None = 
 
 @pytest.fixture(autouse=True)
 def small_messages() -> Iterator[None]:
-    """Moves of a few elements in pieces, and stalled at once."""
+    """Moves of a few elements are cut into messages, and count as stalled at once."""
     with patch.multiple(executor, SHORTEST=8, LONGEST=24, AHEAD=3, _STALLED=0.0):
         yield
 

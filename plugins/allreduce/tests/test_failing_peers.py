@@ -1,5 +1,5 @@
 """Whole runs of the command line in which one process is killed, stopped, or trains something else: all
-others name it within the limit, end with status 2, and the last snapshot is whole."""
+others name it within the limit and end with status 2, and the last snapshot is complete."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from launchers import mpiexec
 
 from demitasse import compose
 
-if find_spec("sklearn") is None:  # to import it takes two seconds of whoever collects tests
+if find_spec("sklearn") is None:  # importing it would take two seconds of collecting tests
     pytest.skip("the digits are scikit-learn's", allow_module_level=True)
 
 LIMIT = 250.0
-"""Seconds in which a run must get as far as is asked for; its timeouts are of 4 s."""
+"""Seconds within which a run must get as far as a test waits for; the run's timeouts are 4 s."""
 
 RANK = """
 trap "" USR1
@@ -33,8 +33,8 @@ wait $!
 echo $? > $rank.status.part; mv $rank.status.part $rank.status
 exit 0
 """
-"""What the launcher starts for each rank: a shell that lives on, for MPICH's launcher kills a whole host
-where something that it started dies by a signal."""
+"""What the launcher starts for each rank: a shell that lives on, because MPICH's launcher kills all
+processes on a host if one that it started dies by a signal."""
 
 MACHINE = """
 schema = 1
@@ -90,7 +90,7 @@ class Run:
         )
 
     def wait_for(self, what: Callable[[], bool]) -> None:
-        """Until something is there, or all ranks have ended."""
+        """Wait until a file exists, or until all ranks have ended."""
         for _ in range(int(LIMIT / 0.1)):
             if what():
                 return
@@ -103,17 +103,17 @@ class Run:
         pytest.fail(f"it did not happen in {LIMIT} s: {self.told()}")
 
     def snapshots(self) -> list[Path]:
-        """Those written so far, the oldest first."""
+        """The snapshots that were written so far, the oldest first."""
         found = self.folder.glob("out_iter_*.demitasse")
         return sorted(found, key=lambda path: int(path.stem.rpartition("_")[2]))
 
     def told(self) -> dict[int, str]:
-        """What each rank has printed."""
+        """Return what each rank has printed."""
         files = {rank: self.folder / f"{rank}.out" for rank in range(3)}
         return {rank: file.read_text() for rank, file in files.items() if file.exists()}
 
     def statuses(self) -> dict[int, int]:
-        """The exit statuses of the ranks that have ended."""
+        """Return the exit statuses of the ranks that have ended."""
         files = {rank: self.folder / f"{rank}.status" for rank in range(3)}
         return {rank: int(file.read_text()) for rank, file in files.items() if file.exists()}
 
@@ -124,7 +124,7 @@ class Run:
 
 @pytest.fixture
 def train(tmp_path: Path, survivors_live: list[str]) -> Callable[..., Run]:
-    """``train(rate)`` starts a run, in which rank 1 may have another learning rate."""
+    """``train(rate)`` starts a run, in which rank 1 may have a different learning rate."""
     (tmp_path / "net.prototxt").write_text(NET)
     (tmp_path / "machine.toml").write_text(MACHINE)
 
@@ -168,7 +168,7 @@ def test_survivors_of_a_run_name_the_victim_and_the_snapshot_is_whole(
             rf"demitasse(, rank {rank})?: rank {victim} of 3 \(host \S+, process \d+\) {words}", line
         )
         assert re.search(rf"this is rank {rank} of 3 \(host \S+, process \d+\) at iteration \d+", line)
-        # Who waits does so at a layer's sum, in the update, or in a snapshot.
+        # A waiting rank is at a layer's sum, in the update, or in a snapshot.
         assert re.search(r"at iteration \d+, (layer (hidden|score)|the update|a snapshot)", line)
     with compose() as runtime:
         for path in run.snapshots():

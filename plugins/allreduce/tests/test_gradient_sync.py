@@ -1,4 +1,5 @@
-"""Ranks end an iteration with the same parameters, updated by the sum of gradients, in every stage."""
+"""In every stage, ranks end an iteration with the same parameters, updated with the sum of
+gradients."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ ELEMENTS, STEPS = 9216, 3
 
 
 def every_stage(apart: int) -> list[dict[str, Any]]:
-    """Each stage with algorithms that it can have, with and without shared memory, and HR: the first and
-    as many of the others as come by turns, each some stages ``apart``, which are all for 1."""
+    """Return options for each stage with the algorithms that it supports, with and without shared
+    memory, and for HR. Of the algorithms, "auto" is always included and of the others every
+    ``apart``-th one, in turns by stage; 1 means all."""
     made: list[dict[str, Any]] = [{}, {"dtype": "float32"}]
     for turn, stage in enumerate(STAGES):
         for number, algorithm in enumerate(("auto", *ALGORITHMS)):
@@ -37,12 +39,12 @@ def every_stage(apart: int) -> list[dict[str, Any]]:
 
 
 def told(output: str) -> list[list[dict[str, Any]]]:
-    """What each rank has at the end, for each of the options."""
+    """Return what each rank has at the end, for each of the options."""
     return [json.loads(line) for line in output.splitlines() if line.startswith("[")]
 
 
 def expected(ranks: int, dtype: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Parameters and momentum of one who has all gradients, in float64."""
+    """Return the parameters and momentum of one worker that has all gradients, in float64."""
     parameters = np.random.default_rng(1).normal(size=ELEMENTS).astype(dtype).astype(np.float64)
     momentum, rng = np.zeros(ELEMENTS), np.random.default_rng(7)
     for _ in range(STEPS):
@@ -70,7 +72,7 @@ def test_every_stage_follows_the_sum_of_gradients(
 def test_nodes_of_two_ranks_follow_the_sum_of_gradients(
     on_ranks: Callable[..., str], ranks: int
 ) -> None:
-    """By slices, and by leaders where one node has one rank."""
+    """By slices, and by leaders if one node has only one rank."""
     wanted: list[dict[str, Any]] = [
         {"stage": stage, "between": between, "bucket": 4096, "dtype": dtype}
         for stage in STAGES
@@ -109,13 +111,14 @@ def test_ways_of_two_nodes_are_measured_and_the_sums_are_right(on_ranks: Callabl
     assert "reduce of" in rooted and "broadcast of" in rooted and ", measured " in rooted
     for results in found:
         assert len({tuple(note for note in r["notes"] if "bytes" in note) for r in results}) == 1
-        # Before the first sum only what nothing has to be measured for.
+        # Before the first sum, there is only what needs no measurement.
         assert results[0]["forecast"][-1].startswith("the network is not described")
         assert not any("not described" in note for note in results[0]["notes"])
 
 
 def check(wanted: list[dict[str, Any]], found: list[list[dict[str, Any]]], ranks: int) -> None:
-    """All ranks have the same parameters, and the first the whole state: those of one who has it all."""
+    """All ranks have the same parameters, and the first has the whole state: both equal those of a
+    worker that has everything."""
     assert len(found) == len(wanted)
     for options, results in zip(wanted, found, strict=True):
         dtype = options.get("dtype", "float64")
@@ -127,7 +130,7 @@ def check(wanted: list[dict[str, Any]], found: list[list[dict[str, Any]]], ranks
         for name, state in (("parameters", parameters), ("momentum", momentum)):
             ours = np.frombuffer(bytes.fromhex(results[0][name]), dtype)
             assert np.allclose(ours, state, rtol=tolerance, atol=tolerance), (name, options)
-        # What ranks own of a sum is all of it, once.
+        # Together the ranks own each element of a sum exactly once.
         updates = [result["total"][0] for result in results if result["owned"][0]]
         assert updates == [ELEMENTS] * len(updates), options
         assert results[0]["notes"], options

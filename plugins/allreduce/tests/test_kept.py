@@ -1,4 +1,5 @@
-"""A sample that one rank cannot read ends all, and what they have trained until then is kept, once."""
+"""A sample that one rank cannot read ends all ranks, and what they have trained until then is saved,
+once."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ with compose(Machine("processes", levels, fingerprint="any")) as runtime:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Pictures of which number 37 is torn, which the second of two ranks reads in iteration 3."""
+    """Pictures of which number 37 is damaged; the second of two ranks reads it in iteration 3."""
     numbers = np.random.default_rng(5)
     for name in range(50):
         pixels = numbers.integers(0, 256, (8, 8, 3), dtype=np.uint8).tobytes()
@@ -67,7 +68,7 @@ def folder(tmp_path: Path) -> Path:
     [
         {},
         pytest.param({"stage": "overlap", "shared": False}, marks=pytest.mark.slow),
-        {"stage": "SC-OB"},  # where the one has not waited for what the root has begun to send
+        {"stage": "SC-OB"},  # here one rank has not waited for broadcasts that the root has begun
         pytest.param({"stage": "naive"}, marks=pytest.mark.slow),
         pytest.param({"stage": "SC-B"}, marks=pytest.mark.slow),
     ],

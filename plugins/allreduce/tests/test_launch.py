@@ -1,4 +1,5 @@
-"""A step of srun's is one run unless that says otherwise; who an mpiexec has started is its own."""
+"""A step of srun is one run unless the step says otherwise; processes that an mpiexec started belong to
+it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Processes that end before they met the others: those with the same words come together, and all
-others are told of them."""
+"""Processes that end before they have met the others: those with the same error end together, and all
+others are told of the error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a network between ranks is found to be, and which algorithms are run on it first."""
+"""How the network between ranks is determined, and which algorithms are tried on it first."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_ranks_of_a_node_share_the_link_of_which_each_was_measured_to_have_a_par
     inner, outer = network.tiers[1], network.tiers[0]
     assert (inner.latency, outer.latency) == (FAST.alpha, SLOW.alpha)
     assert inner.bandwidth == pytest.approx(1 / FAST.beta)
-    # All four at once have a quarter each: what was measured.
+    # All four ranks send at the same time, so each has a quarter: this was measured.
     assert outer.bandwidth / outer.oversubscription == pytest.approx(1 / SLOW.beta)
 
 
@@ -79,14 +79,15 @@ def test_among_equals_the_prediction_decides() -> None:
 
 
 def test_what_was_not_run_is_not_taken_by_how_far_off_the_others_were() -> None:
-    """Of five near each other four are run: on a busy machine each takes longer, by its own factor."""
+    """Of five ways with similar costs four are tried: on a busy machine each takes longer, by its own
+    factor."""
     ring, tree, halving = (Way(name) for name in ("ring", "tree", "recursive-halving-doubling"))
     scaled = [Offer(tree, 3.0, None, 6.0), Offer(ring, 1.0, 7.0, 7.0), Offer(halving, 2.0, 9.0, 9.0)]
     assert [offer.way for offer in steady(scaled)] == [ring, halving, tree]
 
 
 class Ranks:
-    """As much of a communicator as is asked before any message."""
+    """As much of a communicator as is used before any message."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -103,7 +104,7 @@ class Ranks:
 
 @pytest.fixture
 def supernodes(tmp_path: Path) -> Machine:
-    """Eight ranks in two supernodes whose trunk is thin."""
+    """Eight ranks in two supernodes with a thin trunk."""
     described = tmp_path / "supernodes.toml"
     described.write_text("""
         schema = 1
@@ -123,7 +124,7 @@ def supernodes(tmp_path: Path) -> Machine:
 
 
 def told(machine: Machine | None, goals: tuple[str, ...], **options: Any) -> list[str]:
-    """What is told before any message, by eight ranks."""
+    """The notes of eight ranks before any message."""
     asked = Options.read(options, "here")
     network = Network(Ranks(8), asked, machine, lambda: None, list(range(8)), 4)
     return [*network.notes, *forecast(network, goals)]

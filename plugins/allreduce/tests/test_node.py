@@ -90,8 +90,8 @@ def test_arrays_that_lie_in_shared_memory_on_some_ranks_only_are_added_too(
 
 @pytest.mark.parametrize("ranks", [2, 4, pytest.param(7, marks=pytest.mark.slow)])
 def test_arrays_that_begin_anywhere_are_added(on_ranks: Callable[..., str], ranks: int) -> None:
-    """Arrays lie differently in a line on each rank, end within a chunk, and are many and short; 4 ranks
-    may outnumber their processors."""
+    """Each rank's array has another offset in a cache line; arrays end within a chunk, and are many and
+    short. 4 ranks may be more than their processors."""
     script = """
     from demitasse_allreduce.node import Node, SharedAllocator
     node = Node(comm)
@@ -311,7 +311,7 @@ def test_no_name_is_left_in_the_file_system(mpiexec: Callable[..., str], tmp_pat
 
 
 def test_an_array_whose_elements_are_not_aligned_is_refused(on_ranks: Callable[..., str]) -> None:
-    """Whole lines of it would be added beyond its end."""
+    """Whole lines would be added beyond its end."""
     script = """
     from demitasse import PlanError
     from demitasse_allreduce.node import Node

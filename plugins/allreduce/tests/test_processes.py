@@ -20,14 +20,14 @@ from demitasse_allreduce import library, processes
 from demitasse_allreduce.plugin import processes as hook
 
 LIMIT = 250.0
-"""Seconds in which a run must have ended: its timeouts are of 3 s, and this machine may be busy."""
+"""Seconds within which a run must have ended: its timeouts are 3 s, and this machine may be busy."""
 
 Met = dict[int, dict[str, Any]]
 
 
 @pytest.fixture
 def failing(tmp_path: Path, survivors_live: list[str]) -> Callable[..., Met]:
-    """Run ``peer.py`` on three ranks; what each met that lived to tell."""
+    """Run ``peer.py`` on three ranks; return what each surviving rank reports."""
 
     def run(how: str, victim: int, *more: str) -> Met:
         peer = [sys.executable, str(Path(__file__).with_name("peer.py")), str(tmp_path), how]
@@ -46,8 +46,8 @@ def failing(tmp_path: Path, survivors_live: list[str]) -> Callable[..., Met]:
 
 
 def survivors_name(met: Met, victim: int, words: str) -> None:
-    """Each rank but the victim has an error that begins with the victim, its host and what it did, says
-    where it was, and has no thread or connection left."""
+    """Each rank except the victim has an error that begins with the victim, its host and what happened
+    to it, and that says where it was. No thread or connection is left."""
     assert sorted(met) == [rank for rank in range(3) if rank != victim]
     for rank, found in met.items():
         error = found["error"]
@@ -221,7 +221,8 @@ time.sleep(60)
 
 
 def test_processes_that_exchange_different_things_are_told(mpiexec: Callable[..., str]) -> None:
-    """A number of one exchange is no size of the other, for which memory would be asked."""
+    """A number of one exchange must not be taken for a size in the other, for which memory would be
+    allocated."""
     told = mpiexec(2, APART, fails=None)
     assert "processes are at different exchanges: rank 0 gathers what each has, rank 1 does not" in told
 
@@ -387,7 +388,7 @@ def test_a_launcher_whose_protocol_mpi_does_not_know_is_told_before_mpi_starts(
     told: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """MPICH ended the process at its start then, that of ``demitasse doctor``, too."""
+    """MPICH would end the process at its start, also that of ``demitasse doctor``."""
 
     def initialise(level: int) -> None:
         raise AssertionError("MPI was started")

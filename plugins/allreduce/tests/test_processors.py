@@ -1,4 +1,4 @@
-"""Ranks that leave a processor that too many of them are on."""
+"""Ranks leave a processor that too many of them are on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def two() -> Iterator[tuple[int, int]]:
-    """Two processors, to which this thread is kept."""
+    """Two processors, to which this thread is bound."""
     before = os.sched_getaffinity(0)
     a, b = sorted(before)[:2]
     os.sched_setaffinity(0, {a, b})
@@ -36,7 +36,8 @@ def after(
     listed: Sequence[int],
     files: KernelFiles | None = None,
 ) -> int:
-    """Where a rank is after ``spread``, of ranks that are on ``cpus``, if it ``may`` be on those."""
+    """Return the processor of a rank after ``spread``, for ranks on ``cpus``, if it ``may`` run on
+    those."""
     row = processor_row(listed, files or KernelFiles(Path("/nowhere")))
     assert row is not None
     size = len(cpus)

@@ -1,5 +1,5 @@
-"""S-Caffe's figures: the equations are the schedules' cost, the cluster is as described, what is off is
-said."""
+"""S-Caffe's figures: the equations equal the schedules' cost, the cluster is as described, and errors
+are reported."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ ALPHA, BETA, GAMMA = 3e-5, 1e-10, 2e-11
 
 
 def seconds(name: str, ranks: int, elements: int, **options: int) -> float:
-    """A reduction by ranks that are joined alike."""
+    """Return the seconds of a reduction by ranks with equal links."""
     network = Topology((Tier("network", ranks, ALPHA, 1 / BETA),))
     rounds = algorithm(name).rounds(ranks, elements, goal="reduce", **options)
     return cost(rounds, network, network.place(ranks), 4, GAMMA).seconds
 
 
 def t(elements: int) -> float:
-    """The equations' t: to send so many elements and add them."""
+    """Return the equations' t: the seconds to send and add so many elements."""
     return ALPHA + 4 * elements * (BETA + GAMMA)
 
 
@@ -91,7 +91,7 @@ def test_inside_a_node_of_the_cluster_the_equations_hold_as_well() -> None:
 
 
 def test_only_chains_between_nodes_pass_on_slowly() -> None:
-    """Where no device receives and sends at once the constant is without effect."""
+    """If no device receives and sends at the same time, the constant has no effect."""
     equations = Constants(passing_on=1)
     for way in (BINOMIAL, CB[8], CB[4], CC[16]):
         same = way.seconds(32, 8 * MB) == way.seconds(32, 8 * MB, equations)
@@ -142,7 +142,7 @@ def test_section_5_gives_the_number_of_chunks_and_the_seconds_of_a_step() -> Non
 
 
 def test_small_chains_and_large_buffers_favour_chains() -> None:
-    """Section 5's two statements below its equations."""
+    """Section 5 makes these two statements below its equations."""
     for size, processes, chain_wins in ((256 * MB, 4, True), (MB / 4, 160, False)):
         rounds = equation_1(processes, step_seconds(size))
         chained = equation_2(processes, CALIBRATED.chunks, step_seconds(size / CALIBRATED.chunks))
@@ -190,7 +190,7 @@ def test_mvapich2_copies_as_much_whatever_the_number_of_devices() -> None:
 
 
 def test_who_is_no_slower_at_64_processes_cannot_be_as_slow_at_160_as_table_2_says() -> None:
-    """If CC is no slower at 64 processes, no number of chunks gives Table 2's CC-8 over CB-8."""
+    """If CC is no slower at 64 processes, no number of chunks gives Table 2's ratio of CC-8 to CB-8."""
     assert all(upper_ratio(chunks) < 28.6 / 17.6 for chunks in range(2, 1000))
 
 
@@ -202,8 +202,8 @@ def test_all_printed_cells_are_predicted_within_ten_per_cent() -> None:
 
 
 def test_the_conclusion_is_beside_predictions_too() -> None:
-    """20% of Table 2's time; 33 times; CaffeNet's 3.3 is what section 6.3 says of GoogLeNet:
-    of 1,024 images, 128 GPUs exchange longer than they compute."""
+    """20% of Table 2's time; 33 times; CaffeNet's 3.3 is what section 6.3 says of GoogLeNet: with 1,024
+    images, 128 GPUs exchange for longer than they compute."""
     cells = {cell["row"]: cell for cell in tables.conclusion()}
     assert cells["GoogLeNet, 160 GPUs"]["predicted"] == pytest.approx(20, abs=0.5)
     assert cells["CIFAR10 quick, 64 GPUs"]["predicted"] == pytest.approx(33, rel=0.05)
@@ -215,13 +215,14 @@ def test_the_conclusion_is_beside_predictions_too() -> None:
 
 
 def test_shares_of_the_peak_are_those_of_published_times() -> None:
-    """A K40 of Caffe's: 76 images of GoogLeNet a second, 267 of CaffeNet."""
+    """Caffe's K40: 76 images of GoogLeNet per second, and 267 of CaffeNet."""
     for net, rate, peak in ((GOOGLENET, 128 / 1.6888, 4.29e12), (CAFFENET, 5120 / 19.2, 5.04e12)):
         assert net.share == pytest.approx((3 * net.flops - net.first) * rate / peak, rel=1e-3)
 
 
 def test_each_layer_s_reduction_has_each_layer_s_latencies() -> None:
-    """Where backward hides all of it, latencies of more messages are hidden too; else they remain."""
+    """If backward hides the whole reduction, the latencies of more messages are hidden too; otherwise
+    they remain."""
     step = iteration(CAFFENET, 256, 16, hierarchical=False)
     assert step.layered == pytest.approx(7 * mvapich2(16, 4))
     assert step.reductions_beside() == pytest.approx(step.basic() + step.layered - step.backward)

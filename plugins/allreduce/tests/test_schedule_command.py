@@ -1,4 +1,4 @@
-"""``demitasse schedule``: what it prints and writes, and what it refuses."""
+"""``demitasse schedule``: what it prints and writes, and what it rejects."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def test_many_moves_are_told_by_rounds() -> None:
 @pytest.mark.parametrize("order", ["natural", "round-robin"])
 @pytest.mark.parametrize("supernodes", [1, 2, 3, 5, 20])
 def test_what_leaves_a_supernode_is_counted_under_any_map(order: str, supernodes: int) -> None:
-    """A ring of one element each: a message leaves where two that follow each other are apart."""
+    """In a ring of one element each, a message leaves its supernode where two consecutive ranks are in
+    different ones."""
     ranks = 512
     words = ("ring", "--ranks", ranks, "--size", ranks, "--map", order, "--json", "-")
     rounds = json.loads(run(*words, "--supernodes", supernodes).output)["rounds"]

@@ -1,4 +1,5 @@
-"""Every algorithm, for any number of ranks and elements: proved, run, and held against its textbook."""
+"""Every algorithm, for any number of ranks and elements: proved, run, and compared with the
+textbook."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ SLOW = pytest.mark.slow
 
 
 def _long(goals: list[tuple[str, str]], *left_out: str) -> list[Any]:
-    """Each takes to 2 s alone, and all together too long: other goals than allreduce are slow tests, and
-    algorithms that have the longest or are like another."""
+    """Mark slow tests. Each case takes up to 2 s, and all together take too long. Slow are all goals
+    except allreduce, and algorithms that take longest or are like another one."""
     return [
         pytest.param(name, goal, marks=() if goal == "allreduce" and name not in left_out else SLOW)
         for name, goal in goals
@@ -61,7 +62,8 @@ def test_the_plugin_offers_its_algorithms_by_the_public_hook() -> None:
 def test_each_is_proved_for_1_to_64_ranks_with_and_without_buffers(
     name: str, goal: str, numbers: list[int]
 ) -> None:
-    """Up to 18 each number, and later those beside powers of two; the slow ones are all between them."""
+    """The fast cases are all numbers up to 18, and above them those next to powers of two; the slow
+    cases are all others."""
     for ranks in numbers:
         for size in {ranks - 1, 100}:
             made = schedule(name, ranks, size, goal=goal, root=ranks // 2)
@@ -86,7 +88,7 @@ def test_each_is_proved_for_256_ranks(name: str, goal: str) -> None:
 
 @pytest.mark.parametrize(("name", "goal"), _long(GOALS, "ring", "two-level"))
 def test_each_is_proved_for_1024_ranks(name: str, goal: str) -> None:
-    """The slow ones have a round for each rank."""
+    """The slow ones have one round for each rank."""
     proof = check(schedule(name, 1024, 10_000_000, goal=goal, root=1000))
     assert proof.messages >= 1023
 
@@ -142,8 +144,8 @@ def test_float32_sums_are_the_same_bits_on_all_ranks(name: str, ranks: int) -> N
 
 
 def needs_all(made: Schedule) -> bool:
-    """Whether all messages carry something, and to ranks that lack it: a broadcast that scatters first
-    then gathers everywhere, also at those that have it."""
+    """Return whether all messages carry something, to ranks that lack it. A broadcast that first
+    scatters then gathers everywhere, also at ranks that have the data already."""
     scatters = made.goal == "broadcast" and made.algorithm in (
         "recursive-halving-doubling",
         "rabenseifner",
@@ -175,7 +177,7 @@ def test_no_message_can_be_left_out_unnoticed(made: Schedule, data: Any) -> None
 
 
 def messages(name: str, ranks: int, size: int, **options: Any) -> tuple[int, int, int]:
-    """(rounds, most elements that a rank sends, elements in all)."""
+    """Return (rounds, the most elements that a rank sends, elements in all)."""
     sent, rounds = np.zeros(ranks, int), list(rounds_of(schedule(name, ranks, size, **options)))
     for each in rounds:
         np.add.at(sent, each.source, each.elements)

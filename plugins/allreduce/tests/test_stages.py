@@ -1,4 +1,4 @@
-"""Options, parcels and the helper thread; what is refused, and what a launcher's processes become."""
+"""Options, parcels and the helper thread; what is rejected, and what a launcher's processes become."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from demitasse_allreduce.stages.parcels import Part, inside, merged, parcels, sh
 
 
 class Several(Processes):
-    """Four processes that nobody started."""
+    """Four processes that do not exist."""
 
     rank, size = 1, 4
 
@@ -94,13 +94,13 @@ def test_a_bucket_needs_a_unit() -> None:
         Options.read({"bucket": "4 MBits"}, "machine.toml:7")
 
 
-# What is refused.
+# What is rejected.
 
 
 def group(
     machine: Machine, options: dict[str, Any], team: Team | None = None, remote: bool = True
 ) -> Group:
-    """What the innermost level of processes is asked for."""
+    """The group of the innermost level of processes."""
     return Group(("process",), 0, team, "float32", options, remote, machine, Several())
 
 
@@ -176,7 +176,7 @@ def test_parcels_keep_order_and_have_everything_once(sizes: list[int], least: in
     if least is None:
         assert len(made) == 1
     else:
-        for parcel in made:  # none goes on once it is full
+        for parcel in made:  # no parcel takes further parts once it is full
             assert parcel.elements - len(parcel.parts[-1].span) < least
 
 
@@ -195,7 +195,7 @@ def test_shares_are_all_of_a_span_cut_at_lines(start: int, length: int, size: in
 
 
 class Steps:
-    """A task that is done when it was asked so often."""
+    """A task that is done after a number of polls."""
 
     def __init__(self, log: list[str], name: str, asked: int, error: Exception | None = None) -> None:
         self.log, self.name, self.left, self.error = log, name, asked, error
@@ -238,7 +238,8 @@ def test_tasks_posted_together_are_under_way_together() -> None:
 
 
 def test_two_postings_under_way_make_room_when_the_first_of_them_is_done() -> None:
-    """The third has the first one's messages: it begins when that is done, not when the second is."""
+    """The third uses the first one's messages: it begins when the first is done, not when the second
+    is."""
     log, hold = list[str](), threading.Event()
 
     class First(Steps):
@@ -290,7 +291,7 @@ def test_an_error_is_raised_where_it_is_waited_for() -> None:
     lane = Lane("test", lambda: None, lambda name, start, stop: None)
     broken = WorkerError("rank 2 has ended")
     (first,) = lane.post([(Steps([], "a", 1, broken), "a")])
-    for ticket in (first, *lane.post([(Steps([], "b", 1), "b")])):  # also by who posts after it
+    for ticket in (first, *lane.post([(Steps([], "b", 1), "b")])):  # also for later tasks
         with pytest.raises(WorkerError) as caught:
             lane.wait(ticket)
         assert caught.value is broken
@@ -325,7 +326,7 @@ def test_a_check_ends_a_wait_for_ever() -> None:
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """``launched(size)``: what an MPI launcher sets."""
+    """``launched(size)`` sets what an MPI launcher sets."""
     for name in [
         name for name in os.environ if name.startswith(("OMPI_COMM_", "PMI", "MPI_", "SLURM_"))
     ]:

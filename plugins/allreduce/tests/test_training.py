@@ -1,4 +1,4 @@
-"""Ranks train as one process does that has the whole batch: with dropout, in every stage."""
+"""Ranks train like one process that has the whole batch: with dropout, in every stage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from demitasse_allreduce.stages.options import STAGES
 
-if find_spec("sklearn") is None:  # to import it takes two seconds of whoever collects tests
+if find_spec("sklearn") is None:  # importing it would take two seconds of collecting tests
     pytest.skip("the digits are scikit-learn's", allow_module_level=True)
 
 Job = dict[str, Any]
@@ -43,12 +43,12 @@ display: 0 max_iter: 1000 random_seed: 1 snapshot_prefix: "out"
 """
 
 BATCH = 60
-"""Of all ranks: 20 each by weak scaling on 3."""
+"""The batch of all ranks; with weak scaling on 3 ranks, each has 20."""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the solvers are."""
+    """The folder with the solvers."""
     made = tmp_path_factory.mktemp("net")
     for name, batch, more in (
         ("solver", BATCH, ""),
@@ -62,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(folder: Path, on_ranks: Callable[..., str]) -> Trained:
-    """``trained(ranks, jobs)``: what ``training.py`` finds for each of the jobs."""
+    """``trained(ranks, jobs)``: what ``training.py`` reports for each of the jobs."""
     program = Path(__file__).with_name("training.py")
 
     def run_alone(jobs: str) -> str:
@@ -83,7 +83,7 @@ def trained(folder: Path, on_ranks: Callable[..., str]) -> Trained:
 
 @pytest.fixture(scope="module")
 def alone(trained: Trained) -> dict[str, list[float]]:
-    """The losses of one process that has all samples, by solver; in float32 by "f32"."""
+    """The losses of one process that has all samples, by solver; those in float32 under "f32"."""
     jobs = [
         {"iterations": 100},
         {"iterations": 10, "precision": "f32"},
@@ -121,7 +121,7 @@ def test_ranks_have_the_losses_of_one(
 def test_every_stage_has_the_losses_of_one(
     trained: Trained, alone: dict[str, list[float]], shared: bool
 ) -> None:
-    """On three ranks, which are no power of two and do not divide every layer."""
+    """On three ranks, which is not a power of two and does not divide every layer."""
     jobs: list[Job] = [
         {"iterations": 6, "sync": {"stage": stage, "shared": shared, "bucket": 4096}} for stage in STAGES
     ]
@@ -151,7 +151,7 @@ def test_weak_scaling_is_a_larger_batch(trained: Trained, alone: dict[str, list[
 def test_another_number_of_ranks_goes_on_from_a_snapshot(
     trained: Trained, alone: dict[str, list[float]]
 ) -> None:
-    """The momentum of all slices is in it."""
+    """The snapshot has the momentum of all slices."""
     first = trained(3, [{"iterations": 3}, {"iterations": 3, "sync": {"stage": "SC-OB"}}])
     then = [
         {"iterations": 3, "resume": found["saved"], "prefix": f"then{i}"}

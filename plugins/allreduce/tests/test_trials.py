@@ -1,4 +1,4 @@
-"""What trials of prepared sums count, by a clock that only they move."""
+"""What trials of prepared sums count, on a clock that only the sums advance."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from demitasse_allreduce import trials
 
 
 class Alone:
-    """As much of a communicator as trials use; its requests are done at once."""
+    """As much of a communicator as trials use; its requests are done immediately."""
 
     def Ibarrier(self) -> Alone:
         return self
@@ -20,7 +20,7 @@ class Alone:
 
 
 class Clock:
-    """Seconds that runs take by themselves."""
+    """A clock that runs advance by their seconds."""
 
     def __init__(self) -> None:
         self.now, self.calls = 0.0, list[str]()
@@ -29,7 +29,7 @@ class Clock:
         return self.now
 
     def run(self, name: str, seconds: float, first: float = 0.0) -> Callable[[], None]:
-        """A run of so many seconds, and ``first`` more each in the first three."""
+        """Return a run that takes ``seconds``, and ``first`` more in each of the first three runs."""
 
         def work() -> None:
             self.now += seconds + first * (self.calls.count(name) < 3)
@@ -48,7 +48,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_memory_that_is_used_for_the_first_time_does_not_count(clock: Clock) -> None:
-    """Each of a stage's parts is slow once, in a run of its own."""
+    """Each part of a stage is slow once, each in a different run."""
     runs = [clock.run("shared", 1.0, first=100.0), clock.run("library", 2.0)]
     assert trials.measured(Alone(), runs, 3, repeats=4) == [1.0, 2.0]
     assert clock.calls.count("shared") == trials.WARM + 3 * 4
@@ -65,7 +65,8 @@ def test_who_is_far_behind_is_not_run_again(clock: Clock) -> None:
 def test_a_rank_that_lost_its_processor_once_does_not_decide(
     clock: Clock, pause: float, repeats: int
 ) -> None:
-    """The quickest is behind in its first round that counts, by a pause that is none of its own."""
+    """The fastest is behind in its first round that counts, because of a pause that it did not
+    cause."""
     quick = clock.run("quick", 4e-5)
 
     def interrupted() -> None:

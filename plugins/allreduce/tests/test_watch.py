@@ -1,4 +1,5 @@
-"""Processes know of each other's ends over connections of their own, made here within one process."""
+"""Processes learn of each other's ends over connections of their own; here these are all in one
+process."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ Linked = Callable[..., list[Watch]]
 
 
 def channels(size: int, token: bytes = b"ours", before: tuple[str, ...] = ()) -> list[Channel]:
-    """Channels of so many ranks; the addresses ``before`` are tried in vain."""
+    """Return the channels of ``size`` ranks; connecting to the addresses ``before`` fails."""
     listeners = [listen(everywhere=False) for _ in range(size)]
     ports = [listener.getsockname()[1] for listener in listeners]
     return [
@@ -51,7 +52,7 @@ def channels(size: int, token: bytes = b"ours", before: tuple[str, ...] = ()) ->
 
 @pytest.fixture
 def linked(no_threads_left: None) -> Iterator[Linked]:
-    """``linked(size)``: watches of so many ranks that know each other; they are stopped at the end."""
+    """``linked(size)``: watches of so many linked ranks; they are stopped at the end."""
     with ExitStack() as stack:
 
         def make(size: int, peer_timeout: float = 20.0, stall_timeout: float = 20.0) -> list[Watch]:
@@ -114,7 +115,7 @@ def test_of_failures_at_the_same_time_all_name_the_same_first(linked: Linked) ->
 
 
 def lost_by(watch: Watch) -> dict[int, str]:
-    """Those that are lost to a watch, once there are some."""
+    """Return the ranks that a watch has lost, once there are some."""
     for _ in range(int(PATIENCE / 0.05)):
         watch.check()
         if watch.lost or watch.settled(0.05):
@@ -168,7 +169,7 @@ def test_nothing_is_wrong_while_all_is_well(linked: Linked) -> None:
 
 
 def received(channel: Channel, count: int) -> list[tuple[int, object]]:
-    """The next messages of a channel but those that make links."""
+    """Return the next messages of a channel, except those that make links."""
     found: list[tuple[int, object]] = []
     while len(found) < count:
         for rank, message in channel.poll(PATIENCE):
@@ -234,7 +235,7 @@ def test_another_run_with_another_token_is_not_linked() -> None:
 
 
 def closed(connection: socket.socket) -> bool:
-    """Whether the other end has hung up."""
+    """Return whether the other end has hung up."""
     connection.setblocking(False)
     try:
         return connection.recv(1) == b""
@@ -245,7 +246,8 @@ def closed(connection: socket.socket) -> bool:
 
 
 def test_strangers_that_say_nothing_take_few_descriptors() -> None:
-    """Whoever reaches the port may connect as often as he likes: this process still can open files."""
+    """Anybody who reaches the port may connect as often as they like: this process can still open
+    files."""
     listener = listen(everywhere=False)
     address = listener.getsockname()
     channel = Channel(0, b"ours", listener, {})
@@ -289,7 +291,7 @@ def test_a_process_without_descriptors_waits_quietly_for_some(monkeypatch: pytes
     channel = Channel(0, b"ours", listener, {})
 
     class Full:
-        """The listener of a process that may open no more files."""
+        """The listener of a process that cannot open more files."""
 
         def accept(self) -> None:
             raise OSError(errno.EMFILE, "Too many open files")
@@ -302,7 +304,7 @@ def test_a_process_without_descriptors_waits_quietly_for_some(monkeypatch: pytes
         assert channel.poll(PATIENCE) == []
         begun = time.monotonic()
         channel.poll(0.1)
-        assert time.monotonic() - begun >= 0.09  # it had returned at once, again and again
+        assert time.monotonic() - begun >= 0.09  # it must not return at once, again and again
         monkeypatch.setattr(channel, "_listener", listener)
         channel.drop(PATIENCE)
         caller = Channel(1, b"ours", None, {0: [address]})
@@ -314,11 +316,11 @@ def test_a_process_without_descriptors_waits_quietly_for_some(monkeypatch: pytes
 
 
 class MpiError(Exception):
-    """MPI's."""
+    """Stands in for MPI's exception."""
 
 
 def waiting(watch: Watch) -> MpiProcesses:
-    """Processes that watch each other, of which nothing but waiting for a request is asked."""
+    """Processes that watch each other, and of which only waiting for a request is used."""
     made = MpiProcesses.__new__(MpiProcesses)
     made._MPI, made._watch, made._kept = SimpleNamespace(Exception=MpiError), watch, []
     made._crowded = made._failed = False
@@ -327,7 +329,8 @@ def waiting(watch: Watch) -> MpiProcesses:
 
 
 def request(*looks: bool | None, there: bool = True) -> Any:
-    """One that MPI tells of in turn; None: by an error, after which it is ``there`` still or not."""
+    """A request of which MPI reports ``looks`` one after the other; None is an error, after which the
+    request still exists or not (``there``)."""
     told, failed = iter(looks), list[MpiError]()
 
     def look() -> bool:
@@ -345,7 +348,7 @@ def request(*looks: bool | None, there: bool = True) -> Any:
 def test_an_error_of_mpi_by_the_end_of_an_expendable_process_ends_no_wait(
     linked: Linked, news: str
 ) -> None:
-    """Any call may meet it, be it for another process's message."""
+    """Any call may meet the error, even one for another process's message."""
     watches = linked(3)
     for watch in watches:
         watch.expendable = frozenset({2})
@@ -373,7 +376,8 @@ def test_an_error_of_mpi_by_another_end_names_that(
 def test_what_was_raised_from_an_error_of_mpi_only_follows_from_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A plugin's work that met it is told as a consequence, so that all name the process that ended."""
+    """A plugin's work that meets such an error reports a consequence, so that all name the process that
+    ended."""
     monkeypatch.setattr(library.ending, "unclean", False)
     wrapped = PluginError("plugin 'other' raised MpiError")
     wrapped.__cause__ = MpiError("process_vm_readv failed")

@@ -1,4 +1,5 @@
-"""What each rank of ``test_training`` does: trains a small net with dropout, by every job's options."""
+"""What each rank of ``test_training`` runs: it trains a small net with dropout, with every job's
+options."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ class Stranger:
 
 
 def machine(sync: Mapping[str, Any]) -> Machine:
-    """This one, in as many processes as were started."""
+    """Return this machine, with as many processes as were started."""
     found = started()
     count = found.size if found is not None and found.size else 1
     levels = (
@@ -39,7 +40,7 @@ def machine(sync: Mapping[str, Any]) -> Machine:
 
 
 def trained(job: Mapping[str, Any]) -> dict[str, Any]:
-    """The losses of a job's iterations, the last parameters, and where a snapshot lies."""
+    """Return the losses of a job's iterations, the last parameters, and the path of a snapshot."""
     folder = Path(job["folder"])
     with compose(machine(job.get("sync", {})), plugins=[*PLUGINS, Stranger]) as runtime:
         trainer = runtime.trainer(

@@ -1,4 +1,4 @@
-"""Machines as trees of the files in which a kernel describes them."""
+"""Machines as trees of the files with which a kernel describes them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _numbers(listing: str) -> list[int]:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Make:
-    """Writes a machine's files below a new root, and gives the root."""
+    """Writes a machine's files below a new root, and returns the root."""
 
     def make(cpus: Sequence[str], **facts: object) -> Path:
         for path, content in described(cpus, **facts).items():  # type: ignore[arg-type]

@@ -38,7 +38,7 @@ ITERATIONS = 4
 
 
 def main(description: str, name: str = "result.json") -> None:
-    """Train, look, write what was found to the file ``name``."""
+    """Train, find the pages, and write the result to the file ``name``."""
     results = Path(os.environ["NUMALAB_RESULTS"])
     net = results / f"{name}.net.prototxt"
     net.write_text(NET, encoding="utf-8")

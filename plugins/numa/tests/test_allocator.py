@@ -1,4 +1,4 @@
-"""Memory of a domain: where it lies, how it is counted, what is said when there is none."""
+"""Memory of a domain: where it is, how it is counted, and the error if there is none left."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_views_share_the_block_and_end_with_it() -> None:
 
 
 def four(machine: Make, free: list[int]) -> tuple[list[Domain], KernelFiles]:
-    """Two domains with high-bandwidth memory each, of which so many MiB are free."""
+    """Two domains that each have high-bandwidth memory, with the given MiB free."""
     path = "sys/devices/system/node/node{}/{}"
     about = {path.format(i, "access0/initiators/read_bandwidth"): "100" for i in (0, 1)}
     about |= {path.format(i, "access0/initiators/read_bandwidth"): "400" for i in (2, 3)}

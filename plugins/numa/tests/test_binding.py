@@ -1,4 +1,5 @@
-"""Who computes with a domain's memory is bound to the domain, and has its processors back at the end."""
+"""Threads that compute with a domain's memory are bound to the domain, and get their processors back at
+the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory controllers' counters and triads: what the system's files mean, what is measured."""
+"""Memory controllers' counters and triads: what the system's files mean, and what is measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tree of domains: sums beside NumPy's in float64, the same bits, and nobody left waiting."""
+"""The tree of domains: sums beside NumPy's in float64, the same bits, and no sibling left waiting."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_when_one_fails_all_wake_and_the_next_step_is_right(culprit: int, root: 
 
 
 def test_a_domain_that_failed_behind_all_others_waits_for_them_in_the_next_step() -> None:
-    """It has had fewer copies than they have given."""
+    """It has received fewer copies than the others have given."""
     siblings = Siblings(2, 20_000, "float32", [Span(0, 20_000)], root="first")
     siblings.step(1)
     ((reduce, _, _),) = siblings.works[1]
@@ -210,7 +210,7 @@ def test_a_domain_that_failed_behind_all_others_waits_for_them_in_the_next_step(
 
 
 def _soon(future: Future[None]) -> BaseException | None:
-    """What has come of it in a moment."""
+    """Return a future's error, or a TimeoutError if it is not done within 0.1 s."""
     try:
         return future.exception(0.1)
     except TimeoutError as error:
@@ -218,7 +218,7 @@ def _soon(future: Future[None]) -> BaseException | None:
 
 
 def test_totals_are_right_after_a_failure_between_two_domains_counts() -> None:
-    """One has gone on when the other, still at the barrier, hears that somebody failed."""
+    """One sibling has continued when the other, still at the barrier, learns of the failure."""
     siblings, total = Siblings(2, 10, "float32", [Span(0, 10)]), [np.zeros(1), np.zeros(1)]
     meets: list[Callable[[], None]] = []
 
@@ -234,7 +234,7 @@ def test_totals_are_right_after_a_failure_between_two_domains_counts() -> None:
         raise threading.BrokenBarrierError
 
     def nothing() -> None:
-        """All are there."""
+        """Do nothing: all siblings have come."""
 
     meets = [nothing, broken]
     with pytest.raises(threading.BrokenBarrierError):
@@ -268,7 +268,8 @@ def test_one_domain_has_no_work() -> None:
 def test_a_snapshot_has_the_solver_s_state_of_all_domains(
     toy: ModuleType, tmp_path: Path, counts: tuple[int, ...], root: str
 ) -> None:
-    """Each has the momentum of what it updates; one worker that goes on needs all of it."""
+    """Each domain has the momentum of what it updates; a single worker that continues needs all of
+    it."""
     levels = [
         Level(f"level{i}", count, workers="threads", sync=SyncSpec("numa", {"root": root}))
         for i, count in enumerate(counts)

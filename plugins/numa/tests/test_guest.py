@@ -1,5 +1,5 @@
-"""On a machine with four memory domains, booted for the purpose: where a training's pages lie, beside
-a run that knows nothing of domains and an interleaved one, and what a cpuset leaves."""
+"""On a machine with four memory domains, booted for the tests: where a training's pages are, compared
+with a run that knows nothing of domains and with an interleaved one, and what a cpuset leaves."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ memory = [{ space = "host"AT }]
 sync = { plugin = "SYNC" }
 """
 COMPILER = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
-"""The emulated processor is not the host's; what is compiled for any is compiled once, outside."""
+"""The emulated processor differs from the host's. Loops are compiled once, outside, for any
+processor."""
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def lab() -> Iterator[Lab]:
 
 
 def ran(lab: Lab, folder: Path, lines: list[str], **limits: Any) -> Any:
-    """The shell's lines, in a guest; ``RUN`` is the program."""
+    """Run shell lines in a guest; ``RUN`` in them is the program."""
     run = f"{sys.executable} {PROGRAM}"
     script = folder / f"script{len(list(folder.glob('script*')))}"
     begin = ["set -e", f"cp -r {folder / 'cache'} /run/cache"]

@@ -67,7 +67,7 @@ def solver(tmp_path: Path) -> Path:
 
 
 def trained(solver: Path, domains: int, **about: Any) -> tuple[list[float], Any, Any]:
-    """Losses of five iterations, a parameter, and where the arrays of each worker are."""
+    """Return the losses of five iterations, a parameter, and where the arrays of each worker are."""
     random = np.random.default_rng(0)
     data = {
         "data": random.normal(size=(24, 40)).astype(np.float32),

@@ -1,4 +1,5 @@
-"""What ``--hw auto`` makes of memory domains, and what an exchange between them costs as described."""
+"""What ``--hw auto`` makes of memory domains, and the cost of an exchange between them from a
+description."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ HWDESC = Path(__file__).parents[3] / "hwdesc"
 
 
 def found(cores: int | None = 8) -> tuple[Level, ...]:
-    """What the system's probe may have found."""
+    """Levels that the system's probe may have found."""
     return Level("node", cores=cores), Level("numa", 4, cores=2, parent="node")
 
 

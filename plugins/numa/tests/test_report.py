@@ -1,4 +1,4 @@
-"""Where pages lie: what is counted near and far, beside what the system says."""
+"""Where pages are: which are counted as near and far, compared with the system's report."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_pages_are_near_in_their_solvers_domain_and_remote_in_another() -> None:
         ("empty", 0, 0.0),
         ("c", 4, 1.0),
     ]
-    assert found.workers == {0: (6, 6), 1: (0, 4)}  # what blobs share is counted once
+    assert found.workers == {0: (6, 6), 1: (0, 4)}  # memory that blobs share counts once
     assert found.remote == pytest.approx(0.4)
     assert "60.0% of 10 pages" in found.line()
     assert found.to_dict()["workers"]["1"] == {"domain": 9, "near": 0, "pages": 4}

@@ -1,4 +1,4 @@
-"""NUMA-Caffe's figures: servers are as in hwdesc, nets as they are known, the error is bound."""
+"""NUMA-Caffe's figures: servers as in hwdesc, nets with their known counts, bounded errors."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ def test_bytes_are_counted_by_hand() -> None:
 
 
 def test_remote_accesses_and_bandwidths_are_of_the_measured_size() -> None:
-    """Nothing was fitted to these: within a half; most of what is remote are gradients and weights."""
+    """Nothing was fitted to these: they agree within a half; most remote accesses are gradients and
+    weights."""
     bandwidths = [c for c in accesses() if c["unit"] == "GB/s"]
     assert all(c["predicted"] == pytest.approx(c["paper"], rel=0.5) for c in bandwidths)
     reductions = [c for c in accesses() if c["table"] == "Table 5"]

@@ -37,17 +37,17 @@ from demitasse import (
 TIMEOUTS = {"allreduce": {"peer_timeout": "3 s", "stall_timeout": "60 s"}}
 
 GATE = os.environ.get("GATE", "")
-"""A named pipe at which rank 2 waits before its first read for rank 0 to come to read GATE_AT."""
+"""A named pipe at which rank 2 waits, before its first read, until rank 0 comes to its read GATE_AT."""
 
 
 def settings(name: str) -> dict[str, Any]:
-    """Those in a variable of the environment."""
+    """Return the settings in a variable of the environment."""
     found: dict[str, Any] = json.loads(os.environ.get(name, "{}"))
     return found
 
 
 class Samples(toy.ArraySource):
-    """Samples at one read of which something befalls this process."""
+    """Samples at one read of which something happens to this process."""
 
     def __init__(self, rank: int, fate: tuple[int, str] | None) -> None:
         super().__init__(toy.images())
@@ -78,7 +78,8 @@ def befall(fate: str) -> None:
 
 
 def machine() -> Machine:
-    """Three processes, which synchronise as SYNC says, of two threads each under THREADS."""
+    """Return a machine of three processes that synchronise as SYNC says, with two threads each if
+    THREADS is set."""
     sync = SyncSpec("parameter_server", {"servers": 2, **settings("SYNC")})
     outer = Level("node", 3, workers="mpi", sync=sync)
     inner = Level("core", 2, workers="threads", sync=SyncSpec("parameter_server"))
@@ -87,7 +88,7 @@ def machine() -> Machine:
 
 
 def train(runtime: Runtime, iterations: int, told: dict[str, Any]) -> None:
-    """A whole run, as the solver in SOLVER has it, and what is to be known of it."""
+    """Train a whole run with the settings in SOLVER, and return what tests check."""
 
     def listen(event: Event) -> None:
         if event.kind == "iteration":

@@ -1,4 +1,4 @@
-"""Trainers of toys on workers that a parameter server joins."""
+"""Trainers of small nets on workers that a parameter server joins."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 Train = Callable[..., Any]
 
 LIMIT = 250.0
-"""Seconds in which processes must have ended, on a machine that may be busy."""
+"""Seconds within which processes must have ended, on a machine that may be busy."""
 
 
 @pytest.fixture
 def train(toy: ModuleType, no_threads_left: None) -> Iterator[Train]:
     """``train(workers, net, solver={}, arrays=None, source=None, sync={}, **options)``: a trainer with
-    reference kernels, in float64 unless it is said otherwise."""
+    reference kernels, in float64 by default."""
     with ExitStack() as stack:
 
         def make(workers: int, net: Any = None, **options: Any) -> Any:
@@ -51,7 +51,7 @@ def train(toy: ModuleType, no_threads_left: None) -> Iterator[Train]:
 @pytest.fixture
 def across() -> Callable[..., list[dict[str, Any]]]:
     """``across(*arguments, program="across.py", **environment)``: what three processes of a program
-    tell, by rank."""
+    report, by rank."""
     launcher = mpiexec()
 
     def run(

@@ -1,4 +1,5 @@
-"""SSP and ASP across processes: each at its own pace; who dies is dropped, unless it holds a shard."""
+"""SSP and ASP across processes: each at its own pace. A process that dies is dropped, unless it holds a
+shard."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.timeout(300, method="thread")
 
 
 def bytes_of(told: dict[str, Any], shard: int) -> tuple[int, int]:
-    """Those that a process says to have sent and received of a shard."""
+    """Return the bytes of a shard that a process reports as sent and received."""
     (line,) = (note for note in told["notes"] if f"shard {shard}: " in note)
     sent, received = re.findall(r"([\d,]+) (?:bytes sent|received)", line)
     return int(sent.replace(",", "")), int(received.replace(",", ""))
@@ -45,7 +46,7 @@ def test_all_do_their_iterations_and_learn(across: Run, sync: dict[str, Any]) ->
 
 
 def test_bytes_of_each_shard_are_counted_where_they_leave_and_where_they_come(across: Run) -> None:
-    """A worker pushes and pulls a shard in each iteration; process 0 takes it over at the end."""
+    """A worker pushes and pulls a shard in each iteration; process 0 receives it at the end."""
     told = across(3, SYNC=ASP)
     for shard in (0, 1):
         counts = np.array([bytes_of(each, shard) for each in told])
@@ -118,7 +119,7 @@ def test_a_server_that_dies_ends_the_run_with_its_name(across: Run) -> None:
 def test_pushes_of_an_iteration_add_up_to_the_synchronous_step_in_all_shards(
     across: Run, tmp_path: Path, toy: ModuleType
 ) -> None:
-    """To first order in the rate, in a snapshot."""
+    """To first order in the learning rate, as a snapshot shows."""
     found = {}
     for model in ("bsp", "asp"):
         prefix = str(tmp_path / model)

@@ -1,4 +1,4 @@
-"""BSP: as many workers as one likes train as one does, with one copy of the parameters."""
+"""BSP: any number of workers train like one, with one copy of the parameters."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def losses(trainer: Any, iterations: int) -> list[float]:
 
 
 def of(trainer: Any, name: str) -> list[np.ndarray]:
-    """Each worker's array of that name."""
+    """Return each worker's array of that name."""
     return [array for _, kind, array in trainer.arrays() if kind == name]
 
 
 @pytest.fixture(scope="module")
 def right(toy: ModuleType) -> list[float]:
-    """One worker's losses."""
+    """The losses of one worker."""
     level = Level("worker", 1, workers="threads")
     plugins = ["reference", "training", toy.toy()]
     with compose(Machine("toys", (level,), fingerprint="any"), plugins) as runtime:
@@ -56,8 +56,8 @@ def right(toy: ModuleType) -> list[float]:
 def test_a_hundred_losses_in_float64_are_those_of_one(
     train: Train, right: list[float], workers: int, iterations: int
 ) -> None:
-    """With dropout, a batch that does not divide, and shared weights. Of other numbers of workers than
-    three the first losses tell as much; the slow tests have all."""
+    """With dropout, a batch that the workers do not divide, and shared weights. For numbers of workers
+    other than three the first losses are enough; the slow tests compare all."""
     found = losses(train(workers), iterations)
     np.testing.assert_allclose(found, right[:iterations], rtol=0, atol=1e-10)
 
@@ -69,7 +69,8 @@ def test_ten_losses_in_float32_are_those_of_one(train: Train, right: list[float]
 
 
 def test_two_runs_have_the_same_bits(train: Train) -> None:
-    """Whoever comes last at whichever gate: in so many iterations of three workers, all orders."""
+    """Whichever worker comes last at whichever gate: so many iterations of three workers include all
+    orders."""
     first, second = train(3, precision="f32"), train(3, precision="f32")
     assert losses(first, 60) == losses(second, 60)
     assert of(first, "parameters")[0].tobytes() == of(second, "parameters")[0].tobytes()
@@ -135,7 +136,8 @@ def test_numbers_are_added_up_again_and_again_whoever_is_late() -> None:
 
 
 def test_numbers_are_added_up_after_a_failure_between_two_siblings_counts() -> None:
-    """One has gone on from the gate when the other, who waits there, hears that somebody failed."""
+    """One sibling has continued from the gate when the other, which still waits there, learns of the
+    failure."""
     team = Team(2)
     servers = [BulkServer(Group(("worker",), i, team, "float64", {}), team, Options()) for i in (0, 1)]
     totals, fails = [np.zeros(1), np.zeros(1)], True

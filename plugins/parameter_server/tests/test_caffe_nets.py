@@ -1,4 +1,4 @@
-"""Nets in Caffe's files, samples that are shuffled: what one worker computes, several do."""
+"""Nets in Caffe's files, with shuffled samples: several workers compute what one does."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def losses(folder: Path) -> Iterator[Losses]:
-    """``losses(workers, iterations, solver, precision)`` of a training of so many iterations."""
+    """``losses(workers, iterations, solver, precision)``: the losses of a training of so many
+    iterations."""
 
     def train(workers: int, iterations: int, solver: str = "", precision: str = "f64") -> list[float]:
         path = folder / "solver.prototxt"
@@ -69,7 +70,7 @@ def losses(folder: Path) -> Iterator[Losses]:
 
 @pytest.fixture(scope="module")
 def right() -> dict[str, list[float]]:
-    """One worker's losses, by solver."""
+    """The losses of one worker, by solver."""
     return {}
 
 
@@ -77,7 +78,7 @@ def right() -> dict[str, list[float]]:
 def test_shuffled_samples_and_dropout_train_as_on_one(
     losses: Losses, right: dict[str, list[float]], workers: int, iterations: int
 ) -> None:
-    """In float64 over a hundred iterations, or ten times through the data; in float32 over ten."""
+    """In float64 over a hundred iterations, ten times through the data; in float32 over ten."""
     if "momentum" not in right:
         right["momentum"] = losses(1, 100)
     found = losses(workers, iterations)
@@ -104,8 +105,8 @@ def test_gradients_are_clipped_by_the_size_of_the_sum(losses: Losses) -> None:
 
 
 def test_running_means_are_each_workers_own(folder: Path) -> None:
-    """The parameters are one copy, and a forward pass of each worker changes these: Caffe's third blob
-    counts how often, 1 and then 1 + 0.999."""
+    """The parameters are one copy, but a forward pass of each worker changes its running means: Caffe's
+    third blob counts how often, 1 and then 1 + 0.999."""
     net = NET.replace(
         'layer { name: "relu"',
         'layer { name: "bn" type: "BatchNorm" bottom: "conv" top: "conv" }\nlayer { name: "relu"',

@@ -1,4 +1,4 @@
-"""A run's option says how many workers train, or has every number tried once."""
+"""An option of a run states how many workers train, or that every number is tried once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker that fails ends the run with its error; nobody waits for it, and the next run works."""
+"""A worker that fails ends the run with its error; no sibling waits for it, and the next run works."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.timeout(300, method="thread")
 
 @pytest.fixture
 def spoilt(toy: ModuleType) -> Callable[..., Any]:
-    """``spoilt(worker, at, error)``: one worker's samples raise at a read; without an error they are
-    no numbers from then on."""
+    """``spoilt(worker, at, error)``: samples that raise at one read of one worker; without an error,
+    they are NaN from then on."""
     return toy.spoilt  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""A main thread that is interrupted, or a listener that closes, while workers are at their own pace."""
+"""A main thread that is interrupted, or a listener that closes, while workers run at their own pace."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def named(sync: dict[str, Any]) -> str:
 
 
 def interrupt_within(trainer: Any, iteration: int, worker: int, interrupt: Callable[[], None]) -> None:
-    """In that worker's iteration, before its updates."""
+    """Interrupt in an iteration of that worker, before its updates."""
     step, left = trainer._workers[worker].step, [interrupt]
     run = step.run
 
@@ -52,7 +52,7 @@ def test_all_workers_end_at_the_same_iteration_and_go_on(
     with pytest.raises(Interrupted):
         trainer.step(100_000)
     ended = trainer.iteration
-    # Those before the interrupt, and as many as the workers had begun when it came: not all.
+    # The iterations before the interrupt, and those that workers had begun when it came, but not all.
     assert 5 <= ended < 100_000
     assert told == list(range(1, ended + 1))
     first = trainer._workers[0]

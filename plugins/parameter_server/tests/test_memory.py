@@ -1,5 +1,5 @@
-"""What each further worker takes: its activations and gradients, and another version only where it needs
-one. Bytes are counted as they are allocated."""
+"""The memory of each further worker: its activations and gradients, and another version of the
+parameters only if the model needs one. Bytes are counted as they are allocated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(300, method="thread")
 
 
 class Counting:
-    """The reference plugin's allocator, and the bytes of what it made and is still there."""
+    """The reference plugin's allocator, with the bytes that it has allocated and that still exist."""
 
     def __init__(self, allocator: Any) -> None:
         self._allocator, self.taken = allocator, 0
@@ -42,8 +42,8 @@ class Counting:
 
 @pytest.fixture
 def taken(toy: ModuleType, no_threads_left: None) -> Taken:
-    """``taken(workers, solver, model, *plugins, **options)``: the bytes that a trainer takes for arrays,
-    and the plan of a worker."""
+    """``taken(workers, solver, model, *plugins, **options)``: the bytes that a trainer allocates for
+    arrays, and the plan of a worker."""
 
     def take(workers: int, solver: Any, model: str, *plugins: Any, **options: Any) -> tuple[int, Any]:
         made = list[Counting]()
@@ -66,7 +66,7 @@ def taken(toy: ModuleType, no_threads_left: None) -> Taken:
 
 
 def further(taken: Taken, workers: int, *about: Any, **options: Any) -> tuple[int, Any]:
-    """What the last of so many workers takes beyond the others, and its plan."""
+    """Return the bytes that the last of so many workers adds, and its plan."""
     fewer, _ = taken(workers - 1, *about, **options)
     all_of_them, plan = taken(workers, *about, **options)
     return all_of_them - fewer, plan
@@ -81,7 +81,7 @@ def own(plan: Any) -> int:
 def test_a_further_worker_takes_its_own_arrays_and_the_versions_that_the_model_needs(
     taken: Taken, toy: ModuleType, model: str, versions: int
 ) -> None:
-    """Of the parameters; of the solver's state there is one."""
+    """A version of the parameters; the solver's state exists only once."""
     solver = toy.solver(toy.classifier(batch=16))
     extra, plan = further(taken, 4, solver, model, toy.toy(), scaling="weak")
     assert plan.trainable > 0
@@ -91,7 +91,7 @@ def test_a_further_worker_takes_its_own_arrays_and_the_versions_that_the_model_n
 def test_a_third_worker_on_alexnet_takes_no_other_copy_of_its_weights(
     taken: Taken, tmp_path: Path
 ) -> None:
-    """One alone keeps no whole gradients, so that it is not the second that shows it."""
+    """A single worker keeps no whole gradients, so the second worker would not show this."""
     net = NETS["alexnet"]()
     net.batch = 4
     zeros = {"data": np.zeros((12, *net.image), np.float32), "label": np.zeros(12, np.float32)}

@@ -1,4 +1,4 @@
-"""Messages carry what they say, and one that does not is named with its sender."""
+"""Messages carry what their headers say; a message that does not is reported with its sender."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Loop:
 
 
 class Ended(Loop):
-    """One of whose processes has ended: MPI tells so by an error of the ``nth`` look, which may be for
-    another process's message."""
+    """A communicator of which one process has ended: MPI reports this as an error at the ``nth`` test,
+    which may be for another process's message."""
 
     def __init__(self, nth: int = 0, times: int = 1) -> None:
         super().__init__()
@@ -230,7 +230,7 @@ def test_an_error_of_mpi_that_nobodys_end_explains_is_told(monkeypatch: pytest.M
 
 
 def test_a_request_that_mpi_has_given_up_is_not_done() -> None:
-    """It tests as done from then on, with nothing received."""
+    """It tests as done from then on, although nothing was received."""
     comm = Ended()
     post = Post(comm, lambda: None, lost={2: "rank 2 died"})
     given_up = type("GivenUp", (), {"__bool__": lambda self: False, "Test": lambda self: True})()

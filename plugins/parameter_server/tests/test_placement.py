@@ -1,4 +1,5 @@
-"""Workers have processors of their own; more of them than processors compute one after the other."""
+"""Workers have processors of their own; if they are more than processors, they compute one after the
+other."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def test_all_processors_have_as_many_threads_or_none_has_its_own(
 
 
 def affinities() -> list[set[int]]:
-    """The processors of each worker's thread."""
+    """Return the processors of each worker's thread."""
     named = [t for t in threading.enumerate() if t.name.startswith("demitasse-worker")]
     return [os.sched_getaffinity(thread.native_id or 0) for thread in named]
 

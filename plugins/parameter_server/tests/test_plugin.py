@@ -1,4 +1,4 @@
-"""The plugin is found, its manifest is true, and its command finds and remembers the best shape."""
+"""The plugin is found, its manifest is correct, and its command finds and remembers the best shape."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_level_that_is_called_worker_has_workers_of_another_name() -> None:
 
 
 _UNSOUND = (("1e999", "1"), ("0", "1"), ("-1", "1"), ("1", "NaN"), ("1", "0"), ("1", "9" * 400))
-"""Numbers of workers and of seconds of trials that cannot be."""
+"""Numbers of workers and seconds of trials that are invalid."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What Python itself does in an iteration, while others wait for the interpreter."""
+"""What Python itself does in an iteration, while other threads wait for the interpreter."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from demitasse import Level, Machine, SyncSpec, compose
 PLUGINS = ["parameter_server", "caffe", "datasets", "training", "cpu", "reference", "system"]
 
 MOST = 200
-"""Calls of functions, Python's and libraries', by a worker in an iteration of LeNet. It makes some 130,
-of which those that compute give the interpreter up."""
+"""The most calls of functions, Python's and libraries', by a worker in an iteration of LeNet. It makes
+some 130, of which those that compute release the GIL."""
 
 pytestmark = pytest.mark.timeout(300, method="thread")
 
 
 @contextmanager
 def counted() -> Iterator[dict[int, int]]:
-    """Calls by thread, of threads that begin inside."""
+    """Count calls by thread, for threads that begin inside."""
     calls: dict[int, int] = {}
 
     def count(frame: object, event: str, argument: object) -> None:
@@ -41,7 +41,7 @@ def counted() -> Iterator[dict[int, int]]:
 
 
 def calls_in_an_iteration(workers: int, batch: int, folder: Path) -> int:
-    """The most that one of the workers makes, of samples ``batch`` in all."""
+    """Return the most calls that a worker makes, with ``batch`` samples in all."""
     net = NETS["lenet"]()
     net.batch = batch
     random = np.random.default_rng(1)
@@ -54,7 +54,7 @@ def calls_in_an_iteration(workers: int, batch: int, folder: Path) -> int:
     found = list[dict[int, int]]()
     with counted() as calls, compose(Machine("test", (level,), fingerprint="any"), PLUGINS) as runtime:
         trainer = runtime.trainer(solver, data={"train": samples})
-        for iterations in (3, 1, 11):  # all is bound and compiled; then what ten more cost
+        for iterations in (3, 1, 11):  # bind and compile; then count ten more
             trainer.step(iterations)
             found.append(dict(calls))
         theirs = [t.ident for t in threading.enumerate() if t.name.startswith("demitasse-worker")]
@@ -72,5 +72,6 @@ def test_it_does_not_grow_with_the_samples_or_the_workers(tmp_path: Path, no_thr
 
 
 def fewest_calls(workers: int, batch: int, folder: Path) -> int:
-    """Of two runs: whoever waits for a processor that other tests use looks around some more times."""
+    """Return the lower count of two runs: a worker that waits for a processor that other tests use
+    polls some more times."""
     return min(calls_in_an_iteration(workers, batch, folder) for _ in range(2))

@@ -1,4 +1,5 @@
-"""Who waits for siblings reads the next iteration's samples meanwhile; nobody sees it by the numbers."""
+"""A worker that waits for siblings reads the next iteration's samples meanwhile; the numbers do not
+change."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ pytestmark = pytest.mark.timeout(300, method="thread")
 
 @pytest.fixture
 def samples(toy: ModuleType) -> Callable[[Befall], Callable[[object], Any]]:
-    """``samples(befall)``: a source that calls ``befall(first, read)`` before each read of a stream, by
-    the number of its first sample and of the read."""
+    """``samples(befall)``: a source that calls ``befall(first, read)`` before each read of a stream,
+    with the number of the stream's first sample and that of the read."""
 
     def make(befall: Befall) -> Callable[[object], Any]:
         class Source(toy.ArraySource):  # type: ignore[misc,name-defined]
@@ -93,7 +94,8 @@ def test_what_cannot_be_read_is_told_of_when_it_is_its_turn(train: Train, sample
 def test_a_run_that_was_stopped_goes_on_with_the_right_samples(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever had read ahead when it stopped, and though a profile reads others' place."""
+    """Whichever worker had read ahead when the run stopped, and although a profile reads others'
+    position."""
     monkeypatch.chdir(tmp_path)  # runs end with a snapshot
     stopped, right = train(2), train(2)
     for end in (3, 7, 12):

@@ -1,4 +1,4 @@
-"""SingleCaffe's printed figures beside predictions, from the node that is described."""
+"""SingleCaffe's printed figures beside predictions for the described node."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def test_the_node_is_the_one_described() -> None:
 
 
 def test_nets_are_those_that_caffe_ships() -> None:
-    """Weights as their prototxts make them; multiplications of a sample forward, counted by hand."""
+    """Weights as their prototxts make them; multiplications of a sample's forward pass, counted by
+    hand."""
     assert lenet().weights == 20 * 26 + 50 * 501 + 500 * 801 + 10 * 501
     assert CIFAR["ReLU"]().weights == 32 * 76 + 32 * 801 + 64 * 801 + 10 * 1025
     convolutions = 2 * 20 * 25 * 24 * 24, 3 * 50 * 500 * 8 * 8
@@ -81,7 +82,7 @@ def test_a_solvers_update_is_one_workers(cells: Any) -> None:
 
 
 def test_what_the_text_says_of_curves_holds(cells: Any) -> None:
-    """Section V.B to D: MNIST gains less than CIFAR-10; its gain ends; larger batches are quicker; one
+    """Sections V.B to D: MNIST gains less than CIFAR-10; its gain ends; larger batches are faster; one
     node is ahead of DistCaffe below 15 nodes, and on MNIST always."""
     assert all(
         cells["Figure 7", threads, "native SGD"]["predicted"]

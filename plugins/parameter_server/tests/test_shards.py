@@ -1,4 +1,5 @@
-"""Processes push to servers and pull from them: the losses of one worker, and an end when one dies."""
+"""Processes push to servers and pull from them: the losses equal one worker's, and the run ends when
+one dies."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def test_three_processes_have_the_losses_of_one_worker(
     across: Run, right: list[float], threads: dict[str, int], tmp_path: Path
 ) -> None:
     """Threads that outnumber their processors agree with all processes before any of them is at a gate:
-    none may wait for its turn there."""
+    there, none may wait for its turn."""
     told = across(20, SOLVER=saved(tmp_path), **threads)
     assert [each["rank"] for each in told] == [0, 1, 2]
     for each in told:
@@ -60,7 +61,7 @@ def test_three_processes_have_the_losses_of_one_worker(
 def test_whole_gradients_are_measured_where_threads_and_servers_have_slices(
     across: Run, toy: ModuleType
 ) -> None:
-    """All threads of a process add up at once, each with its siblings in the other processes."""
+    """All threads of a process sum at the same time, each with its siblings in the other processes."""
     caffe, solver = toy.installed("caffe"), {"clip": 0.3}
     words = toy.plugin("words", operations=caffe.operations, kernels=caffe.kernels)
     with compose(
@@ -74,7 +75,8 @@ def test_whole_gradients_are_measured_where_threads_and_servers_have_slices(
 
 
 def test_bytes_of_each_shard_are_shown(across: Run) -> None:
-    """Process 2, no server, pushes what it pulls; a server collects from two and gives to two."""
+    """Process 2, which is not a server, pushes as much as it pulls; a server receives from two
+    processes and sends to two."""
     told = across(3)
     for shard in (0, 1):
         lines = [each["notes"][-2 + shard] for each in told]
@@ -108,7 +110,7 @@ def test_a_process_that_dies_ends_the_run_with_its_name(across: Run) -> None:
 
 
 class Two(Processes):
-    """One of two processes that nobody joins by MPI."""
+    """One of two processes that MPI does not join."""
 
     size = 2
 
@@ -132,13 +134,13 @@ def test_what_cannot_work_across_processes_is_refused(options: dict[str, Any], m
 
 
 class OneLost(Two):
-    """One of two processes of which the other is lost."""
+    """One of two processes, of which the other is lost."""
 
     communicator = None
     lost: Mapping[int, str] = {1: "rank 1 of 2 (host a, process 7) died"}
 
     def tolerate(self, ranks: Iterable[int]) -> None:
-        """It was told before."""
+        """The other was lost before."""
 
 
 def test_no_share_is_given_to_who_is_lost() -> None:

@@ -1,4 +1,4 @@
-"""SSP and ASP: each worker at its own pace, as far ahead as the model lets it."""
+"""SSP and ASP: each worker at its own pace, as far ahead as the model allows."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ pytestmark = pytest.mark.timeout(300, method="thread")
 
 
 def nobody_failed() -> None:
-    """What a scheduler calls while it waits."""
+    """What a scheduler calls while it waits: nothing has failed."""
 
 
 class Runners:
     """Threads that run iterations of a scheduler, half of one at each turn that they are given. How far
-    one that begins is ahead of the slowest is measured here too, by what is done for sure."""
+    ahead of the slowest a thread begins is measured here too, by what is certainly done."""
 
     def __init__(self, workers: int, staleness: int | None) -> None:
         self.scheduler = Scheduler(workers, staleness, nobody_failed)
@@ -35,7 +35,8 @@ class Runners:
         self.done, self.widest, self.lock = [0] * workers, 0, threading.Lock()
 
     def run(self, order: list[int]) -> None:
-        """Give turns in an order that has each worker as often; what cannot run yet runs later."""
+        """Give turns in an order in which each worker has the same number. What cannot run yet runs
+        later."""
         iterations = len(order) // len(self.turns) // 2
         threads = [
             threading.Thread(target=self._iterate, args=(worker, iterations))
@@ -62,7 +63,7 @@ class Runners:
 
 @st.composite
 def orders(draw: Any) -> tuple[int, list[int]]:
-    """Some workers, and their turns in an order that is made up: any delays."""
+    """Some workers, and their turns in a made-up order: any delays."""
     workers, iterations = draw(st.integers(2, 5)), draw(st.integers(1, 6))
     turns = [worker for worker in range(workers) for _ in range(2 * iterations)]
     return workers, draw(st.permutations(turns))
@@ -83,7 +84,7 @@ def test_under_ssp_nobody_is_further_ahead_than_the_bound(
 
 @pytest.mark.parametrize(("staleness", "furthest"), [(0, 0), (2, 2), (None, 4)])
 def test_the_fastest_gets_as_far_ahead_as_it_may(staleness: int | None, furthest: int) -> None:
-    """All turns of one come before all of the other's."""
+    """All turns of one worker come before all of the other's."""
     scheduler = Scheduler(2, staleness, nobody_failed)
     for _ in range(furthest + 1):
         scheduler.begin(0)
@@ -99,7 +100,8 @@ def test_the_fastest_gets_as_far_ahead_as_it_may(staleness: int | None, furthest
 
 
 class Paced:
-    """Samples of which one worker's first batch comes when others have read so many."""
+    """Samples of which one worker's first batch comes only when others have read a number of
+    batches."""
 
     def __init__(self, toy: ModuleType, slow: int, until: int) -> None:
         self.reads: list[int] = []
@@ -133,8 +135,8 @@ class Paced:
 def test_a_slow_worker_holds_others_up_only_as_the_model_says(
     train: Train, toy: ModuleType, model: str, until: int
 ) -> None:
-    """Under SSP with a bound of 1 the others begin two iterations while one is at its first, and no
-    third; under ASP all of theirs."""
+    """Under SSP with a bound of 1 the others begin two iterations while one worker is in its first, and
+    no third; under ASP they begin all of theirs."""
     paced = Paced(toy, 1, until)
     sync = {"model": model, **({"staleness": 1} if model == "ssp" else {})}
     trainer = train(3, source=paced.open, sync=sync)
@@ -154,7 +156,7 @@ def test_the_loss_falls(train: Train, model: str) -> None:
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_pushes_of_an_iteration_add_up_to_the_synchronous_step(train: Train, workers: int) -> None:
-    """To first order in the rate, weight decay included: what is left is of second order."""
+    """To first order in the learning rate, weight decay included: the difference is of second order."""
     solver = {"rate": 1e-6, "momentum": 0.0, "decay": 0.5}
     moved = []
     for model in ("bsp", "asp"):

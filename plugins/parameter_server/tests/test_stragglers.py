@@ -1,4 +1,5 @@
-"""A worker that the description holds up sleeps so many times its own step, and nobody else does."""
+"""A worker that the description delays sleeps that many times its own step, and no other worker
+does."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ TICK = 0.001
 
 
 class Clock:
-    """A clock of each thread's own: it advances at each look, and by sleeping."""
+    """A clock for each thread, which advances at each look and by sleeping."""
 
     def __init__(self) -> None:
         self._local = threading.local()

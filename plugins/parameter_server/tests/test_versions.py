@@ -1,4 +1,5 @@
-"""Workers read parameters that are as old as the model lets them be, and each push is there once."""
+"""Workers read parameters that are at most as old as the model allows, and each push is in them
+once."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def test_threads_read_what_is_new_enough_and_lose_no_push(model: str, workers: i
 def test_processes_read_what_is_new_enough_and_lose_no_push(
     across: Callable[..., list[dict[str, Any]]],
 ) -> None:
-    """Two of three hold a shard; under ASP also all three."""
+    """Two of three processes hold a shard; under ASP also all three."""
     options = [*MODELS.values(), {"model": "asp", "servers": 3}]
     told = across(json.dumps(options), ITERATIONS // 2, program="versions.py")
     assert [each["rank"] for each in told] == [0, 1, 2]

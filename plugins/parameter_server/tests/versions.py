@@ -1,5 +1,6 @@
-"""Workers whose parameters count: element j of a bucket is how often worker ``j % workers`` has updated
-it. So whoever reads parameters knows whose pushes they have, and how old they are.
+"""Workers whose parameters are counters: element j of a bucket is how often worker ``j % workers`` has
+updated it. A worker that reads parameters therefore knows whose pushes they include, and how old they
+are.
 
 Run by mpiexec, each process is a worker: mpiexec -n 3 python versions.py OPTIONS ITERATIONS
 """
@@ -20,10 +21,11 @@ from demitasse_parameter_server.bulk import slices
 from demitasse_parameter_server.gradient_sync import server_of
 
 SPANS = (Span(0, 40), Span(40, 41), Span(41, 50_000), Span(50_000, 50_040))
-"""Of buckets: lines of a cache, one element, so many that MPI sends them when they are taken, some."""
+"""The spans of buckets: whole cache lines, one element, so many that MPI sends them only once they are
+received, and a few."""
 
 SEED, OFTEN, NAP = 4, 0.2, 1e-3
-"""Of naps: how often a worker takes one where it may, and how many seconds at most."""
+"""For naps: the seed, how often a worker takes one where it may, and the most seconds."""
 
 LATE = 2e-2
 """Seconds by which a server is behind all others in a stretch of iterations."""
@@ -31,8 +33,8 @@ LATE = 2e-2
 
 class Counting:
     """Worker ``number`` of ``workers``; ``bound`` is how many iterations it may be ahead of another
-    (None: any number). Pushes to what one of the ``servers`` has of a bucket come one after the other.
-    It finds fault with what it reads, and may nap at every point."""
+    (None: any number). Pushes to a server's part of a bucket come one after the other. The worker
+    records ``faults`` in what it reads, and may nap at every point."""
 
     def __init__(
         self, number: int, workers: int, bound: int | None, apart: bool, servers: int = 1
@@ -70,7 +72,7 @@ class Counting:
                 self._do(wait)
                 for piece in filter(None, slices(span, self.servers, 8)):
                     self._read(iteration, slice(piece.start, piece.stop))
-            # What a push is worth comes with it, and differs from push to push.
+            # The value of a push comes with it, and differs from push to push.
             memory.numbers["rate"][0] = 2.0 ** self._dice.randrange(-3, 3) if self.apart else 1.0
             for span, push in self._chains:
                 part = slice(span.start, span.stop)
@@ -95,8 +97,9 @@ class Counting:
         self._seen[part] = found
 
     def _update(self, flat: FlatMemory, numbers: Any, span: Span) -> Work:
-        """In steps between which others come: two at once would lose one, who read would see a part, or
-        what was before, as this may be late."""
+        """Return an update in steps between which other threads run. If two updates ran at the same
+        time, one would be lost; a reader would see a part of an update, or the values before it, as
+        this may be late."""
         part = slice(span.start, span.stop)
 
         def work() -> None:
@@ -121,18 +124,19 @@ class Counting:
             time.sleep(NAP * self._dice.random())
 
     def counted(self, iterations: int) -> bool:
-        """Whether parameters and state here have each push of all workers once."""
+        """Return whether parameters and state here have each push of all workers exactly once."""
         parameters, history = self.memory.parameters - self.offset, self.memory.state["history"]
         return bool((parameters == iterations).all() and (history == iterations).all())
 
     def edit(self, iterations: int) -> None:
-        """Write other parameters, behind so many iterations of all, as a user may between steps."""
+        """Write other parameters, after so many iterations of all workers, as a user may do between
+        steps."""
         self.offset += 1000
         self.memory.parameters[...] = self.offset + iterations
 
 
 def threads(options: dict[str, Any], workers: int) -> tuple[list[Counting], list[GradientSync]]:
-    """Workers of a team, with their synchronisation."""
+    """Return workers of a team, with their synchronisation."""
     team = Team(workers)
     made = [Counting(i, workers, *bound_of(options)) for i in range(workers)]
     groups = [Group(("worker",), i, team, "float64", options) for i in range(workers)]
@@ -152,13 +156,15 @@ def threads(options: dict[str, Any], workers: int) -> tuple[list[Counting], list
 
 
 def bound_of(options: dict[str, Any]) -> tuple[int | None, bool]:
-    """How many iterations one may be ahead by the options, and whether each is at one of its own."""
+    """Return how many iterations one worker may be ahead by the options, and whether each has
+    iterations of its own."""
     model = options.get("model", "bsp")
     return {"bsp": 0, "asp": None, "ssp": options.get("staleness", 3)}[model], model != "bsp"
 
 
 def main(options: dict[str, Any], iterations: int, processes: Processes) -> dict[str, Any]:
-    """What this process finds as one of the workers in twice so many iterations, with an edit."""
+    """Return the faults that this process finds as one of the workers in two stretches of so many
+    iterations, with an edit between them."""
     about = *bound_of(options), options.get("servers", 2)
     worker = Counting(processes.rank, processes.size, *about)
     sync = server_of(Group(("node",), 0, None, "float64", options, True, None, processes))

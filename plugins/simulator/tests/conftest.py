@@ -29,7 +29,7 @@ plugins = ["caffe", "training", "reference", "allreduce", "simulator"]
 
 @pytest.fixture
 def solver(tmp_path: Path) -> Path:
-    """A solver whose samples are not there."""
+    """A solver whose samples do not exist."""
     (tmp_path / "net.prototxt").write_text(NET)
     path = tmp_path / "solver.prototxt"
     path.write_text(SOLVER)
@@ -38,7 +38,7 @@ def solver(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Callable[[str], Path]:
-    """A description, from the text of its levels."""
+    """Write a description from the text of its levels."""
 
     def write(levels: str) -> Path:
         path = tmp_path / "made-up.toml"
@@ -50,5 +50,5 @@ def machine(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that a test measures is remembered for the user."""
+    """Nothing that a test measures is remembered in the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

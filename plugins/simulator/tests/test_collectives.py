@@ -1,4 +1,4 @@
-"""The simulated exchange beside swCaffe's equations, and whose algorithms it takes."""
+"""The simulated exchange beside swCaffe's equations, and which plugin's algorithms it uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZE = 97_700_000 // 4
 
 @pytest.fixture(scope="module")
 def algorithms() -> Mapping[str, Algorithm]:
-    """Those of an installed plugin, by the public hook."""
+    """The algorithms of an installed plugin, through the public hook."""
     with compose("auto", ["+allreduce"]) as runtime:
         return offered(runtime.composition)
 
@@ -56,7 +56,7 @@ def exchange(algorithms: Mapping[str, Algorithm]) -> Exchanges:
 def test_the_simulation_equals_equations_2_to_6_for_powers_of_two(
     exchange: Exchanges, q: int, powers: Sequence[int], order: str
 ) -> None:
-    """Of the largest, of up to 32,768 nodes, all but one are slow tests."""
+    """Of the largest networks, with up to 32,768 nodes, all but one are slow tests."""
     for power in powers:
         p = 1 << power
         closed = Exchange(p, q, 4.0 * SIZE, ALPHA, 1 / BANDWIDTH, 4 / BANDWIDTH, GAMMA)

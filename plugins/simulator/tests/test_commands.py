@@ -60,7 +60,7 @@ def test_simulate_prints_a_table_and_writes_what_is_asked_for(
 def test_options_reach_the_plugins_as_they_do_in_a_training(
     solver: Path, machine: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """The kernels of a machine that is only described cost what an option says."""
+    """An option sets the cost of kernels of a machine that is only described."""
     plugins = ["--plugins", "null,caffe,training,reference,simulator"]
     asked = [simulate, solver, "--hw", machine(NODE), "--samples", "1x12x12", *plugins]
     seconds = []
@@ -91,7 +91,7 @@ def test_the_trace_is_what_chrome_reads(
         assert event["cat"] in ("read", "forward", "backward", "synchronise")
         assert event["args"]["time"].startswith("simulated, ")
     by_row = sorted((e for e in events if e["tid"] == 1), key=lambda e: e["ts"])
-    # In whole nanoseconds, as Perfetto reads it, which leaves out what overlaps.
+    # In whole nanoseconds, as Perfetto reads times; it omits events that overlap.
     ends = [(round(e["ts"] * 1e3), round((e["ts"] + e["dur"]) * 1e3)) for e in by_row]
     assert all(stop <= start for (_, stop), (start, _) in pairwise(ends))
 

@@ -1,4 +1,5 @@
-"""``demitasse simulate`` of several numbers of nodes and machines: the same predictions side by side."""
+"""``demitasse simulate`` for several numbers of nodes and machines: the same predictions side by
+side."""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ def test_rows_are_the_single_predictions(
 
 
 def two(machine: Callable[[str], Path], tmp_path: Path) -> tuple[Path, Path]:
-    """A machine, and one of another name whose memory is slower."""
+    """A machine, and one with another name and slower memory."""
     slow = machine(CLUSTER % "1 GB/s").rename(tmp_path / "slow.toml")
     slow.write_text(slow.read_text().replace("made-up", "<slow>"))
     return machine(CLUSTER % "10 GB/s"), slow

@@ -1,4 +1,4 @@
-"""What reading the samples of a step costs, and when a step waits for it."""
+"""The cost of reading a step's samples, and when a step waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines that are described, and not here: those of the house, and such as lack a plugin."""
+"""Machines that are described but are not here: the project's own, and some that lack a plugin."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ CLUSTER = RACKS % 'algorithm = "ring"%s'
 
 
 def described_elsewhere() -> list[Path]:
-    """The descriptions of machines that are not here, less those whose kernels sw26010's tests plan."""
+    """The descriptions of machines that are not here, except those whose kernels sw26010's tests
+    plan."""
     files = sorted((ROOT / "hwdesc").glob("*.toml"))
     machines = ((path, load_machine(path)) for path in files)
     return [path for path, m in machines if m.simulated and "sw26010" not in (m.plugins or ())]
@@ -57,7 +58,7 @@ def test_a_plugin_that_is_not_installed_is_stood_in_for(
 
 
 def test_a_machine_of_accelerators_that_are_not_here_is_simulated_without_their_libraries() -> None:
-    """Its description fits any machine that has one."""
+    """Its description fits any machine that has such an accelerator."""
     machine, _ = standing_in(load_machine(ROOT / "hwdesc" / "one-gpu.toml"))
     with demitasse.compose(machine) as runtime:
         solver = ROOT / "examples" / "digits" / "digits_solver.prototxt"

@@ -1,4 +1,4 @@
-"""A number that a prediction needs and a description lacks is an error that names its key."""
+"""If a description lacks a number that a prediction needs, this is an error that names the key."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from demitasse_simulator.program import Simulation
 ROOT = Path(__file__).parents[3]
 SAMPLES = {"data": (1, 12, 12), "label": ()}
 NUMBER = re.compile(r'(?m)(?<![\w])(\w+) = ("\d[^"]*"|\d[\d.]*)(, )?')
-"""A key with a number, as the descriptions write it, and the comma behind it."""
+"""A key with a number, as descriptions write it, and the comma after it."""
 
 MACHINES = ("taihulight", "kesch-cs-storm", "numa-broadwell", "power8-4xp100")
 
 
 def numbers() -> list[tuple[str, int]]:
-    """Each number of the machines' files, by its place."""
+    """Return each number in the machines' files, with its place."""
     found = []
     for name in MACHINES:
         text = (ROOT / f"hwdesc/{name}.toml").read_text(encoding="utf-8")
@@ -39,7 +39,7 @@ def simulated(path: Path, solver: Path) -> Simulation:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Simulation]:
-    """The predictions with all numbers, as they are asked for."""
+    """The predictions with all numbers, made when they are first needed."""
     return {}
 
 
@@ -66,9 +66,9 @@ def test_without_it_the_key_is_named_or_nothing_rests_on_it(
         return
     right = whole[name]
     if (found.seconds, found.memory, found.nodes) != (right.seconds, right.memory, right.nodes):
-        # A level without a count has one sibling, a link without oversubscription all of its
-        # bandwidth, siblings without a link that of their memory, what copies, additions and waiting
-        # reach in a sync that of the link and the host's memory, launches no time: the lines say so.
+        # These keys have defaults: a level has one sibling, a link is not oversubscribed, siblings
+        # without a link have the bandwidth of their memory, copies, additions and waiting in a sync
+        # reach the rates of the link and the host's memory, and launches take no time. The lines say so.
         reached = ("d2h", "h2d", "accumulate", "synchronise", "interference", "interference_adding")
         assert match[1] in ("count", "oversubscription", "bandwidth", "launch", *reached)
         shown = found.nodes, found.workers, found.sources

@@ -1,4 +1,4 @@
-"""Ranks of one node: what they share, and that they add in its memory without a message."""
+"""Ranks of one node: what they share, and that they add in its memory without messages."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def took(done: Simulation, *names: str) -> float:
 
 
 def test_ranks_of_a_node_add_in_its_memory_and_need_no_link(predict: Callable[..., Simulation]) -> None:
-    """Of n bytes of gradients four are read and one written; three ranks copy all but their slice."""
+    """With n bytes of gradients, four ranks' are read and one is written; three ranks copy all but
+    their slice."""
     done = predict()
     n = done.memory["gradients"]
     assert took(done, "add ") == pytest.approx(5 * n / 20e9, rel=1e-3)
@@ -88,14 +89,15 @@ def test_a_rank_updates_its_slice_alone(predict: Callable[..., Simulation]) -> N
 def test_slices_go_between_nodes_over_all_that_leaves_a_node(
     trunk: int, predict: Callable[..., Simulation]
 ) -> None:
-    """Two nodes exchange n bytes each, over four endpoints' bandwidth by the oversubscription."""
+    """Two nodes exchange n bytes each, over the bandwidth of four endpoints divided by the
+    oversubscription."""
     ring = ', algorithm = "ring", stage = "packed"'
     done = predict(2, ring, trunk=trunk)
     n = done.memory["gradients"]
     assert done.exchange["transfer"] == pytest.approx(n / (4e9 / trunk), rel=0.01)
     assert done.exchange["latency"] == pytest.approx(2 * 10e-6)
     assert any("; 2 nodes by slices" in line for line in done.sources)
-    # A leader has one endpoint's bandwidth, where the trunk leaves it so much, and updates everything.
+    # A leader has one endpoint's bandwidth, if the trunk allows as much, and updates everything.
     leaders = predict(2, ring + ', between = "leaders"', trunk=trunk)
     assert leaders.exchange["transfer"] == pytest.approx(n / 1e9, rel=0.01)
     assert took(leaders, "update ") == pytest.approx(4 * took(done, "update "), rel=0.02)
@@ -115,7 +117,8 @@ def test_a_node_of_several_overlaps_its_sums_with_backward(predict: Callable[...
 
 
 def test_messages_that_are_asked_for_need_the_link(predict: Callable[..., Simulation]) -> None:
-    """With a root, or without sharing, ranks of a node send, over a link that must be described."""
+    """With a root, or without sharing, the ranks of a node send messages, over a link that must be
+    described."""
     for options in (', stage = "SC-B"', ", shared = false"):
         with pytest.raises(DescriptionError, match="level 'rank' has no link"):
             predict(options=options)

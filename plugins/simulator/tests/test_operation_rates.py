@@ -1,4 +1,4 @@
-"""What a description says that some operations reach costs these, and no others."""
+"""The described rates of some operations are used for these operations, and for no others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ bf16 = "90 GFLOP/s"
 
 [level.sustained.operations]
 """
-"""Of a memory so fast that arithmetic alone counts."""
+"""A level whose memory is so fast that only arithmetic counts."""
 
 GIVEN = """
 convolution = { f32 = "4 GFLOP/s", bf16 = "7 GFLOP/s" }
@@ -57,7 +57,7 @@ def simulated(solver: Path, hw: Path, precision: str = "f32") -> Simulation:
 
 
 def rates(done: Simulation) -> dict[tuple[str, str], float]:
-    """GFLOP/s that the operations of layers and phases were costed by."""
+    """Return the GFLOP/s by which the operations of layers and phases were costed."""
     costed = [each for each in done.timeline if each.facts.get("flops") and each.source == "roofline"]
     return {(each.name, each.phase): each.facts["flops"] / each.seconds / 1e9 for each in costed}
 
@@ -82,7 +82,8 @@ def test_an_operation_is_costed_by_its_own_rate_and_others_by_that_of_all(
 def test_an_operations_rate_in_a_precision_is_its_own_or_that_of_all(
     solver: Path, machine: Callable[[str], Path]
 ) -> None:
-    """A product whose own rate is not known in it takes that of all products; what is none, its own."""
+    """A product without a rate of its own in the precision has the rate of all products; an operation
+    that is not a product has its own rate."""
     wide = {"layer.conv.convolution_param.kernel_size": 5, "layer.conv.convolution_param.num_output": 64}
     with demitasse.compose(machine(LEVEL + GIVEN)) as runtime:
         done = runtime.simulate(solver, samples=SAMPLES, precision="bf16", overrides=wide)
@@ -105,7 +106,7 @@ def test_a_rate_in_the_runs_precision_is_of_what_is_no_product_too(
 
 
 def test_what_is_double_goes_by_no_rate_of_single_precision() -> None:
-    """In a run of float32, as sums may be."""
+    """In a run in float32, some operations, such as sums, may be in float64."""
     single, double = Quantity(8e9, "FLOP/s"), {"f64": Quantity(2e9, "FLOP/s")}
     known = {"relu": Rate(*vars(single).values(), double), "softmax": single}
     level = Level(
@@ -148,7 +149,7 @@ def test_a_rate_that_is_of_no_operation_is_told(solver: Path, machine: Callable[
 
 
 def asked(name: str, filters: Sequence[int] = (), *, gradient: bool = False) -> Request:
-    """A request of an operation of that name with such filters, or for their gradient."""
+    """Return a request of the named operation with such filters, or for their gradient."""
     about = {"shape": tuple(filters)} if gradient else {}
     operation = define(
         "test", name, "", "dy x" if gradient else "x w?", "dw" if gradient else "y", lambda s, a: ()

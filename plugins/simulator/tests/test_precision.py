@@ -1,4 +1,4 @@
-"""What is costed as float32, though another precision was asked for, is said."""
+"""If something is costed as float32 although another precision was requested, this is reported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ sustained = "50 GFLOP/s"
 
 SAMPLES = {"data": (1, 12, 12), "label": ()}
 WIDE = {"layer.conv.convolution_param.kernel_size": 5, "layer.conv.convolution_param.num_output": 64}
-"""As a product: more than eight operations to a byte."""
+"""Costed as a product: more than eight operations per byte."""
 
 
 def simulated(solver: Path, hw: Path, precision: str, plugins: Any = None) -> Simulation:
@@ -60,7 +60,7 @@ def test_double_precision_at_float32s_peak_is_said_too(
 
 
 def offering(**about: Any) -> SimpleNamespace:
-    """A plugin with kernels for all, which nobody calls."""
+    """A plugin with kernels for everything, which are never called."""
     manifest = {"name": "stranger", "api": ">=0", "roles": {"kernels": {"priority": 9}}}
     return SimpleNamespace(
         manifest=manifest,
@@ -117,8 +117,8 @@ RATES = NODE.replace('"50 GFLOP/s"', '{ f32 = "50 GFLOP/s", %s = "%s (vendor)", 
 def test_products_are_costed_by_the_rate_of_their_precision(
     precision: str, solver: Path, machine: Callable[[str], Path]
 ) -> None:
-    """Each operation is the larger of its arithmetic and its bytes; what is no product is float32's, but
-    in f64, where all arithmetic is."""
+    """Each operation takes the larger time of arithmetic and bytes. An operation that is not a product
+    has float32's rate, except in f64, where this holds for none."""
     own, text = (20e9, "20 GFLOP/s") if precision == "f64" else (90e9, "90 GFLOP/s")
     done = simulated(solver, machine(RATES % (precision, text)), precision)
     products = 0
@@ -139,7 +139,8 @@ def test_products_are_costed_by_the_rate_of_their_precision(
 def test_what_is_sustained_in_a_precision_comes_before_its_peak(
     solver: Path, machine: Callable[[str], Path]
 ) -> None:
-    """A peak of its own before what is sustained in float32, which has nothing to do with it."""
+    """The precision's own peak is preferred to the sustained rate in float32, which says nothing about
+    it."""
     text = NODE + 'peak = { f32 = "100 GFLOP/s", tf32 = "90 GFLOP/s" }\n'
     bound = simulated(solver, machine(text), "tf32")
     assert any("by the peak 90 GFLOP/s (assumed) in tf32," in note for note in bound.notes)

@@ -1,4 +1,4 @@
-"""Who sends what where processes have several workers, nested levels, or a parameter server."""
+"""Which messages are sent if processes have several workers, nested levels, or a parameter server."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_threads_slices_leave_by_the_one_endpoint_of_their_process(
 
 
 def test_what_can_be_trained_here_is_predicted_too(predict: Callable[..., Simulation]) -> None:
-    """Siblings would train apart if their synchronisation had nothing to do; here nobody trains."""
+    """In training, siblings whose synchronisation does nothing would diverge; here nothing trains."""
     assert predict(nodes(3, threads(2, "reference")), fingerprint="any").workers == 6
 
 
@@ -77,7 +77,8 @@ def test_replicas_that_each_have_all_send_it_as_often(
 
 
 def racks(racks: int, nodes: int) -> str:
-    """Nodes of 4 ranks whose trunk has a fourth of their bandwidth, in racks with room for all."""
+    """Nodes of 4 ranks whose trunk has a fourth of their bandwidth, in racks whose trunks are not
+    limited."""
     narrow = LINK.format(10, ", oversubscription = 4")
     around = f'[[level]]\nname = "rack"\ncount = {racks}\n{LINK.format(10, "")}\n' if racks else ""
     return (
@@ -105,7 +106,7 @@ def test_processes_that_nobody_synchronises_are_told_as_in_a_training(
 
 
 def test_processes_agree_by_the_level_that_they_are_of(predict: Callable[..., Simulation]) -> None:
-    """A ``sync`` around it has no siblings of its own, here as in a training."""
+    """A ``sync`` around it has no siblings of its own, here as in training."""
     inner = f'[[level]]\nname = "rank"\ncount = 2\nworkers = "mpi"\n{RATE}\n{LINK.format(50, "")}\n'
     sync = 'sync = { plugin = "allreduce", stage = "packed", algorithm = "ring", shared = false }\n'
     around = f'[[level]]\nname = "node"\ncount = 3\n{LINK.format(1, "")}\n'
@@ -128,7 +129,7 @@ def served(servers: int, model: str) -> str:
 def test_servers_endpoints_carry_what_all_push_and_pull(
     predict: Callable[..., Simulation], servers: int
 ) -> None:
-    """A server of p processes is sent p - 1 times its shard, and sends as much."""
+    """A server of p processes receives p - 1 times its shard, and sends as much."""
     bulk = predict(served(servers, "bsp"))
     n = bulk.memory["gradients"]
     way = 7 * n / servers / 1e6
@@ -142,8 +143,8 @@ def test_servers_endpoints_carry_what_all_push_and_pull(
 
 
 def test_servers_add_in_the_memory_around_them(predict: Callable[..., Simulation]) -> None:
-    """Of p processes p - 1 shards are added, each by two reads and a write: here in a memory of 1 MB/s,
-    which a node's two ranks share."""
+    """Of p processes, p - 1 shards are added, each by two reads and a write: here in a memory of 1
+    MB/s, which the two ranks of a node share."""
     slow = MEMORY.replace("20 GB/s", "1 MB/s")
     ranks = (
         f'[[level]]\nname = "rank"\ncount = 2\nworkers = "mpi"\npeak = "100 GFLOP/s (assumed)"\n'
@@ -180,7 +181,7 @@ def test_one_process_has_no_messages_and_needs_no_servers(predict: Callable[...,
 def test_what_is_told_in_seconds_is_not_told_again_for_each_bucket(
     predict: Callable[..., Simulation], solver: Path
 ) -> None:
-    """Where gradients are measured before any is used."""
+    """If gradients are measured before any is used."""
     plain = predict(served(4, "asp"))
     solver.write_text(f"{solver.read_text()}\nclip_gradients: 1\n")
     clipped = predict(served(4, "asp"))

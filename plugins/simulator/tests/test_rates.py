@@ -1,4 +1,4 @@
-"""Rates: what is measured is remembered by kind and size, and damaged files are no trouble."""
+"""Rates: measurements are remembered by kind and size, and damaged files do no harm."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Host:
         return self._block[offset : offset + size].view(dtype).reshape(shape)
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def test_the_quickest_call_counts_and_operands_hold_small_numbers() -> None:
@@ -125,7 +125,8 @@ def test_the_quickest_call_counts_and_operands_hold_small_numbers() -> None:
     [("gather", (7,)), ("gather", (2, 3)), ("pooling_regions", (4, 5)), ("unpooling", (2, 3, 8, 8))],
 )
 def test_numbers_of_rows_and_of_regions_are_valid_ones(word: str, shape: tuple[int, ...]) -> None:
-    """They come as floating point; a kernel tells of what is no row, and no region."""
+    """They are stored as floating point; a kernel raises for a number that is not a valid row or
+    region."""
     with demitasse.compose(plugins=["caffe", "reference"]) as runtime:
         operation = runtime.vocabulary[word]
     x, numbers = TensorSpec((2, 3, 8, 8), "float32"), TensorSpec(shape, "float32")

@@ -1,4 +1,4 @@
-"""Steps that are simulated: time, memory, overlaps, and what a description must say."""
+"""Simulated steps: time, memory, overlaps, and what a description must say."""
 
 from __future__ import annotations
 
@@ -126,7 +126,8 @@ def test_a_batch_that_does_not_fit_is_known_beforehand(
 def test_what_layers_sustain_takes_the_place_of_the_peak(
     solver: Path, machine: Callable[[str], Path]
 ) -> None:
-    """At a hundredth of the bandwidth's balance arithmetic alone counts, so a fifth takes five times."""
+    """At a hundredth of the balance of bandwidth only arithmetic counts, so a fifth of the rate takes
+    five times as long."""
     slow = NODE.replace("100 GFLOP/s", "10 MFLOP/s")
     bound = simulated(solver, machine(slow))
     real = simulated(solver, machine(slow + 'sustained = "2 MFLOP/s (measured)"\n'))
@@ -144,7 +145,7 @@ def test_a_time_by_a_peak_alone_is_called_a_bound(solver: Path, machine: Callabl
     assert "`sustained`" in note
     assert f"note: {note}" in show(bound).splitlines() and note in bound.to_dict()["notes"]
     assert not simulated(solver, machine(slow + 'sustained = "2 MFLOP/s"\n')).notes
-    quick = NODE.replace("100 GFLOP/s", "1 EFLOP/s")  # where the memory's bandwidth alone counts
+    quick = NODE.replace("100 GFLOP/s", "1 EFLOP/s")  # here only the memory's bandwidth counts
     assert not simulated(solver, machine(quick)).notes
 
 
@@ -238,7 +239,7 @@ def test_strong_scaling_divides_the_batch_and_weak_scaling_multiplies_it(
 def test_the_first_workers_share_is_of_samples_whatever_else_is_fed(
     solver: Path, machine: Callable[[str], Path]
 ) -> None:
-    """A mean lies beside the samples, and comes before them in the plan."""
+    """A mean is stored next to the samples, and comes before them in the plan."""
     alone = simulated(solver, machine(NODE))
     with_mean = simulated(
         solver, machine(NODE), overrides={"layer.data.transform_param.mean_value": "3"}
@@ -255,7 +256,7 @@ def test_more_workers_than_samples_are_told(solver: Path, machine: Callable[[str
 def test_a_net_whose_inputs_are_given_is_no_batch_without_samples(
     tmp_path: Path, machine: Callable[[str], Path]
 ) -> None:
-    """Each worker has what the net says of its inputs; that none had a sample was false."""
+    """Each worker has the inputs that the net declares; a note that it has no sample would be false."""
     (tmp_path / "given.prototxt").write_text(
         'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 8 dim: 6 } } }\n'
         'layer { name: "y" type: "Input" top: "y" input_param { shape { dim: 8 } } }\n'
@@ -296,7 +297,8 @@ def test_two_levels_nest(solver: Path, machine: Callable[[str], Path]) -> None:
 
 
 class Overlapping(GradientSync):
-    """A stranger's synchronisation that works beside the step, and waits before parameters are read."""
+    """A third-party synchronisation that works beside the step, and waits before parameters are
+    read."""
 
     def __init__(self, group: Any) -> None:
         self.index, self.size = group.index, group.team.size
@@ -333,7 +335,7 @@ def test_the_overlap_is_the_one_that_the_plugin_has(
 
 
 class InStages(Overlapping):
-    """A stranger's synchronisation that says what it does when: all layers at once, by way of a lift."""
+    """A third-party synchronisation that states its stages: all layers together, by way of a lift."""
 
     sources = ("a lift of 3 ms",)
 
@@ -372,7 +374,7 @@ def test_a_synchronisation_in_stages_is_walked_as_it_says(
     assert (add.resource, add.start) == ("attic", up.stop)
     updates = [each for each in done.timeline if each.name.startswith("update")]
     messages = [each for each in done.timeline if each.resource == "network"]
-    assert len(messages) == (1 if nodes > 1 else 0)  # packed: all gradients at once
+    assert len(messages) == (1 if nodes > 1 else 0)  # packed: all gradients in one message
     after = messages[0].stop if messages else add.stop
     assert all(each.start >= after - 1e-12 for each in updates)
     assert found["thank the lift"].start >= max(each.stop for each in updates) - 1e-12

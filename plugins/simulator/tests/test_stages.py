@@ -1,4 +1,4 @@
-"""Stages of a synchronisation among nodes: what is sent when is what its plugin says."""
+"""Stages of a synchronisation between nodes: messages are sent when the plugin says."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ MEASURED = {
     4: {"buckets": 12.74, "overlap": 9.51, "SC-B": 15.58, "SC-OBR": 10.61},
     3: {"buckets": 12.23, "overlap": 8.88, "SC-B": 15.35, "SC-OBR": 10.41},
 }
-"""Seconds of an iteration by ranks: tools/bench_overlap.py at 400 Mbit/s, AlexNet, batch 256 in all."""
+"""Measured seconds of an iteration by ranks: tools/bench_overlap.py at 400 Mbit/s, AlexNet, batch 256
+in all."""
 
 STAGES = ("packed", "buckets", "overlap", "SC-B", "naive", "SC-OB", "SC-OBR")
 
@@ -60,7 +61,8 @@ def alexnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_stages_take_what_was_measured_of_each_other(
     ranks: int, peak: int, alexnet: Path, machine: Callable[[str], Path]
 ) -> None:
-    """Each rank has its part of two cores: what backward reaches of them is all that is fitted."""
+    """Each rank has its share of two cores. The rate that backward reaches on them is the only fitted
+    number."""
     shapes = {"data": (3, 227, 227), "label": ()}
     found = {
         stage: predict(
@@ -75,7 +77,7 @@ def test_stages_take_what_was_measured_of_each_other(
 
 
 def when(done: Simulation) -> Callable[[str], Any]:
-    """The first of what happens whose name begins so."""
+    """Return the first happening whose name begins with a text."""
     return lambda name: next(each for each in done.timeline if each.name.startswith(name))
 
 
@@ -101,7 +103,7 @@ def test_each_stage_sends_what_it_says_when_it_says_it(
         "SC-OB": [*cast, "cheapest reduce ip to conv"],
         "SC-OBR": [*cast, "cheapest reduce ip", "cheapest reduce conv"],
     }
-    # conv runs once its parameters are there; those of ip are on their way at once, or only then.
+    # conv runs once its parameters have arrived; those of ip are sent at once, or only then.
     for stage in ("naive", "SC-OB", "SC-OBR"):
         arrived = first[stage](cast[0]).stop
         assert first[stage]("conv").start >= arrived > 0
@@ -115,7 +117,7 @@ def test_each_stage_sends_what_it_says_when_it_says_it(
     for stage in ("SC-B", "naive", "SC-OB", "packed"):
         name = sent[stage][-1]
         assert first[stage](name).start == pytest.approx(ends[stage])
-    # The worker goes on with backward once a bucket is summed, and updated.
+    # The worker continues with backward once a bucket is summed and updated.
     later = [e for e in done["buckets"].timeline if (e.name, e.phase) == ("conv", "backward")]
     assert min(each.start for each in later) >= first["buckets"]("update ip").stop - 1e-12
     for stage, one in done.items():
@@ -128,7 +130,8 @@ def test_each_stage_sends_what_it_says_when_it_says_it(
 
 
 def test_two_levels_of_communicators_take_turns(solver: Path, machine: Callable[[str], Path]) -> None:
-    """Eight in rows of four: a row's two rounds up, all that two of them exchange, two rounds down."""
+    """Eight ranks in rows of four: two rounds up in a row, an exchange of everything between two of
+    them, two rounds down."""
     wide = "layer.ip.inner_product_param.num_output"
     more = ', lower = "binomial", upper = "recursive-halving-doubling", chain = 4'
     done = predict(
@@ -171,7 +174,7 @@ def test_an_option_that_training_refuses_a_simulation_refuses_too(
 
 
 class Postal(GradientSync):
-    """A stranger's synchronisation: letters of 3 ms before forward, and a sum of each layer."""
+    """A third-party synchronisation: letters of 3 ms before forward, and a sum for each layer."""
 
     sources = ("letters of 3 ms",)
     collective = {"algorithm": "ring", "ranks": "natural"}
@@ -218,7 +221,8 @@ LARS = 'type: "LARS"\nlars_trust: 0.001\n'
 def test_an_update_that_reads_whole_sizes_lets_no_sum_go_on_beside_backward(
     update: str, solver: Path, machine: Callable[[str], Path]
 ) -> None:
-    """What is hidden with momentum is then waited for, at every stage and by a description's options."""
+    """What is hidden with momentum is waited for in this case, in every stage and by a description's
+    options."""
     stages = [lab(stage, more=', bucket = "1 B"', peak=0.1) for stage in ("overlap", "SC-OBR")]
     stages += [PACE % "true", PACE % "false"]
     plain = [predict(solver, machine(text)) for text in stages]

@@ -1,4 +1,4 @@
-"""What a stranger's plugin does wrong is told in a simulation as in a run: by its own name."""
+"""Errors of a third-party plugin are reported in a simulation as in a run: with its name."""
 
 from __future__ import annotations
 

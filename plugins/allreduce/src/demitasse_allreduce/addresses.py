@@ -1,5 +1,5 @@
-"""Where other processes may reach this one: all of its addresses, since names need not resolve, and
-which of them a route leads to is known only to who tries."""
+"""The addresses at which other processes may reach this one. All of them are listed, because host names
+need not resolve, and only the caller can find out which address it has a route to."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ LOOPBACK = "127.0.0.1"
 
 
 def machine() -> str:
-    """What tells this machine's kernel from others', whatever the hosts on it are called."""
+    """Return a text that identifies this machine's running kernel, whatever its hosts are called."""
     file = Path("/proc/sys/kernel/random/boot_id")
     return file.read_text(encoding="utf-8").strip() if file.exists() else socket.gethostname()
 
 
 def network() -> str:
-    """What tells this process's network from others': one machine may have several, apart from each
-    other, in which 127.0.0.1 leads to different processes."""
+    """Return a text that identifies this process's network. One machine may have several isolated
+    networks (namespaces), in which 127.0.0.1 leads to different processes."""
     file = Path("/proc/self/ns/net")
     with contextlib.suppress(OSError):
         return f"{machine()} {file.stat().st_ino}"
@@ -28,15 +28,15 @@ def network() -> str:
 
 
 def addresses() -> list[str]:
-    """This host's addresses but loopback ones, IPv4 before IPv6; empty where it has none."""
+    """Return this host's addresses except loopback ones, IPv4 before IPv6; empty if it has none."""
     found = dict.fromkeys([*_of_interfaces(), *_of_routes(), *_of_name(), *_of_ipv6_interfaces()])
     kept = [address for address in found if not address.startswith("127.") and address != "::1"]
     return sorted(kept, key=lambda address: ":" in address)
 
 
 def listen(everywhere: bool) -> socket.socket:
-    """A listening socket at a port that is free: for loopback alone, or at every address. Raises
-    OSError where sockets are not allowed."""
+    """Return a socket that listens at a free port, either on every address or on loopback only. Raises
+    OSError if sockets are not allowed."""
     if not everywhere:
         return socket.create_server((LOOPBACK, 0), backlog=128)
     if socket.has_dualstack_ipv6():
@@ -45,7 +45,7 @@ def listen(everywhere: bool) -> socket.socket:
 
 
 def _of_interfaces() -> list[str]:
-    """The first IPv4 address of each interface; Linux tells them without a name or a route."""
+    """Return the first IPv4 address of each interface, which Linux lists without a name or a route."""
     try:
         import fcntl
     except ImportError:
@@ -61,7 +61,8 @@ def _of_interfaces() -> list[str]:
 
 
 def _of_ipv6_interfaces() -> list[str]:
-    """Global IPv6 addresses, which Linux lists in a file; link-local ones need a scope to be used."""
+    """Return the global IPv6 addresses, which Linux lists in a file. Link-local ones are left out,
+    because they can only be used with a scope."""
     file = Path("/proc/net/if_inet6")
     found = []
     with contextlib.suppress(OSError):
@@ -73,7 +74,7 @@ def _of_ipv6_interfaces() -> list[str]:
 
 
 def _of_routes() -> list[str]:
-    """The address that packets to the outside would have; nothing is sent."""
+    """Return the source address that packets to the outside would have; nothing is sent."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.connect(("198.51.100.1", 9))
         return [asking.getsockname()[0]]

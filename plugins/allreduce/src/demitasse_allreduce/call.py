@@ -1,4 +1,4 @@
-"""The sum of a NumPy array over all ranks of a communicator, by one call."""
+"""Summing a NumPy array over all ranks of a communicator in one call."""
 
 from __future__ import annotations
 
@@ -24,47 +24,53 @@ Check: TypeAlias = Callable[[], object]
 Sum: TypeAlias = Callable[[Array, "Check | None"], None]
 
 TRIED = 2**20
-"""Bytes up to which a node's shared memory and the library's own sum are tried before one is used;
-above, the memory's traffic decides, and shared memory has the least."""
+"""Bytes up to which a node's shared memory and the library's own sum are both tried before one is
+chosen. Above this size memory traffic decides, and shared memory needs the least."""
 
 WRAPS = 2
-"""Bytes of integers that the library's own sum is not chosen for: Open MPI's (5.0.11) then stop at the
-largest number, where NumPy's and all others here wrap around."""
+"""Bytes of the largest integers for which the library's own sum is never chosen: Open MPI (5.0.11)
+saturates them, while NumPy and all other sums here wrap around."""
 
 SOON, LATER = 200, 8
-"""Calls of sizes of one power of two after which MPI's own sum is tried against a node's memory once
-more, and by how much longer it is left alone after each time. Programs start when much else does: on a
-busy machine it was taken for 4 KB, where it needs four times as long once it is quiet."""
+"""If MPI's own sum was chosen for a size, it is tried against the node's memory again after SOON calls
+of that size (by powers of two); each later wait is LATER times as long. Programs often start while the
+machine is busy: MPI's sum was once chosen for 4 KB, where it takes four times as long on a quiet
+machine."""
 
 WITHOUT = ("auto", "shared", "mpi", "nodes")
-"""Ways that are no schedule's name."""
+"""Names of algorithms that are not schedules."""
 
-_ACROSS = ("mpi", "recursive-halving-doubling", "ring")  # tried where ranks are on several nodes
-_GROUPED = ("nodes", "two-level", "chain-chain", "chain-binomial")  # and where some share one
+_ACROSS = ("mpi", "recursive-halving-doubling", "ring")  # tried if the ranks are on several nodes
+_GROUPED = ("nodes", "two-level", "chain-chain", "chain-binomial")  # and if some ranks share a node
 _TRIALS = 7
-_LONG = 2**16  # bytes from which nodes sum slices around a ring
-_MOST = 2**26  # bytes that are tried at most
+_LONG = 2**16  # bytes above which nodes sum slices around a ring
+_MOST = 2**26  # the most bytes of a trial
 _KEPT = 64  # prepared sums that a communicator keeps
 
 
 def allreduce(
     array: Array, comm: Any = None, algorithm: str = "auto", *, check: Check | None = None
 ) -> None:
-    """Replace ``array`` on every rank by the sum of all ranks' arrays, the same bits on all.
+    """Replace ``array`` on every rank by the sum of all ranks' arrays, with the same bits on all ranks.
 
-    ``comm`` is an mpi4py communicator (default: COMM_WORLD). Any element type that NumPy adds, any
-    shape and strides. ``algorithm``: a schedule's name, also one
-    that another installed plugin gives, "shared" (the memory of a node), "mpi" (the
-    library's own), "nodes" (the memory of each node, and messages between nodes) or "auto": what was
-    quickest when that size was first asked for, in a node now and then tried anew. ``check`` is called
-    now and then in a wait, and ends it by raising ("mpi" has no such wait).
+    ``array`` may have any shape and strides, and any element type that NumPy can add. ``comm`` is an
+    mpi4py communicator (default: COMM_WORLD). ``algorithm`` is one of:
 
-    Collective: all ranks call with arrays of one size and type. Raises WorkerError on all ranks where
-    they do not (with "mpi" and schedules only at a size's first call), and where a rank of the node has
-    ended; DataError for an array that cannot be summed in place; CompositionError for an unknown
-    algorithm.
+    - the name of a schedule, of this or of another installed plugin
+    - "shared": sum in the memory of one node
+    - "mpi": the MPI library's own allreduce
+    - "nodes": sum in the memory of each node, with messages between nodes
+    - "auto": the one that was fastest when that size was first requested; if all ranks share a node and
+      this was "mpi", it is tried again from time to time
+
+    ``check`` is called from time to time during a wait and ends it by raising ("mpi" has no such wait).
+
+    Collective: all ranks call it with arrays of the same size and type. If they do not, it raises
+    WorkerError on all ranks (with "mpi" and schedules, only at the first call for a size), as it does if
+    a rank of the node has ended. It raises DataError for an array that cannot be summed in place,
+    and CompositionError for an unknown algorithm.
     """
-    # A sum of a few kilobytes takes a microsecond or two, and each look-up here a tenth.
+    # A sum of a few kilobytes takes one or two microseconds; each look-up here takes a tenth of one.
     known, state = _latest
     if comm is not known or state is None:
         state = _state_of(comm)
@@ -85,14 +91,14 @@ def allreduce(
 
 
 def shared_zeros(shape: int | Sequence[int], dtype: DTypeLike = np.float32, comm: Any = None) -> Array:
-    """Zeros in memory that all ranks of ``comm`` (default: COMM_WORLD) map: ``allreduce`` sums such
-    arrays of more than 16 KiB where they lie, 1.2 to 2.6 times as fast as others, and so it does
-    slices that begin at the same place on all ranks. Where the ranks are on several nodes, or cannot
-    share memory, an ordinary array.
+    """Return an array of zeros in memory that all ranks of ``comm`` (default: COMM_WORLD) map.
+    ``allreduce`` sums such arrays in place, without copies, if they have more than 16 KiB: 1.2 to 2.6
+    times as fast as others. The same holds for slices that begin at the same place on all ranks. If the
+    ranks are on several nodes, or cannot share memory, this returns an ordinary array.
 
-    Collective: all ranks ask for one shape and type, or get a WorkerError that names them. The memory
-    is given back with the last view of it. Raises DataError for a shape that no array has and for
-    elements that are no numbers, and MemoryError on all ranks where one has no memory.
+    Collective: if ranks request different shapes or types, all get a WorkerError that names them. The
+    memory is freed with the last view of it. Raises DataError for an invalid shape or for elements that
+    are not numbers, and MemoryError on all ranks if one of them has no memory.
     """
     state, kind, sizes = _state_of(comm), np.dtype(dtype), np.atleast_1d(shape).tolist()
     if kind.hasobject or kind.names or kind.kind in "MSUV":
@@ -106,14 +112,15 @@ def shared_zeros(shape: int | Sequence[int], dtype: DTypeLike = np.float32, comm
 
 
 def node_of(comm: Any) -> Node | None:
-    """The node that a communicator's sums use, or None where its ranks are on several. Collective when
-    the communicator is seen first."""
+    """Return the node that a communicator's sums use, or None if its ranks are on several nodes or
+    cannot share memory. The first call for a communicator is collective."""
     state: _State | None = comm.Get_attr(_KEY[0]) if _KEY else None
     return (state or _attach(comm)).node
 
 
 def _state_of(comm: Any) -> _State:
-    """What a communicator keeps (None: COMM_WORLD), remembered until another one is asked for."""
+    """Return the state that a communicator keeps (None: COMM_WORLD). The latest one is remembered until
+    another communicator is asked for."""
     asked = library.start().COMM_WORLD if comm is None else comm
     state: _State | None = asked.Get_attr(_KEY[0]) if _KEY else None
     if state is None:
@@ -132,7 +139,7 @@ def _checked(array: Array, algorithm: str) -> None:
 
 
 class _State:
-    """What a communicator keeps: its node, a communicator for messages, choices, prepared sums."""
+    """The state of a communicator: its node, a communicator for messages, choices and prepared sums."""
 
     def __init__(self, comm: Any) -> None:
         self.comm = comm.Dup()
@@ -151,7 +158,7 @@ class _State:
                 self.reason = str(error)
 
     def plan(self, array: Array, algorithm: str, check: Check | None) -> Sum:
-        """A prepared sum for arrays such as this one."""
+        """Prepare and keep a sum for arrays of this size and type."""
         name = self._choose(array, check) if algorithm == "auto" else algorithm
         if algorithm != "auto" and name != "shared":
             self.agree(f"{array.size:,} {array.dtype} by {algorithm}")
@@ -190,14 +197,14 @@ class _State:
 
     @property
     def _groups(self) -> list[list[int]] | None:
-        """The ranks of each node; None where they would be one group, or each one of its own."""
+        """The ranks of each node; None if all ranks are on one node, or each on a node of its own."""
         nodes: dict[int, list[int]] = {}
         for rank, home in enumerate(self.homes):
             nodes.setdefault(home, []).append(rank)
         return [*nodes.values()] if 1 < len(nodes) < len(self.homes) else None
 
     def _by_nodes(self, array: Array) -> Sum:
-        """A sum in each node's memory, and across nodes by messages."""
+        """Prepare a sum in each node's memory, with messages between nodes."""
         _check_shared(array)
         if self._levels is None:
             self._levels = Levels(self.comm, homes=self.homes)
@@ -222,21 +229,23 @@ class _State:
         return run
 
     def _release(self) -> None:
-        """Give back the memory of sums that are no longer kept."""
+        """Free the memory of sums that are no longer kept."""
         for block in self._blocks:
             assert self._levels is not None
             self._levels.node.release(block)
         self._blocks.clear()
 
     def _choose(self, array: Array, check: Check | None) -> str:
-        """The quickest for this size and type; agreed on by all ranks, remembered by powers of two."""
+        """Return the fastest algorithm for this size and type. All ranks agree on it; it is remembered
+        by powers of two of the size."""
         if self.comm.Get_size() == 1:
             return "shared" if self.node and added_as(array.dtype) is not None else "ring"
         known = added_as(array.dtype) is not None
         if self.node is not None and known and array.nbytes > TRIED:
             return "shared"
         if self.node is not None and known:
-            # In the node's memory: a rank that needs no trial is met there, and told apart.
+            # Agree in the node's memory: ranks that need no trial are there already, and a difference
+            # between what ranks ask for is found.
             self.node.agree(element_number(array.dtype), array.nbytes, check)
         else:
             self.agree(f"{array.size:,} {array.dtype} by auto")
@@ -254,7 +263,8 @@ class _State:
         return chosen
 
     def _for_now(self, run: Sum, bucket: int) -> Sum:
-        """A sum that is chosen anew after so many calls of its power of two, the same on all ranks."""
+        """Wrap a sum so that the choice is made again after a number of calls of its power of two. The
+        number is the same on all ranks."""
         self._patience.setdefault(bucket, (SOON, SOON))
 
         def counted(array: Array, check: Check | None) -> None:
@@ -272,7 +282,7 @@ class _State:
         return counted
 
     def _is_idle(self, check: Check | None) -> bool:
-        """Whether the node is in no call on any rank: one may be under way beside sums of MPI's."""
+        """Return whether no rank is in a call of the node: one may be under way beside MPI's sums."""
         assert self.node is not None
         mine = np.array([float(self.node._current is not None)])
         return bool(slowest(self.comm, mine, check)[0] == 0)
@@ -284,7 +294,7 @@ class _State:
         return names[int(np.argmin(times))]
 
     def agree(self, request: str, what: str = "sums") -> None:
-        """Raises WorkerError on all ranks unless they ask for the same."""
+        """Raise WorkerError on all ranks unless all of them make the same request."""
         mine = np.frombuffer(request.encode().ljust(96)[:96], np.uint8).copy()
         everyone = np.empty((self.comm.Get_size(), 96), np.uint8)
         self.comm.Allgather(mine, everyone)
@@ -307,13 +317,13 @@ class _State:
 
 
 def _bucket_of(key: tuple[int, np.dtype[Any], str]) -> int:
-    """The power of two of the bytes of a prepared sum's arrays."""
+    """Return the power of two that the arrays of a prepared sum belong to, by their bytes."""
     size, dtype, _ = key
     return (size * dtype.itemsize).bit_length()
 
 
 def _shared(node: Node, array: Array) -> Sum:
-    """A sum in the node's memory, of arrays in it or not."""
+    """Prepare a sum in the node's memory, for arrays inside or outside that memory."""
     _check_shared(array)
     work = NodeWork(node, 0, np.empty(array.size, array.dtype))
     work.forget()
@@ -321,7 +331,7 @@ def _shared(node: Node, array: Array) -> Sum:
 
 
 def _check_shared(array: Array) -> None:
-    """Raise DataError for elements that no loop of the node's adds."""
+    """Raise DataError for elements that none of the node's loops can add."""
     if added_as(array.dtype) is None:
         raise DataError(
             f"shared memory adds integers, float32, float64 and their complex, not {array.dtype}"
@@ -344,10 +354,10 @@ def _library(comm: Any, array: Array) -> Sum:
 
 
 _KEY: list[int] = []
-"""The attribute under which a communicator keeps its state, once the first has one."""
+"""The key of the attribute under which communicators keep their state, once the first one has it."""
 
 _latest: list[Any] = [None, None]
-"""The communicator that was asked for last, and its state."""
+"""The communicator that was used last, as the caller gave it, and its state."""
 
 
 def _attach(comm: Any) -> _State:

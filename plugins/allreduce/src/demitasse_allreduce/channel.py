@@ -1,5 +1,5 @@
-"""Messages between processes beside MPI, which cannot tell that a peer is gone: TCP connections of each
-to a few others, so many and so chosen that losing some parts nobody from the rest."""
+"""Messages between processes outside MPI, which cannot tell that a peer is gone. Each process has TCP
+connections to a few others. Their number and choice keep the processes connected if some are lost."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ Message: TypeAlias = Mapping[str, Any]
 Address: TypeAlias = tuple[str, int]
 
 LONGEST = 1 << 16
-"""Bytes of a message; who announces more is none of ours."""
+"""The most bytes of a message; a sender that announces more is not one of our processes."""
 
 UNSENT = 1 << 20
-"""Bytes kept for a peer that does not read, beyond which heartbeats to it are left out."""
+"""The most bytes that may be queued for a peer that does not read, before heartbeats to it are
+skipped."""
 
 STRANGERS = 128
-"""Connections that may be open without having said the token: anybody can make some, and this process
-needs its descriptors. Those of the run say it at once."""
+"""The most open connections that have not yet sent the token. Anybody can open connections, and this
+process needs its descriptors. Processes of the run send the token at once."""
 
 _LENGTH = struct.Struct("!I")
 
 
 def neighbours(rank: int, size: int) -> list[int]:
-    """Those that ``rank`` is linked with: 1, 2, 4, ... before and after it in a ring, so that any of
-    n processes hears from any other in log2(n) / 2 steps or so and n - 1 of them can be lost where there
-    are few. Each knows all others up to 5 processes, 19 of 1,023 others in 1,024."""
+    """Return the ranks that ``rank`` is linked with: those 1, 2, 4, ... before and after it in a ring.
+    Any of n processes then hears from any other in about log2(n) / 2 steps, and if there are few
+    processes all but one can be lost. With up to 5 processes each is linked with all others; with 1,024
+    processes, with 19 of the 1,023 others."""
     steps = [1 << k for k in range((size - 1).bit_length())]
     both = {(rank + step) % size for step in steps} | {(rank - step) % size for step in steps}
     return sorted(both - {rank})
@@ -43,7 +45,8 @@ def neighbours(rank: int, size: int) -> list[int]:
 
 @dataclass(eq=False)
 class _Line:
-    """One TCP connection: with whom (None: not told yet), what came and what is still to be sent."""
+    """A TCP connection: the peer's rank (None: not known yet), the bytes that came, and the bytes still
+    to be sent."""
 
     socket: socket.socket
     rank: int | None = None
@@ -55,10 +58,10 @@ class _Line:
 
 
 class Channel:
-    """This process's connections to its neighbours, for one thread: ``contacts`` has the addresses of
-    those that it calls; the others, ``callers``, call it at ``listener``, which is closed when all of
-    them have (None: they are not known, and it stays open). ``token`` is what only processes of this
-    run know. ``links`` are the ranks that it can talk to."""
+    """This process's connections to its neighbours, used by one thread. ``contacts`` has the addresses
+    of the neighbours that it calls. The others, ``callers``, call it at ``listener``, which is closed
+    once all of them have called (None: the callers are not known, and it stays open). ``token`` is a
+    secret that only processes of this run know. ``links`` are the ranks that it can talk to."""
 
     def __init__(
         self,
@@ -87,17 +90,17 @@ class Channel:
 
     @property
     def links(self) -> frozenset[int]:
-        """The ranks that messages reach."""
+        """The ranks that messages can reach."""
         return frozenset(self._links)
 
     def wake(self) -> None:
-        """Have ``poll`` return; may be called by any thread."""
+        """Make ``poll`` return. Any thread may call it."""
         with contextlib.suppress(OSError):  # full: it will wake anyway; closed: nobody waits
             self._rope.send(b"!")
 
     def poll(self, seconds: float) -> list[tuple[int, Message | None]]:
-        """What came, with whose it is, None for an end of the connection; waits for at most
-        ``seconds``, and may return nothing before."""
+        """Return the messages that came as (rank, message), with None for the end of a connection. Waits
+        for at most ``seconds``, and may return an empty list earlier."""
         events: list[tuple[int, Message | None]] = []
         for key, mask in self._selector.select(seconds):
             if key.data == "bell":
@@ -114,25 +117,25 @@ class Channel:
         return events
 
     def send(self, rank: int, message: Message, spare: bool = False) -> None:
-        """Send a message to a linked rank, as soon as it takes it; one that can be spared is left out
-        for who does not read."""
+        """Queue a message to a linked rank; it is sent as soon as the rank reads. A ``spare`` message is
+        dropped if the rank is not reading."""
         line = self._links.get(rank)
         if line is not None and not (spare and len(line.unsent) > UNSENT):
             self._put(line, message)
 
     def broadcast(self, message: Message, but: int | None = None, spare: bool = False) -> None:
-        """Send a message to all linked ranks but one."""
+        """Send a message to all linked ranks except ``but``."""
         for rank in self._links:
             if rank != but:
                 self.send(rank, message, spare)
 
     @property
     def unsent(self) -> bool:
-        """Whether some of what was sent is still here."""
+        """Whether some messages have not left this process yet."""
         return any(line.unsent for line in self._links.values())
 
     def drop(self, older: float) -> None:
-        """Give up connections that have not become links within ``older`` seconds."""
+        """Close connections that have not become links within ``older`` seconds."""
         now = time.monotonic()
         for line in [line for line in self._lines if not line.ready and now - line.since > older]:
             self._forget(line)
@@ -141,8 +144,8 @@ class Channel:
         self._resting = False
 
     def finish(self, seconds: float) -> None:
-        """Send what is left, and wait for the others to have read it: a connection that is closed with
-        messages unread would take with it what was sent."""
+        """Send what is left and wait, for at most ``seconds``, until the others have read it: if a
+        connection is closed while it holds unread messages, what was sent over it is lost."""
         end = time.monotonic() + seconds
         while self.unsent and time.monotonic() < end:
             self.poll(0.05)
@@ -153,15 +156,15 @@ class Channel:
             self.poll(0.05)
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for line in list(self._lines):
             self._forget(line)
         for end in filter(None, (self._bell, self._rope, self._listener)):
             end.close()
         self._selector.close()
 
-    # Connections: the caller says who it is, the called one answers who it is, and of the answers at
-    # several addresses the caller takes the first, which it tells by a first message.
+    # Handshake: the caller introduces itself, and the called process answers with its own rank. If
+    # several addresses answer, the caller takes the first one and confirms it by a first message.
 
     def _call(self, rank: int, address: Address) -> None:
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
@@ -189,7 +192,7 @@ class Channel:
             end, _ = self._listener.accept()
         except OSError as error:  # mostly, it hung up while waiting in line
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                # It goes on waiting there, and ``poll`` would return at once until it is let in.
+                # The caller stays in the queue, and ``poll`` would return at once until it is accepted.
                 self._selector.unregister(self._listener)
                 self._resting = True
             return
@@ -200,7 +203,7 @@ class Channel:
         self._add(_Line(end))
 
     def _close_door(self) -> None:
-        """Listen no more once all have called who will."""
+        """Stop listening once all expected callers have connected."""
         if self._callers is None or self._listener is None or not self._links.keys() >= {*self._callers}:
             return
         if not self._resting:
@@ -259,7 +262,7 @@ class Channel:
     def _introduced(
         self, line: _Line, message: Message, events: list[tuple[int, Message | None]]
     ) -> bool:
-        """Take the first messages of a connection; False for one that is not wanted."""
+        """Handle the first messages of a connection. Returns False if the connection is not wanted."""
         if line.rank is None:
             token, caller = message.get("token"), message.get("from")
             known = isinstance(token, bytes) and hmac.compare_digest(token, self._token)
@@ -285,7 +288,8 @@ class Channel:
 
 
 def _messages(line: _Line) -> Iterable[Message | None]:
-    """The whole messages that a connection has brought; None for bytes that are no messages."""
+    """Yield the complete messages that a connection has received; None for bytes that are not a
+    message."""
     while len(line.received) >= _LENGTH.size:
         (length,) = _LENGTH.unpack_from(line.received)
         if length > LONGEST:

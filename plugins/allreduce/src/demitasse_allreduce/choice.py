@@ -1,8 +1,8 @@
-"""Which algorithm, rank map, chunks and groups: the cheapest by the network's description, corrected by
-what was measured.
+"""Choosing the algorithm, rank map, chunks and groups that cost least by the network's description,
+corrected by measurements.
 
-A message of n bytes costs alpha + beta n, an addition gamma n (Thakur, Rabenseifner and Gropp, 2005);
-messages that share a trunk or an end's link share its bandwidth.
+A message of n bytes costs alpha + beta n seconds, an addition gamma n (Thakur, Rabenseifner and Gropp,
+2005). Messages that share a trunk, or the link of an endpoint, share its bandwidth.
 """
 
 from __future__ import annotations
@@ -35,24 +35,26 @@ from demitasse_allreduce.algorithms import ALGORITHMS, algorithm
 AUTO = "auto"
 
 CHUNKS = (1, 2, 4, 8, 16, 32)
-"""Pieces of a pipeline that are tried."""
+"""Numbers of pieces of a pipeline that are tried."""
 
 LEAST_CHUNK = 1024
-"""Elements below which no smaller chunk is tried."""
+"""The smallest chunk that is tried, in elements."""
 
 FEW, NEAR = 256, 2.0
-"""Several numbers of chunks are tried for so few ranks, and for what takes with its own number no more
-than so many times the least: to try them for all would take seconds."""
+"""Other numbers of chunks than an algorithm's own are tried only for up to FEW ranks, and only for ways
+whose predicted time is at most NEAR times the least. To try them for all would take seconds."""
 
 CHAINS = (4, 8)
-"""Sizes of lower communicators that are tried where no level of the network says one (S-Caffe, section
-5: "eight is the ideal P" of its chunked chain)."""
+"""Sizes of lower communicators that are tried besides the groups of the network: always for
+``chain-chain`` and ``chain-binomial``, and for other two-level algorithms if the network has no groups
+(S-Caffe, section 5: "eight is the ideal P" of its chunked chain)."""
 
 
 @dataclass(frozen=True, order=True)
 class Way:
-    """How to do it: an algorithm with its rank map (``ranks``), so many chunks (0: its own number), and
-    groups of so many ranks in a row (0: those of the network's outermost tier)."""
+    """A way to run a collective: an algorithm, its rank map (``ranks``), the number of ``chunks`` (0:
+    the algorithm's own), and ``group``, the number of consecutive ranks in each group (0: the groups of
+    the network's outermost tier)."""
 
     algorithm: str
     ranks: str = "natural"
@@ -68,9 +70,9 @@ class Way:
         root: int = 0,
         known: Mapping[str, Algorithm] = ALGORITHMS,
     ) -> Schedule:
-        """The schedule of ``size`` elements for ranks at the network's first endpoints, in that order,
-        by an algorithm that is ``known``. Raises CompositionError for another one, or for a rank map
-        that is none."""
+        """Return the schedule for ``size`` elements and ``ranks`` ranks, which are the network's first
+        endpoints in order. Raises CompositionError if the algorithm is not ``known`` or the rank map
+        does not exist."""
         made = algorithm(self.algorithm, known=known)
         options: dict[str, Any] = {}
         if "groups" in made.options:
@@ -90,9 +92,10 @@ class Way:
 
 @dataclass(frozen=True)
 class Offer:
-    """A way with its seconds: ``predicted`` by the network (None: nothing predicts it), ``measured``
-    (None: not yet), and ``seconds``, by which it is compared: measured, or predicted as much off as
-    predictions of this size were where they could be compared."""
+    """A way with its seconds: ``predicted`` from the network (None: no prediction), ``measured`` (None:
+    not yet), and ``seconds``, by which offers are compared. These are the measured seconds or, without
+    any, the predicted ones times the median ratio of measured to predicted seconds of other ways for
+    this size."""
 
     way: Way
     predicted: float | None
@@ -102,7 +105,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Fit:
-    """``alpha`` seconds a message, ``beta`` a byte that is sent, ``gamma`` a byte that is added."""
+    """``alpha`` seconds per message, ``beta`` per byte sent, ``gamma`` per byte added."""
 
     alpha: float
     beta: float
@@ -114,15 +117,15 @@ class Fit:
         return f"latency {self.alpha * 1e6:.3g} us, bandwidth {rate}{adds}"
 
     def network(self, ranks: int) -> Topology:
-        """So many endpoints, each joined to each other one alike."""
+        """Return a network of ``ranks`` endpoints, with equal links between all pairs."""
         bandwidth = 1 / self.beta if self.beta else math.inf
         return Topology((Tier("network", ranks, self.alpha, bandwidth),), (f"{self} (measured)",))
 
 
 def fit(messages: Iterable[tuple[float, float]], additions: Iterable[tuple[float, float]] = ()) -> Fit:
-    """Alpha and beta from measured (bytes, seconds) of messages one way, gamma from those of additions.
-    Each pair weighs by its relative error, so that small messages tell alpha and large ones beta.
-    Raises DataError for fewer than two sizes, or seconds that are not above 0."""
+    """Fit alpha and beta to measured (bytes, seconds) of messages one way, and gamma to those of
+    additions. The fit minimises relative errors, so small messages determine alpha and large ones beta.
+    Raises DataError for fewer than two sizes, or for seconds that are not above 0."""
     alpha, beta = _line(messages, "messages")
     given = list(additions)
     return Fit(alpha, beta, _line(given, "additions")[1] if given else 0.0)
@@ -136,7 +139,7 @@ def _line(pairs: Iterable[tuple[float, float]], what: str) -> tuple[float, float
             f"a fit of {what}: {len(np.unique(sizes))} sizes, least time "
             f"{seconds.min(initial=math.inf):g} s (valid: two sizes or more, times above 0)"
         )
-    # Neither may be negative: where one would be, the other alone is fitted.
+    # Neither may be negative: if one would be, it is set to 0 and only the other is fitted.
     columns = np.stack([1 / seconds, sizes / seconds], axis=1)
     one = np.ones(len(sizes))
     alpha, beta = np.linalg.lstsq(columns, one, rcond=None)[0]
@@ -148,22 +151,24 @@ def _line(pairs: Iterable[tuple[float, float]], what: str) -> tuple[float, float
 
 
 def bucket(nbytes: int) -> int:
-    """The sizes that one choice is made for: up to the next power of two."""
+    """Return the exponent of the smallest power of two that is at least ``nbytes``. One choice is made
+    for all sizes in a bucket."""
     return max(0, nbytes - 1).bit_length()
 
 
 @dataclass
 class Measurements:
-    """Measured seconds by goal, ranks, way and bucket of sizes; of several the median counts."""
+    """Measured seconds by goal, ranks, way and bucket of sizes. If there are several, the median
+    counts."""
 
     seconds: dict[tuple[str, int, Way, int], list[float]] = field(default_factory=dict)
 
     def record(self, way: Way, nbytes: int, ranks: int, seconds: float, goal: str = "allreduce") -> None:
-        """Remember a time of a way, also of one that is not ours (MPI's own)."""
+        """Remember a time of a way, which may be one without a schedule here (MPI's own)."""
         self.seconds.setdefault((goal, ranks, way, bucket(nbytes)), []).append(float(seconds))
 
     def of(self, nbytes: int, ranks: int, goal: str = "allreduce") -> dict[Way, float]:
-        """The measured seconds of each way for a size like that."""
+        """Return the measured seconds of each way for sizes in the bucket of ``nbytes``."""
         return {
             way: median(times)
             for (its_goal, its_ranks, way, its_bucket), times in self.seconds.items()
@@ -171,7 +176,7 @@ class Measurements:
         }
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Plain data, for a cache."""
+        """Return the measurements as plain data, for a cache."""
         return [
             {"goal": goal, "ranks": ranks, "way": asdict(way), "bucket": size, "seconds": times}
             for (goal, ranks, way, size), times in self.seconds.items()
@@ -179,7 +184,7 @@ class Measurements:
 
     @classmethod
     def from_list(cls, given: Sequence[Mapping[str, Any]]) -> Measurements:
-        """What ``to_list`` gave. Raises DataError for anything else."""
+        """Return the measurements that ``to_list`` gave. Raises DataError for anything else."""
         made = cls()
         try:
             for each in given:
@@ -191,7 +196,8 @@ class Measurements:
 
 
 def mpi_levels(machine: Machine) -> tuple[Level, ...]:
-    """The levels whose siblings are processes, and those around them; outermost first."""
+    """Return the innermost level whose siblings are processes and all levels around it, outermost
+    first; empty if there is none."""
     inner = [i for i, level in enumerate(machine.levels) if level.workers == "mpi"]
     if not inner:
         return ()
@@ -204,8 +210,8 @@ def mpi_levels(machine: Machine) -> tuple[Level, ...]:
 
 
 def network_of(machine: Machine) -> Topology:
-    """The network that joins a machine's processes. Raises CompositionError for one without any,
-    DescriptionError for a link or number that is not there."""
+    """Return the network that joins a machine's processes. Raises CompositionError if the machine has no
+    level of several processes, DescriptionError if a link or a number is missing."""
     levels = mpi_levels(machine)
     if all(level.count == 1 for level in levels):
         raise CompositionError(
@@ -215,9 +221,10 @@ def network_of(machine: Machine) -> Topology:
 
 
 def maps(network: Topology, ranks: int, only: str = AUTO) -> dict[str, np.ndarray[Any, Any]]:
-    """Rank maps by name: which rank has number i. The numbers run through the tiers' coordinates:
-    natural in the tiers' own order, round-robin with the outermost one fastest, the others named after
-    their order of tiers. Raises CompositionError for an unknown map."""
+    """Return rank maps by name; a map's element i is the rank that has number i. Numbers run through the
+    coordinates of the tiers: "natural" in the tiers' own order, "round-robin" with the outermost tier
+    fastest; the others are named after their order of tiers. Raises CompositionError for an unknown
+    map."""
     found: dict[str, np.ndarray[Any, Any]] = {}
     for name in RANK_MAPS:
         order = network.place(ranks, name)
@@ -237,10 +244,10 @@ def maps(network: Topology, ranks: int, only: str = AUTO) -> dict[str, np.ndarra
 
 
 class Chooser:
-    """Chooses for ``ranks`` at the first endpoints of a network. ``item`` bytes are an element,
-    ``gamma`` seconds a byte that is added; ``only`` restricts the algorithms that are ``known``, and
-    ``order`` rank maps ("auto": any). Choices are remembered by bucket of sizes; all ranks come to the
-    same ones from the same numbers."""
+    """Chooses how to run collectives of ``ranks`` ranks, at the first endpoints of a network. An element
+    has ``item`` bytes, and adding a byte takes ``gamma`` seconds. ``only`` restricts the ``known``
+    algorithms, and ``order`` the rank maps ("auto": any). Predictions are remembered by bucket of sizes.
+    All ranks come to the same choices from the same numbers."""
 
     def __init__(
         self,
@@ -262,7 +269,7 @@ class Chooser:
         self._predicted: dict[tuple[str, int], dict[Way, float]] = {}
 
     def offers(self, nbytes: int, goal: str = "allreduce") -> list[Offer]:
-        """All ways for about so many bytes, the cheapest first."""
+        """Return all ways for about ``nbytes`` bytes, the cheapest first."""
         predicted, measured = self.predictions(nbytes, goal), self.measured.of(nbytes, self.ranks, goal)
         both = [measured[way] / predicted[way] for way in measured if predicted.get(way)]
         off = median(both) if both else 1.0
@@ -273,7 +280,7 @@ class Chooser:
         return sorted(found, key=lambda offer: (offer.seconds, offer.way))
 
     def best(self, nbytes: int, goal: str = "allreduce") -> Way:
-        """The cheapest way. Raises CompositionError where no algorithm has the goal."""
+        """Return the cheapest way. Raises CompositionError if no algorithm supports the goal."""
         offers = self.offers(nbytes, goal)
         if not offers:
             names = ", ".join(each.name for each in self._algorithms)
@@ -283,13 +290,13 @@ class Chooser:
         return offers[0].way
 
     def schedule(self, size: int, goal: str = "allreduce", root: int = 0) -> Schedule:
-        """The best way's schedule for ``size`` elements. Raises CompositionError where that is a way
-        without one: MPI's own."""
+        """Return the best way's schedule for ``size`` elements. Raises CompositionError if the best way
+        has no schedule (MPI's own)."""
         way = self.best(size * self.item, goal)
         return way.schedule(size, self.network, self.ranks, goal, root, self.known)
 
     def predictions(self, nbytes: int, goal: str = "allreduce") -> dict[Way, float]:
-        """Predicted seconds of every way for the largest size of the bucket."""
+        """Return the predicted seconds of every way, for the largest size of the bucket."""
         key = goal, bucket(nbytes)
         if key not in self._predicted:
             size = -(-(1 << key[1]) // self.item)
@@ -303,7 +310,7 @@ class Chooser:
         return self._predicted[key]
 
     def predict(self, way: Way, size: int, goal: str = "allreduce") -> float:
-        """Seconds of one way for exactly ``size`` elements."""
+        """Return the predicted seconds of one way for exactly ``size`` elements."""
         made = algorithm(way.algorithm, known=self.known)
         options: dict[str, Any] = {"goal": goal}
         if way.chunks:
@@ -317,7 +324,8 @@ class Chooser:
         return cost(rounds, self.network, place, self.item, self.gamma).seconds
 
     def _ways(self, made: Algorithm, goal: str) -> Iterator[Way]:
-        """An algorithm with each rank map or size of groups, and its own number of chunks."""
+        """Yield an algorithm with each rank map, or each size of groups, and its own number of
+        chunks."""
         if goal not in made.goals or self.ranks > made.most_ranks:
             return
         if "groups" not in made.options:
@@ -330,7 +338,7 @@ class Chooser:
         yield from (Way(made.name, "natural", 0, group) for group in groups)
 
     def _cut(self, way: Way, size: int) -> Iterator[Way]:
-        """The same with other numbers of chunks."""
+        """Yield the same way with other numbers of chunks."""
         made = algorithm(way.algorithm, known=self.known)
         if "chunks" in made.options and self.ranks <= FEW:
             for chunks in CHUNKS:
@@ -338,7 +346,7 @@ class Chooser:
                     yield replace(way, chunks=chunks)
 
     def table(self, nbytes: int, goal: str = "allreduce", most: int = 12) -> str:
-        """The offers as lines: seconds, whether measured or simulated, and the way."""
+        """Return the cheapest offers as lines of text: seconds, measured or simulated, and the way."""
         offers = self.offers(nbytes, goal)
         title = f"{goal} of {nbytes:,} bytes by {self.ranks} ranks (sizes to {1 << bucket(nbytes):,})"
         lines = [title, *(f"  {source}" for source in self.network.sources)]
@@ -352,6 +360,6 @@ class Chooser:
 
 
 def human(seconds: float) -> str:
-    """Seconds for people."""
+    """Return seconds as text with a fitting unit (s, ms or us)."""
     scale, unit = next(((s, u) for s, u in ((1, "s"), (1e3, "ms")) if seconds * s >= 1), (1e6, "us"))
     return f"{seconds * scale:.3f} {unit}"

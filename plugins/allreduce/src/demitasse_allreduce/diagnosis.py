@@ -1,5 +1,6 @@
-"""What this plugin finds here of what several processes need: an MPI library that threads can use, a
-launcher, memory that processes share, and addresses at which they reach each other."""
+"""Findings for ``demitasse doctor`` about what several processes need on this machine: an MPI library
+that threads can use, a launcher, memory that processes can share, and addresses at which they can reach
+each other."""
 
 from __future__ import annotations
 
@@ -22,11 +23,12 @@ import mpi4py
 from mpi4py import MPI
 print(MPI.Query_thread() >= MPI.THREAD_MULTIPLE)
 """
-"""Asked of a process of its own: MPI tells only when started, and can be started once."""
+"""Run in a process of its own: MPI reports its thread level only once started, and can be started only
+once."""
 
 
 def findings() -> Iterator[Finding]:
-    """MPI, its launcher, shared memory and addresses."""
+    """Yield findings about MPI, its launcher, shared memory and addresses."""
     kin = yield from _mpi()
     yield from _launcher(kin)
     yield from _shared_memory()
@@ -34,7 +36,7 @@ def findings() -> Iterator[Finding]:
 
 
 def _mpi() -> Generator[Finding, None, str]:
-    """Gives the library's family, "" for none."""
+    """Yield findings about MPI. Returns the library's family, "" if there is no library."""
     try:
         mpi = library.loaded()
     except CompositionError as error:
@@ -60,7 +62,7 @@ def _mpi() -> Generator[Finding, None, str]:
                 )
                 remedy = "on InfiniBand start with mpiexec, which uses the first one"
                 yield Finding("note", "MPI network", message, remedy)
-        return kin  # a process of its own would not be one of these
+        return kin  # a process started here to ask would not be one of those that the launcher started
     asked = subprocess.run(
         [sys.executable, "-c", ASK_LEVEL], capture_output=True, text=True, timeout=60, check=False
     )
@@ -81,7 +83,8 @@ def _mpi() -> Generator[Finding, None, str]:
 
 
 def _launcher(kin: str) -> Iterator[Finding]:
-    """That which a shell finds, and whether it is of the library's family ``kin``."""
+    """Yield a finding about the launcher that a shell finds: whether it belongs to the library's family
+    ``kin``."""
     beside = Path(sys.executable).with_name("mpiexec")
     mpiexec = shutil.which("mpiexec") or (str(beside) if beside.exists() else None)
     found = mpiexec or shutil.which("srun")

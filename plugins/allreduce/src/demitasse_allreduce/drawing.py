@@ -1,5 +1,5 @@
-"""A schedule as a picture: a lane for each rank, a column for each round, an arrow for each message, and
-after each round how much every rank has summed."""
+"""A schedule drawn as a picture: a lane for each rank, a column for each round, an arrow for each
+message, and, after each round, how much every rank has summed."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ FONT = "font-family='Helvetica, Arial, sans-serif'"
 def picture(
     schedule: Schedule, groups: Sequence[Sequence[int]] = (), title: str = "", notes: Sequence[str] = ()
 ) -> str:
-    """The SVG text. Messages between ranks of different ``groups`` are drawn in another colour. A bar
-    shows a rank's vector from its first element to its last, the darker the more contributions it has.
-    Raises PlanError for more ranks or rounds than fit."""
+    """Return the picture as SVG text. Messages between ranks of different ``groups`` have another
+    colour. A bar shows a rank's vector from its first element to its last, darker where it has more
+    contributions. Raises PlanError if the schedule has more ranks or rounds than fit."""
     rounds = list(rounds_of(schedule))
     if schedule.ranks > MOST_RANKS or len(rounds) > MOST_ROUNDS:
         raise PlanError(
@@ -73,7 +73,7 @@ def picture(
 
 
 def _lanes(members: Sequence[Sequence[int]]) -> tuple[dict[int, float], list[tuple[float, float]]]:
-    """The height of each rank's lane, and each group's band, top and bottom."""
+    """Return the height of each rank's lane, and the (top, bottom) of each group's band."""
     lanes: dict[int, float] = {}
     bands, y = [], float(TOP)
     for group in members:
@@ -87,8 +87,8 @@ def _lanes(members: Sequence[Sequence[int]]) -> tuple[dict[int, float], list[tup
 
 
 def _progress(schedule: Schedule, rounds: Sequence[Round]) -> tuple[Array, list[Array]]:
-    """Where cells begin and end, and after each round what part of all contributions is in each cell of
-    each rank; before the first round, too."""
+    """Return the edges of cells and, for the time before the first round and after each round, the part
+    of all contributions that each cell of each rank has, of shape (ranks, cells)."""
     edges = [column for each in rounds for column in (each.start, each.stop)]
     cells = np.unique(np.concatenate([[0, schedule.size], *edges]))
     gathers = schedule.goal in ("broadcast", "allgather")
@@ -111,7 +111,7 @@ def _progress(schedule: Schedule, rounds: Sequence[Round]) -> tuple[Array, list[
 
 
 def _bar(x: float, y: float, shade: Array, cells: Array, size: int) -> list[str]:
-    """A rank's vector: equal neighbours are one piece."""
+    """Draw a rank's vector. Neighbouring cells with the same value are one piece."""
     made = [f"<rect x='{x}' y='{y - 8}' width='{BAR}' height='16' rx='3' fill='#fff' stroke='{FAINT}'/>"]
     changes = np.flatnonzero(np.diff(shade, prepend=-1.0))
     for i, start in enumerate(changes):
@@ -124,7 +124,7 @@ def _bar(x: float, y: float, shade: Array, cells: Array, size: int) -> list[str]
 
 
 def _shade(part: float) -> str:
-    """From pale to full; what is complete stands out."""
+    """Return a colour from pale to full; a complete part stands out."""
     if part >= 1:
         return "#12507f"
     pale, full = (226, 235, 242), (84, 156, 208)

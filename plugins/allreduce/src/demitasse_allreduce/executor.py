@@ -1,5 +1,5 @@
-"""Running a schedule over MPI: this rank's moves as soon as they can be made, its messages in flight,
-its sums."""
+"""Running a schedule over MPI: makes this rank's moves as soon as possible, keeps its messages in
+flight, and adds what it receives."""
 
 from __future__ import annotations
 
@@ -20,71 +20,73 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Check: TypeAlias = Callable[[], object]
 
 PIECES, SHORTEST, LONGEST = 4, 256 * 1024, 1024 * 1024
-"""A move of more than twice the shortest message goes in so many, within these bytes of each: the first
-are added, or sent on, while others come, and yet few take each rank's time."""
+"""A move of more than twice SHORTEST bytes is cut into PIECES messages, each of SHORTEST to LONGEST
+bytes (into more messages if LONGEST requires it). The first ones are added, or passed on, while others
+arrive, but there are few enough that handling them costs little."""
 
 AHEAD = 64
-"""Messages that are awaited at once: those of the first moves that are not done."""
+"""The most messages that are awaited at the same time: those of the first unfinished moves."""
 
-_TAGS = 32_768  # what every MPI has; a message's tag is its number between two ranks
+_TAGS = 32_768  # every MPI has as many; a message's tag is its number between two ranks
 _PATIENCE = 0.02  # seconds between two checks
-_STALLED = 0.05  # seconds in which nothing comes or goes
+_STALLED = 0.05  # seconds without any message in either direction
 _EAGER_TESTS = 20
-_KNOWN = 2.0  # seconds in which those who watch know of what has made MPI fail
+_KNOWN = 2.0  # seconds within which the watch between processes knows what made MPI fail
 
 
 class Memory:
-    """Where an array of one dimension lies of which parts are sent, received and added: on the host,
-    where MPI and NumPy reach it. A device's has another one of these. ``add(a, b, out)`` is a ufunc or
-    acts as one."""
+    """The memory of a one-dimensional array whose parts are sent, received and added. This class is for
+    host memory, which MPI and NumPy can access; subclasses are for a device's memory. ``add(a, b, out)``
+    is a ufunc or acts like one."""
 
     def __init__(self, array: Array, add: Callable[..., Any] = np.add) -> None:
         self.array, self._add = array, add
         self.shape, self.dtype, self.itemsize = array.shape, array.dtype, array.itemsize
 
     def spare(self, elements: int) -> Any:
-        """Memory for what is received and has no place yet."""
+        """Return memory for received elements that cannot be stored in their place yet."""
         return np.empty(elements, self.dtype)
 
     def part(self, start: int, stop: int) -> Any:
-        """What MPI is given of these elements."""
+        """Return the buffer to pass to MPI for these elements."""
         return self.array[start:stop]
 
     def begin(self) -> None:
-        """A run begins."""
+        """Called when a run begins."""
 
     def sendable(self, start: int, stop: int) -> Iterator[None]:
-        """Until MPI may send these elements; yields whenever that has to wait."""
+        """Wait until MPI may send these elements; yields whenever it would have to block."""
         return iter(())
 
     def reduce(self, start: int, stop: int, other: Any) -> None:
-        """Add what lies in spare memory to these elements."""
+        """Add ``other``, which is spare memory, to these elements."""
         mine = self.array[start:stop]
         self._add(mine, other, mine)
 
     def store(self, start: int, stop: int, other: Any) -> None:
-        """What was received becomes these elements: from spare memory, or (None) where it belongs."""
+        """Store what was received as these elements: ``other`` is spare memory, or None if the elements
+        were received in their place."""
         if other is not None:
             self.array[start:stop] = other
 
     def finish(self) -> Iterator[None]:
-        """Until whoever uses the array next finds it as it should be."""
+        """Wait until the array is ready for its next user; yields whenever it would have to block."""
         return iter(())
 
 
 class Collective:
-    """A schedule's moves of this rank on ``array`` (one dimension, contiguous, of its size, or a Memory
-    of it), over ``comm``, of which no one else uses messages meanwhile. Prepared once, run any number of
-    times.
+    """This rank's moves of a schedule on ``array``, over ``comm``. ``array`` is one-dimensional,
+    contiguous and of the schedule's size, or a Memory of such an array. Nobody else may send messages
+    over ``comm`` during a run. A Collective is prepared once and can be run any number of times.
 
-    A move is made as soon as those before it that touch its elements are done, whatever others wait for,
-    so that links have work and sums the schedule's order of terms. Links are shared as the schedule's
-    rounds share them: nothing is sent more than a round ahead of what is to be received, or beside what
-    goes to others in an earlier round.
+    A move is made as soon as all earlier moves that touch its elements are done, whatever other moves
+    wait for. Links therefore stay busy, while terms are added in the schedule's order. Links are shared
+    as in the schedule's rounds: nothing is sent more than one round ahead of what is still to be
+    received, or while messages of an earlier round to other ranks are under way (beyond 1 MiB).
 
-    What is received to be added lies in memory of this object until then. ``add(a, b, out)``
-    is a ufunc or acts as one. ``check`` is called about every 20 ms of a wait, and ends it by raising;
-    then messages may be in flight, and neither this nor ``comm`` can be used again.
+    Elements that are received to be added stay in memory of this object until then. ``add(a, b, out)``
+    is a ufunc or acts like one. ``check`` is called about every 20 ms during a wait and ends it by
+    raising. Messages may then be in flight, and neither this object nor ``comm`` can be used again.
     """
 
     def __init__(
@@ -113,20 +115,22 @@ class Collective:
         self._course: Iterator[None] | None = None
 
     def run(self) -> None:
-        """Do all moves."""
+        """Make all moves and wait until they are done."""
         self.start()
         self.wait()
 
     def start(self) -> None:
-        """Begin: send and post what can be. Raises PlanError when the last run is not done."""
+        """Begin a run: post the sends and receives that are possible. Raises PlanError if the last run
+        is not done."""
         if self._course is not None:
             raise PlanError(f"{self.schedule.algorithm}: started twice")
         self._course = _Run(self).course()
         self.progress()
 
     def progress(self) -> bool:
-        """Go on as far as messages have come; whether all is done. Raises what ``check`` does where MPI
-        fails, and what MPI does if that knows nothing of it."""
+        """Continue as far as the messages that have come allow; return whether all is done. If MPI
+        fails, raises what ``check`` raises, or MPI's own error if ``check`` does not know of a
+        cause."""
         if self._course is not None:
             try:
                 for _ in self._course:
@@ -138,11 +142,11 @@ class Collective:
         return True
 
     def wait(self) -> None:
-        """Go on until all is done, without taking the processor from who has work."""
+        """Continue until all is done, yielding the processor to threads that have work."""
         patiently(self.progress, self.check)
 
     def spare(self, i: int) -> Any:
-        """Memory for what step ``i`` receives, kept for the next run."""
+        """Return memory for what step ``i`` receives. It is kept for the next run."""
         if i not in self._spare:
             move = self.program.steps[i].move
             self._spare[i] = self.memory.spare(move.stop - move.start)
@@ -150,8 +154,8 @@ class Collective:
 
 
 def raise_cause(check: Check | None) -> None:
-    """After an error of MPI's, mostly of another process's end: have ``check``, which may hear of that a
-    moment later, raise what is behind it."""
+    """Let ``check`` raise the cause of an MPI error. Most such errors mean that another process has
+    ended, which ``check`` may learn only a moment later, so it is called for up to 2 s."""
     until = time.monotonic() + _KNOWN
     while check is not None and time.monotonic() < until:
         check()
@@ -159,7 +163,8 @@ def raise_cause(check: Check | None) -> None:
 
 
 def wait_for(request: Any, check: Check | None) -> None:
-    """Wait for a request of mpi4py's, without keeping others from the processor."""
+    """Wait for an mpi4py request, yielding the processor to others. If MPI fails, raises as
+    ``Collective.progress`` does."""
     try:
         while not request.Test():
             if check is not None:
@@ -171,7 +176,8 @@ def wait_for(request: Any, check: Check | None) -> None:
 
 
 def patiently(progress: Callable[[], bool], check: Check | None) -> None:
-    """Go on until ``progress`` says that all is done, without taking the processor from who has work."""
+    """Call ``progress`` until it returns True, yielding the processor to threads that have work.
+    ``check`` is called about every 20 ms and ends the wait by raising."""
     tests, checked = 0, time.monotonic()
     while not progress():
         tests += 1
@@ -184,10 +190,10 @@ def patiently(progress: Callable[[], bool], check: Check | None) -> None:
 
 @dataclass
 class _Step:
-    """A message, or what a rank keeps of its own: the piece of a move, the schedule's round, its number
-    between the two ranks, and the steps that wait for it. ``closed``: how many of the rounds in which
-    this rank receives have to be over before it is sent. A step of kind "whole" is no message: it is
-    done when all pieces of a move are."""
+    """A message, or a copy from a rank to itself: the piece of a move, its round in the schedule, its
+    tag (its number between the two ranks), and the steps that wait for it (``then``). ``closed`` is how
+    many of the rounds in which this rank receives have to be over before the step is sent. A step of
+    kind "whole" is not a message: it is done when all pieces of a move are."""
 
     move: Move
     round: int
@@ -206,8 +212,9 @@ class _Step:
 
 @dataclass(frozen=True)
 class _Program:
-    """A rank's steps with what a run begins with: of each the number of steps before it, those ready,
-    those that await messages (the last one first), and the steps left in each round that receives."""
+    """A rank's steps and the initial state of a run: how many steps each step waits for (``needs``), the
+    sends that are ready, the steps that await messages (the last one first), and the number of receiving
+    steps in each round that has any."""
 
     steps: Sequence[_Step]
     needs: Sequence[int]
@@ -217,7 +224,7 @@ class _Program:
 
     @classmethod
     def of(cls, schedule: Schedule, rank: int, itemsize: int) -> _Program:
-        """The program of one rank, whose moves are of ``itemsize`` bytes an element."""
+        """Return the program of one rank for elements of ``itemsize`` bytes."""
         steps, through = _pieces(schedule, rank, itemsize)
         needs = _linked(steps, through, rank)
         rounds = Counter(step.round for step in steps if step.receives)
@@ -230,7 +237,8 @@ class _Program:
 
 
 class _Run:
-    """One run: steps that can be made, messages in flight, what has come before its turn."""
+    """The state of one run: steps that are ready, messages in flight, messages that came before their
+    turn."""
 
     def __init__(self, collective: Collective) -> None:
         self._all, self._memory, self._comm = collective, collective.memory, collective.comm
@@ -239,17 +247,17 @@ class _Run:
         self._needs, self._ready = list(program.needs), list(program.ready)
         self._ahead, self._open = list(program.awaited), dict(program.rounds)
         self._closing, self._closed = list(program.rounds), 0
-        self._staged: list[tuple[int, Iterator[None]]] = []  # ready, but not where MPI reaches them
+        self._staged: list[tuple[int, Iterator[None]]] = []  # ready, but not yet where MPI can read them
         self._going: set[int] = set()
-        self._unposted: list[int] = []  # of those awaited, where the array is still in use
-        self._target: dict[int, Any] = {}  # None: where it belongs
+        self._unposted: list[int] = []  # awaited, but their place in the array is still in use
+        self._target: dict[int, Any] = {}  # None: received in its place in the array
         self._came: dict[int, Any] = {}
         self._kept: dict[int, Any] = {}
         self._requests: list[Any] = []
         self._of: list[int] = []
 
     def course(self) -> Iterator[None]:
-        """The run; yields whenever it has to wait."""
+        """Carry out the run; yields whenever it has to wait."""
         self._memory.begin()
         since = 0.0
         while self._go_on():
@@ -259,7 +267,8 @@ class _Run:
             if self._unposted:
                 since = since or time.monotonic()
                 if time.monotonic() - since > _STALLED:
-                    # Another rank may wait for its send to this one before it sends what is awaited.
+                    # Another rank may be waiting to finish a send to this one before it sends what this
+                    # one waits for: receive into spare memory, so that the two do not block each other.
                     for i in self._unposted:
                         self._receive(i, self._all.spare(i))
                     self._unposted.clear()
@@ -267,7 +276,7 @@ class _Run:
         yield from self._memory.finish()
 
     def _go_on(self) -> bool:
-        """Send and await what can be; whether anything is left to be done."""
+        """Post the sends and receives that are possible; return whether anything is left to do."""
         while self._ready and self._may_go(self._steps[self._ready[0]]):
             self._going.add(i := heapq.heappop(self._ready))
             move = self._steps[i].move
@@ -279,8 +288,8 @@ class _Run:
         return self._left > 0
 
     def _may_go(self, step: _Step) -> bool:
-        """Whether it is a round's turn: not too far ahead of what is received, and no more than a
-        message under way to others in earlier rounds."""
+        """Return whether a step may be sent: its round is not too far ahead of what has been received,
+        and no more than LONGEST bytes of earlier rounds are on their way to other ranks."""
         if step.closed > self._closed:
             return False
         earlier = 0
@@ -291,7 +300,7 @@ class _Run:
         return earlier * self._memory.itemsize <= LONGEST
 
     def _send(self) -> None:
-        """Send those of the ready that MPI reaches."""
+        """Send the ready steps whose elements MPI can read."""
         waiting = []
         for i, course in self._staged:
             if next(course, self) is not self:
@@ -309,8 +318,8 @@ class _Run:
         self._staged = waiting
 
     def _await(self) -> None:
-        """Post receives ahead of their turn: to be added, in spare memory; else in the array, once
-        nobody uses that part before."""
+        """Post receives ahead of their turn: what will be added goes into spare memory, all else into
+        the array, once no earlier step uses that part."""
         while self._ahead and len(self._target) + len(self._unposted) < AHEAD:
             i = self._ahead.pop()
             if self._steps[i].move.kind == "reduce":
@@ -331,7 +340,7 @@ class _Run:
         self._of.append(i)
 
     def _test(self) -> bool:
-        """Take what has come and gone; whether anything has."""
+        """Handle the sends and receives that have completed; return whether there were any."""
         requests, of = self._requests, self._of
         if not requests or not (found := type(requests[0]).Testsome(requests)):
             return False
@@ -350,7 +359,7 @@ class _Run:
         return True
 
     def _take(self, i: int) -> None:
-        """Add or store what has come."""
+        """Add or store what was received."""
         kind, _, start, stop = self._steps[i].move
         other = self._came.pop(i)
         if kind == "reduce":
@@ -362,7 +371,7 @@ class _Run:
             self._closed += 1
 
     def _done(self, i: int) -> None:
-        """A step is done, and with it what only waited for it."""
+        """Mark a step as done, and make the steps ready, or done, that waited only for it."""
         done = [i]
         while done:
             self._left -= 1
@@ -384,13 +393,13 @@ class _Run:
 
 
 def _pieces(schedule: Schedule, rank: int, itemsize: int) -> tuple[list[_Step], set[int]]:
-    """A rank's moves in messages; and the steps that need not wait for the whole of a move, as they go
-    behind others to the same rank: that keeps a connection busy that would rest between two rounds
-    else. Moves of no elements are left out, on both sides."""
+    """Cut a rank's moves into messages. Also returns the steps that need not wait for the whole of an
+    earlier move, because they follow other messages to the same rank; this keeps a connection busy that
+    would otherwise pause between two rounds. Moves without elements are left out, on both sides."""
     counts: Counter[tuple[bool, int]] = Counter()
     steps: list[_Step] = []
     through: set[int] = set()
-    last = None  # whom the last message went to
+    last = None  # the receiver of the last message
     for number, move in _numbered(schedule, rank):
         way, first = (move.kind == "send", move.peer), len(steps)
         most = _elements(move.stop - move.start, itemsize)
@@ -408,7 +417,7 @@ def _pieces(schedule: Schedule, rank: int, itemsize: int) -> tuple[list[_Step], 
 
 
 def _elements(size: int, itemsize: int) -> int:
-    """How many of a move's elements go in one message."""
+    """Return how many of a move's elements go into one message."""
     whole = size * itemsize
     if whole <= 2 * SHORTEST:
         return max(1, size)
@@ -416,10 +425,11 @@ def _elements(size: int, itemsize: int) -> int:
 
 
 def _linked(steps: Sequence[_Step], through: set[int], rank: int) -> list[int]:
-    """Tell each step which wait for it: sends for what comes to their elements before, what comes for
-    all that touch its elements before. Returns how many each waits for."""
+    """Set each step's ``then``, the steps that wait for it, and return how many steps each one waits
+    for. A send waits for earlier receives of its elements; a receive waits for all earlier steps that
+    touch its elements."""
     edges = np.unique([end for step in steps for end in step.move[2:]])
-    written, whole = [-1] * len(edges), [-1] * len(edges)  # by the last piece, and all of its move
+    written, whole = [-1] * len(edges), [-1] * len(edges)  # last piece received, and end of its move
     read: list[list[int]] = [[] for _ in edges]
     after: list[list[int]] = [[] for _ in steps]
     kept: dict[int, int] = {}
@@ -450,8 +460,8 @@ def _linked(steps: Sequence[_Step], through: set[int], rank: int) -> list[int]:
 
 
 def _numbered(schedule: Schedule, rank: int) -> Iterator[tuple[int, Move]]:
-    """A rank's moves, each with its round; where the schedule is not in rounds, one begins where a send
-    follows what is received."""
+    """Yield a rank's moves, each with its round. In a schedule without rounds, a round begins wherever a
+    send follows a receive."""
     if isinstance(schedule.program, InRounds):
         yield from schedule.program.numbered(schedule, rank)
         return

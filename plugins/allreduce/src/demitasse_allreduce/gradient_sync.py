@@ -1,4 +1,5 @@
-"""The synchronisation of workers in several processes: which stage, over what, by the options."""
+"""Creating the synchronisation of workers in several processes: its stage, node and network, as the
+options say."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class AloneSync(GradientSync):
-    """One process: nothing to do. Its notes tell what the processes of a description would; in a
-    simulation ``described`` stands for the first of them."""
+    """The synchronisation of a single process: it does nothing. Its notes state what the processes of a
+    description would do. In a simulation, ``described`` represents the first of them."""
 
     def __init__(self, group: Group, options: Options) -> None:
         self._group, self._options = group, options
@@ -32,8 +33,8 @@ class AloneSync(GradientSync):
         return ["one process: nothing is synchronised here", *others]
 
     def described(self) -> GradientSync:
-        """What says when the first of several processes would send what. Raises CompositionError for
-        what a stage cannot do."""
+        """Return a synchronisation that states what the first of several processes would send, and when.
+        Raises CompositionError for what a stage cannot do."""
         from demitasse_allreduce.stages.foreseen import ForeseenSync
 
         inner = _inner(self._group.machine, self._group.levels)
@@ -43,8 +44,8 @@ class AloneSync(GradientSync):
 
 
 def gradient_sync(group: Group) -> GradientSync:
-    """The synchronisation that the options of a group's ``sync`` ask for. Making it is collective: all
-    processes do it in the same order. Raises CompositionError for unknown options, for siblings
+    """Return the synchronisation that the options of a group's ``sync`` request. The call is collective:
+    all processes make it, in the same order. Raises CompositionError for unknown options, for siblings
     that are threads, and for what a stage cannot do."""
     where = sync_place(group)
     options = Options.read(group.options, where, given(group.collectives))
@@ -92,12 +93,12 @@ def _everyone(group: Group, options: Options, at_once: bool, where: str) -> Grad
     counts = {home: homes.count(home) for home in homes}
     node, network, leaders, apart = None, None, False, ""
     between, ours = comm, comm.Get_rank()
-    # What computes in streams may lie in memory that a node's ranks cannot share.
+    # Gradients that are computed in streams may lie in memory that a node's ranks cannot share.
     if options.shared and max(counts.values()) > 1 and group.engine is None:
         node, apart = _sharing(comm)
     if node is not None:
         leaders = options.between == "leaders" or len(set(counts.values())) > 1
-        # A rank that leads none is in a communicator of those, and sends nothing.
+        # Ranks that lead no node are in a communicator of their own, and send nothing.
         between = comm.Split(min(node.rank, 1) if leaders else node.rank, ours)
     idle = leaders and node is not None and node.rank > 0
     stage = options.stage or (PACKED if len(counts) == 1 and node is not None else OVERLAP)
@@ -120,8 +121,9 @@ def _everyone(group: Group, options: Options, at_once: bool, where: str) -> Grad
 
 
 def _sharing(comm: Any) -> tuple[Node | None, str]:
-    """The ranks of this node, which share memory; or None, on all ranks of ``comm``, and why the first
-    could not: there is a way for Linux alone, and a container may hide its siblings' processes."""
+    """Return the ranks of this node, which share memory, and "". If any rank cannot share memory,
+    returns None on all ranks of ``comm``, and the first reason. Sharing needs Linux, and a container
+    may hide the processes of siblings."""
     from demitasse_allreduce.stages.near import this_node
 
     node, problem = None, ""
@@ -134,7 +136,7 @@ def _sharing(comm: Any) -> tuple[Node | None, str]:
 
 
 def _line(processes: Processes, where: str) -> Any:
-    """A communicator of all processes for one synchronisation alone."""
+    """Return a communicator of all processes for the use of one synchronisation only."""
     from demitasse_allreduce.processes import MpiProcesses
 
     if not isinstance(processes, MpiProcesses):
@@ -174,7 +176,7 @@ def _check_team(group: Group, where: str) -> None:
 
 
 def _inner(machine: Machine | None, names: tuple[str, ...]) -> list[str]:
-    """The levels inside that synchronise several siblings."""
+    """Return the names of the levels inside the named ones that synchronise several siblings."""
     found = []
     for _, levels in machine.sync_groups() if machine is not None else ():
         if levels and levels[-1].name in names:

@@ -1,4 +1,5 @@
-"""Sums over nodes of ranks that share memory: no message in the node, a schedule across nodes."""
+"""Sums over nodes whose ranks share memory: without messages inside a node, by a schedule between
+nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 def homes(comm: Any) -> list[int]:
-    """The number of each rank's node, which is the lowest rank there. Collective."""
+    """Return the number of each rank's node, which is the lowest rank on it. Collective."""
     from mpi4py import MPI
 
     near = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.Get_rank())
@@ -29,14 +30,15 @@ def homes(comm: Any) -> list[int]:
 
 
 class Levels:
-    """The communicators of a node and of the ranks that speak for a part of each node. Where all nodes
-    have as many ranks every rank speaks for its slice, else a node's first rank for all. Collective."""
+    """The communicators of a node, and of the ranks that represent the same part of each node. If all
+    nodes have the same number of ranks, every rank represents its slice; otherwise a node's first rank
+    represents everything. Making one is collective."""
 
     def __init__(
         self, comm: Any, node_ranks: int | None = None, homes: Sequence[int] | None = None
     ) -> None:
-        """``node_ranks``: take so many ranks in a row for a node, whatever the machine is; ``homes``:
-        each rank's node, where that is known."""
+        """``node_ranks``: treat every so many consecutive ranks as a node, whatever the machine is.
+        ``homes``: each rank's node, if it is known already."""
         from mpi4py import MPI
 
         if homes is not None:
@@ -53,7 +55,8 @@ class Levels:
         self.outer = comm.Split(inner.Get_rank() if speaks else MPI.UNDEFINED)
 
     def owned(self, size: int) -> list[tuple[int, int]]:
-        """The elements that each rank of the node speaks for, of ``size``."""
+        """Return the (start, stop) of the elements that each rank of the node represents, of
+        ``size``."""
         ranks = self.inner.Get_size()
         if not self.slices:
             return [(0, size), *[(size, size)] * (ranks - 1)]
@@ -61,7 +64,7 @@ class Levels:
         return list(pairwise(edges))
 
     def close(self) -> None:
-        """Give back the communicators."""
+        """Free the communicators and the node."""
         from mpi4py import MPI
 
         self.node.close()
@@ -71,10 +74,11 @@ class Levels:
 
 
 class Hierarchical:
-    """The sum of ``array`` (one dimension) over all ranks of ``levels``: added in each node into the
-    slices' owners, these added across nodes by ``schedule(ranks, size)``, then copied in each node.
+    """The sum of a one-dimensional ``array`` over all ranks of ``levels``. Each node adds its ranks'
+    arrays into the arrays of the slices' owners, ``schedule(ranks, size)`` sums these between nodes,
+    and the result is copied to all ranks of each node.
 
-    An array that is not in memory of the node is copied to such memory and back.
+    An array outside the node's shared memory is copied to such memory and back.
     """
 
     def __init__(
@@ -104,7 +108,7 @@ class Hierarchical:
             self._across = Collective(plan, levels.outer, part, check=check)
 
     def run(self) -> None:
-        """Add, on all ranks at once."""
+        """Sum the arrays. Collective."""
         if self._shared is not self._array:
             self._shared[:] = self._array
         self._reduce.run()
@@ -115,12 +119,12 @@ class Hierarchical:
             self._array[:] = self._shared
 
     def check(self, check: Callable[[], object] | None) -> None:
-        """What the next run's waits call, and ends them by raising."""
+        """Set the function that waits in the next run call, and that ends them by raising."""
         self._reduce.check = self._gather.check = check
         if self._across is not None:
             self._across.check = check
 
     def close(self) -> None:
-        """Give back the memory that stood for the array."""
+        """Free the memory that the array was copied to, if any."""
         if self._block is not None:
             self._node.release(self._block)

@@ -1,4 +1,5 @@
-"""Who started this process with others that MPI is to join, and the level that these are."""
+"""Finding out which launcher started this process with others that MPI is to join, and the level that
+these processes form."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from demitasse import Launch, Level, SyncSpec, launched, launched_by_srun
 
 
 def started(environment: Mapping[str, str] | None = None) -> Launch | None:
-    """How mpiexec, mpirun or srun started this process; None if none of them did, or without MPI."""
+    """Return how mpiexec, mpirun or srun started this process; None if none of them did, or if srun did
+    so without MPI."""
     if (found := launched(environment)) is not None:
         return found
     step = launched_by_srun(environment)
@@ -16,9 +18,10 @@ def started(environment: Mapping[str, str] | None = None) -> Launch | None:
 
 
 def with_processes(levels: Iterable[Level]) -> tuple[Level, ...]:
-    """A probed machine's levels in each of the processes that a launcher started together, whose
-    gradients this plugin sums; as they are where it started one, or a level is of processes already.
-    MPI is asked only where the launcher does not tell how many there are."""
+    """Return a probed machine's levels inside a new level for the processes that a launcher started
+    together, whose gradients this plugin sums. The levels are returned unchanged if the launcher started
+    one process, or if a level has processes already. MPI is asked only if the launcher does not tell how
+    many processes there are."""
     found, given = started(), tuple(levels)
     if found is None or found.alone or any(level.workers == "mpi" for level in given):
         return given

@@ -1,5 +1,5 @@
-"""MPI itself, of which a process has one: started for several threads, and ended only where all others
-end as well, since MPI_Finalize waits for ever for a process that has died."""
+"""The MPI library of this process. It is started for several threads, and ended only if all other
+processes end as well, because MPI_Finalize waits forever for a process that has died."""
 
 from __future__ import annotations
 
@@ -24,26 +24,27 @@ LEVELS = ("single", "funneled", "serialized", "multiple")
 """Thread levels, in MPI's order."""
 
 PATIENCE = 10.0
-"""Seconds after which a process that has to wait for others at its end says so."""
+"""Seconds after which a process that waits for others at its end logs a warning."""
 
 
 class AloneError(CompositionError):
-    """Processes that a launcher has started together do not find each other by MPI: each of them meets
+    """Processes that a launcher started together do not find each other through MPI. Each of them raises
     this error."""
 
     everywhere = True
 
 
 class Ending:
-    """Whether MPI was started here, and whether it can be ended; ``unclean`` once a peer has failed,
-    and ``pending`` where something was left that MPI still has to do."""
+    """Whether MPI was started here (``ours``), and whether it can be ended: ``unclean`` once a peer has
+    failed, ``pending`` if MPI still has unfinished requests. ``limit`` is how many seconds to wait for
+    the others at the end."""
 
     def __init__(self) -> None:
         self.ours = self.unclean = self.pending = False
         self.limit = 300.0
 
     def __call__(self) -> None:
-        """At the interpreter's exit: end MPI together with the other processes, or not at all."""
+        """End MPI together with the other processes, or not at all; called at the interpreter's exit."""
         MPI = imported()
         if MPI is None or not self.ours or self.unclean or MPI.Is_finalized():
             return
@@ -61,23 +62,23 @@ class Ending:
 
 
 ending = Ending()
-"""MPI is one in a process, and so is its end."""
+"""A process has one MPI, so there is one of these."""
 
 
 def imported() -> Any:
-    """mpi4py's module MPI if somebody has imported it."""
+    """Return mpi4py's module MPI if it has been imported, else None."""
     return sys.modules.get("mpi4py.MPI")
 
 
 def running() -> bool:
-    """Whether the application around has started MPI, and not ended it."""
+    """Return whether MPI is running in this process: started, and not ended yet."""
     MPI = imported()
     return MPI is not None and MPI.Is_initialized() and not MPI.Is_finalized()
 
 
 def loaded() -> Any:
-    """mpi4py's module MPI; whoever loads it here first starts MPI later. Raises CompositionError where
-    there is no MPI library."""
+    """Return mpi4py's module MPI. If this call imports it, MPI is not started yet. Raises
+    CompositionError if no MPI library is found."""
     if imported() is None:
         try:
             import mpi4py
@@ -95,7 +96,8 @@ def loaded() -> Any:
 
 
 def to_be_found(there: bool) -> str:
-    """What would have mpi4py, if that is ``there``, find a library."""
+    """Return advice on how mpi4py would find a library; ``there`` says whether mpi4py itself is
+    installed."""
     if there and (named := ctypes.util.find_library("mpich")):
         return (
             f"MPICH's is {named} on this system: put a link libmpi.so.12 to it into a folder that "
@@ -105,9 +107,9 @@ def to_be_found(there: bool) -> str:
 
 
 def start() -> Any:
-    """mpi4py's module MPI, started if it was not, for several threads at once. Raises CompositionError
-    where there is no MPI, or one that has been ended; AloneError where it is another one than the
-    launcher's, which would end the process, or find nobody else."""
+    """Return mpi4py's module MPI, and start MPI for several threads if it is not running. Raises
+    CompositionError if there is no MPI, or if it has been ended; AloneError if it is not the launcher's
+    MPI, in which case starting it would end the process, or find no other process."""
     MPI = loaded()
     if MPI.Is_finalized():
         raise CompositionError(
@@ -128,8 +130,8 @@ def start() -> Any:
 
 
 def check_threads(mpi: Any) -> None:
-    """Raises CompositionError where MPI takes calls of one thread only: threads that communicate while
-    others compute would corrupt it."""
+    """Raise CompositionError if MPI does not allow calls from several threads at once: threads that
+    communicate while others compute would corrupt it."""
     level = mpi.Query_thread()
     if level < mpi.THREAD_MULTIPLE:
         given = dict(zip(thread_levels(mpi), LEVELS, strict=True)).get(level, str(level))
@@ -143,14 +145,14 @@ def check_threads(mpi: Any) -> None:
 
 
 def thread_levels(mpi: Any) -> tuple[int, ...]:
-    """MPI's numbers for LEVELS."""
+    """Return MPI's constants for LEVELS."""
     return tuple(getattr(mpi, f"THREAD_{level.upper()}") for level in LEVELS)
 
 
 def unheard(found: Launch | None, mpi: Any) -> str:
-    """That the launcher tells of the others by a protocol that this MPI does not know; "" where it may.
-    Open MPI knows PMIx alone since 5.0, MPICH knows it where it was linked to it, and others
-    (Intel's) may load it."""
+    """Return an error message if the launcher announces the other processes by a protocol that this MPI
+    does not know; "" if it may know it. Open MPI from 5.0 on knows only PMIx. MPICH knows PMIx if it was
+    linked with it, and others (Intel's) may load it."""
     vendor, number = mpi.get_vendor()
     if found is None or not found.protocol:
         return ""
@@ -164,14 +166,14 @@ def unheard(found: Launch | None, mpi: Any) -> str:
 
 
 NETWORK = "MPIR_CVAR_CH4_NETMOD"
-"""The variable that tells MPICH which of the networks it was built with to use."""
+"""The environment variable that selects one of the networks that MPICH was built with."""
 
 
 def network(mpi: Any, environment: Mapping[str, str] | None = None) -> str:
-    """Which of its networks MPICH is to use under Slurm's own PMI; "" for its first. Slurm reads lines
-    of 1,024 characters at most there (22.05). MPICH (5.0.2) writes 4,096 bytes for an address of UCX,
-    whatever memory holds behind it, in lines that may become longer: then the processes do not start, in
-    one of three runs. Addresses of libfabric are short."""
+    """Return the network that MPICH must use under Slurm's own PMI; "" if its first one works. Slurm
+    (22.05) reads lines of at most 1,024 characters there. MPICH (5.0.2) writes 4,096 bytes for a UCX
+    address, including whatever memory follows the address, so lines may be longer; then the processes do
+    not start, in one of three runs. Libfabric addresses are short."""
     found = os.environ if environment is None else environment
     if found.get("SLURM_MPI_TYPE") != "pmi2" or "PMI_JOBID" not in found or NETWORK in found:
         return ""
@@ -181,7 +183,8 @@ def network(mpi: Any, environment: Mapping[str, str] | None = None) -> str:
 
 
 def another(found: Launch, mpi: Any, what: str) -> str:
-    """That a launcher is another MPI's, as ``what`` the library does tells, and what to start with."""
+    """Return an error message: the launcher belongs to another MPI, as ``what`` the library does shows;
+    and what to start the processes with instead."""
     processes = f"{found.size} process{'es' * (found.size != 1)}" if found.size else "this process"
     wheel = Path(sys.executable).with_name("mpiexec")
     here = f", {wheel}" if wheel.exists() and maker(wheel) == family(mpi) else ""
@@ -199,23 +202,23 @@ def another(found: Launch, mpi: Any, what: str) -> str:
 
 
 def mute(found: Launch) -> bool:
-    """Whether processes were started by an srun that has told MPI nothing."""
+    """Return whether the processes were started by an srun that told MPI nothing."""
     return found.launcher == "srun" and "SLURM_MPI_TYPE" not in os.environ
 
 
 def spoken(mpi: Any) -> str:
-    """The protocol by which srun is heard by a library."""
+    """Return the protocol (srun's --mpi) by which a library learns of srun's processes."""
     return "pmix" if family(mpi) == "Open MPI" else "pmi2"
 
 
 def family(mpi: Any) -> str:
-    """Whose launcher a library is started by: "Open MPI", or "MPICH" for what descends from that."""
+    """Return whose launcher starts a library: "Open MPI", or "MPICH" for MPICH and its descendants."""
     vendor, _ = mpi.get_vendor()
     return "Open MPI" if vendor == "Open MPI" else "MPICH"
 
 
 def maker(mpiexec: Path | str) -> str:
-    """The family of a launcher, or "" if it does not say."""
+    """Return the family of a launcher, or "" if it does not identify itself."""
     try:
         asked = subprocess.run(
             [str(mpiexec), "--version"], capture_output=True, text=True, timeout=20, check=False
@@ -227,27 +230,28 @@ def maker(mpiexec: Path | str) -> str:
 
 
 PLANNED = {"MPICH": (4, 2), "Open MPI": (5, 0)}
-"""The first version of each library whose persistent collectives were seen to be right. Those of MPICH
-4.0.2 and Intel MPI 2021.18 give a process its own part of the call before, and the latter's, in place,
-end processes; Open MPI 4 has none."""
+"""The first version of each library whose persistent collectives were found to be correct. In those of
+MPICH 4.0.2 and Intel MPI 2021.18 a process receives its own part of the previous call, and Intel's, in
+place, end processes. Open MPI 4 has none."""
 
 
 def plans_exchanges(mpi: Any) -> bool:
-    """Whether a library may plan a collective that is called again and again."""
+    """Return whether a library's persistent collectives (planned once, called repeatedly) may be
+    used."""
     vendor, number = mpi.get_vendor()
     return vendor in PLANNED and number[:2] >= PLANNED[vendor]
 
 
 def version(mpi: Any) -> str:
-    """The library's name and version on one line."""
+    """Return the library's name and version in one line."""
     name, number = mpi.get_vendor()
     return f"{name} {'.'.join(map(str, number))}"
 
 
 def device_aware(mpi: Any) -> bool:
-    """Whether the library of mpi4py's module sends from and receives into memory of CUDA devices, as far
-    as it says so itself: Open MPI and MPICH when they are asked, Cray's and MVAPICH's by the variables
-    that switch it on."""
+    """Return whether the MPI library can send from and receive into the memory of CUDA devices, as far
+    as this can be known. Open MPI and MPICH report it when asked; for Cray MPICH and MVAPICH the
+    environment variables that enable it are read."""
     vendor, _ = mpi.get_vendor()
     for name, value in SWITCHES.get(vendor, {}).items():
         if os.environ.get(name, "") == value:
@@ -261,14 +265,14 @@ SWITCHES = {
     "MVAPICH": {"MV2_USE_CUDA": "1", "MVP_USE_CUDA": "1"},
     "MVAPICH2": {"MV2_USE_CUDA": "1"},
 }
-"""By vendor, as mpi4py names it: variables that switch messages from device memory on."""
+"""Environment variables that enable messages from device memory, by vendor as mpi4py names it."""
 
 _CUDA = 0
-"""MPICH's number of CUDA (MPIX_GPU_SUPPORT_CUDA)."""
+"""MPICH's constant for CUDA (MPIX_GPU_SUPPORT_CUDA)."""
 
 
 def _says(handle: Any, vendor: str) -> bool:
-    """What a library answers, if it can be asked."""
+    """Return what a library reports about CUDA support; False if it has no such query."""
     if vendor == "Open MPI":
         asked = getattr(handle, "MPIX_Query_cuda_support", None)
         return asked is not None and asked() == 1
@@ -280,7 +284,7 @@ def _says(handle: Any, vendor: str) -> bool:
 
 
 def _mapped() -> list[str]:
-    """The files of MPI libraries in this process."""
+    """Return the files of MPI libraries that are loaded in this process."""
     try:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What processes tell each other of themselves when they meet, and what must be alike."""
+"""What processes tell each other about themselves when they meet, and the checks of what must agree."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from demitasse_allreduce import addresses
 
 
 def introduction(given: Mapping[str, float], host: str | None) -> dict[str, Any]:
-    """What processes tell each other of themselves to begin with."""
+    """Return the facts about this process that it tells the others first."""
     return {
         "version": _version(),
         "host": host or socket.gethostname(),
@@ -29,13 +29,15 @@ def introduction(given: Mapping[str, float], host: str | None) -> dict[str, Any]
 
 
 def _cores() -> list[int]:
-    """The processors that this process may use: all where the system binds none to a process (macOS)."""
+    """Return the processors that this process may use: all of them if the system does not bind
+    processes to processors (macOS)."""
     bound = hasattr(os, "sched_getaffinity")
     return sorted(os.sched_getaffinity(0)) if bound else list(range(os.cpu_count() or 1))
 
 
 def check_errors(facts: list[dict[str, Any]]) -> None:
-    """Raise WorkerError where some have met an error before they came here, and not all the same one."""
+    """Raise WorkerError if some processes failed before they came here, unless all met the same
+    error."""
     words = [fact["error"] for fact in facts]
     if len({*words}) > 1:
         rank = next(rank for rank, error in enumerate(words) if error is not None)
@@ -46,7 +48,7 @@ def check_errors(facts: list[dict[str, Any]]) -> None:
 
 
 def check_versions(facts: list[dict[str, Any]]) -> None:
-    """Raise WorkerError where not all have the same version of this plugin."""
+    """Raise WorkerError unless all processes have the same version of this plugin."""
     for rank, fact in enumerate(facts):
         if fact["version"] != facts[0]["version"]:
             raise WorkerError(
@@ -64,7 +66,8 @@ def _version() -> str:
 
 
 def host_names(facts: list[dict[str, Any]]) -> tuple[str, ...]:
-    """A name for each rank's host: with an address where two networks' hosts are called the same."""
+    """Return a name for each rank's host. It includes an address if hosts of different networks have the
+    same name."""
     networks: dict[str, set[str]] = {}
     for fact in facts:
         networks.setdefault(fact["host"], set()).add(fact["network"])
@@ -77,7 +80,8 @@ def host_names(facts: list[dict[str, Any]]) -> tuple[str, ...]:
 
 
 def unlinked(missing: list[list[int]], hosts: tuple[str, ...]) -> str:
-    """What is said of connections that did not come about; ``missing`` has each rank's."""
+    """Return a warning about connections that could not be made. ``missing`` has, for each rank, the
+    ranks that it could not connect to."""
     lacking = {rank: others for rank, others in enumerate(missing) if others}
     rank, others = next(iter(lacking.items()))
     first = f"rank {rank} on {hosts[rank]} to rank {others[0]} on {hosts[others[0]]}"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
-    """Memory of ``shared:node``, which all ranks of a node map."""
+    """Allocate memory of the space ``shared:node``, which all ranks of a node map."""
     from demitasse_allreduce.stages.near import allocate_space
 
     return allocate_space(space)
@@ -21,7 +21,7 @@ def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
 
 @hookimpl
 def collectives() -> Mapping[str, Algorithm]:
-    """Ring, halving and doubling, trees, chains and the two-level algorithms."""
+    """Offer ring, halving and doubling, trees, chains and the two-level algorithms."""
     from demitasse_allreduce.algorithms import ALGORITHMS
 
     return ALGORITHMS
@@ -29,7 +29,7 @@ def collectives() -> Mapping[str, Algorithm]:
 
 @hookimpl
 def commands() -> Mapping[str, Callable[..., Any]]:
-    """``schedule``: the moves of a collective, its proof, its cost and its picture."""
+    """Offer ``schedule``, which prints, proves, costs and draws a collective."""
     from demitasse_allreduce.schedule_command import schedule
 
     return {"schedule": schedule}
@@ -37,8 +37,8 @@ def commands() -> Mapping[str, Callable[..., Any]]:
 
 @hookimpl
 def gradient_sync(group: Group) -> GradientSync:
-    """The sum of processes' gradients: in a node's memory, by messages beside backward, or in one of
-    S-Caffe's stages."""
+    """Sum the gradients of processes: in a node's memory, by messages during the backward pass, or in
+    one of S-Caffe's stages."""
     from demitasse_allreduce.gradient_sync import gradient_sync as make
 
     return make(group)
@@ -46,7 +46,7 @@ def gradient_sync(group: Group) -> GradientSync:
 
 @hookimpl
 def probe(levels: Iterable[Level] = ()) -> Iterable[Level]:
-    """What was found, in each of the processes that mpiexec or srun started."""
+    """Add a level for the processes that mpiexec or srun started around the levels that were found."""
     from demitasse_allreduce.launch import with_processes
 
     return with_processes(levels)
@@ -54,7 +54,8 @@ def probe(levels: Iterable[Level] = ()) -> Iterable[Level]:
 
 @hookimpl
 def processes(machine: Machine, options: Mapping[str, Any]) -> Processes | None:
-    """Those that mpiexec or srun started together, or whose application has started MPI."""
+    """Return the processes that mpiexec or srun started together, or whose application has started
+    MPI."""
     from demitasse_allreduce.processes import serve
 
     return serve(machine, options)
@@ -62,7 +63,7 @@ def processes(machine: Machine, options: Mapping[str, Any]) -> Processes | None:
 
 @hookimpl
 def reproductions(paper: str) -> Mapping[str, Any] | None:
-    """S-Caffe's Table 2, crossovers and printed speedups beside predictions."""
+    """Return S-Caffe's Table 2, crossovers and printed speedups beside our predictions."""
     from demitasse_allreduce.reproduction import reproduce
 
     return reproduce(paper)
@@ -70,7 +71,8 @@ def reproductions(paper: str) -> Mapping[str, Any] | None:
 
 @hookimpl
 def diagnose() -> Iterable[Finding]:
-    """MPI and its threads, a launcher, shared memory, and addresses for processes on other hosts."""
+    """Check MPI and its threads, the launcher, shared memory, and addresses for processes on other
+    hosts."""
     from demitasse_allreduce.diagnosis import findings
 
     return findings()

@@ -1,5 +1,5 @@
-"""The processes of a run that MPI joins: plain data and a few numbers exchanged by polling, so that
-nobody waits for ever for one that has failed."""
+"""The processes of a run that MPI joins. They exchange plain data and a few numbers by polling, so that
+no process waits forever for one that has failed."""
 
 from __future__ import annotations
 
@@ -30,40 +30,41 @@ from demitasse_allreduce.star import Star
 from demitasse_allreduce.watch import Person, Watch
 
 OPTIONS = {"peer_timeout": 10.0, "stall_timeout": 300.0}
-"""Options of the plugin and their defaults, seconds: after how long a process that is not heard counts
-as gone, and one that is waited for and does not get on as stalled."""
+"""Options of the plugin and their defaults in seconds: after how long a process that is not heard from
+counts as gone, and after how long a process that others wait for, and that makes no progress, counts as
+stalled."""
 
 SHORTEST = 0.5
-"""Seconds below which a timeout would take a busy machine for a dead one."""
+"""The shortest timeout, in seconds: a shorter one would take a busy machine for a dead one."""
 
 LINKING = 10.0
-"""Seconds in which connections between processes must come about."""
+"""Seconds within which the connections between processes must be made."""
 
 POLLS, CROWDED_POLLS = 2000, 20
-"""Times that a request is asked for without a pause, some 1 us each, before pauses begin: where each
-process has a core, and where the one that is waited for may be waiting for this one's."""
+"""How often a request is polled without a pause, at about 1 us each, before pauses begin: if each
+process has a core of its own, and if the process that is waited for may need this one's core."""
 
 PAUSES = 50e-6, 1e-3
-"""Seconds of the first pause and the longest."""
+"""Seconds of the first and of the longest pause."""
 
 LARGEST = 2**40
-"""Bytes that no process gathers: what tells of more is a number of another exchange."""
+"""Bytes that no process gathers: a larger number belongs to another exchange."""
 
 GRACE = 0.2
-"""Seconds in which a request may still be done when somebody has failed."""
+"""Seconds within which a request may still complete after a process has failed."""
 
 
 ERROR = "error"
-"""An option that is no user's: the words with which a program ends."""
+"""An internal option, not for users: the error message with which a program ends."""
 
 
 def serve(machine: Machine, options: Mapping[str, Any]) -> MpiProcesses | None:
-    """The processes that a machine's run has: those of mpiexec or srun, or those of the application
-    around that has started MPI; None when this one is alone. Raises CompositionError where the launcher
-    started several and MPI sees one, or MPI cannot be used.
+    """Return the processes of a machine's run: those that mpiexec or srun started, or those of the
+    surrounding application if it has started MPI; None if this process is alone. Raises CompositionError
+    if the launcher started several processes but MPI sees one, or if MPI cannot be used.
 
-    A program that ends with an error asks by the option ``error`` whether all others end with the same.
-    Raises WorkerError if they do not."""
+    A program that ends with an error passes it as the option ``error``, to find out whether all others
+    end with the same error. Raises WorkerError if they do not."""
     found = launch.started()
     if not library.running() and (found is None or found.alone):
         return None
@@ -77,7 +78,8 @@ def serve(machine: Machine, options: Mapping[str, Any]) -> MpiProcesses | None:
 
 
 def timeouts(options: Mapping[str, Any], where: str = "options") -> dict[str, float]:
-    """The plugin's options in seconds, with defaults. Raises DescriptionError."""
+    """Return the plugin's options in seconds, with defaults. Raises DescriptionError for an unknown
+    option or an invalid value."""
     found = dict(OPTIONS)
     for name, value in options.items():
         if name == ERROR:
@@ -95,16 +97,17 @@ def timeouts(options: Mapping[str, Any], where: str = "options") -> dict[str, fl
 
 
 class MpiProcesses(Processes):
-    """All processes of ``communicator`` (default: MPI_COMM_WORLD), of which each must make one, at the
-    same time. ``options`` are the plugin's, rank 0's for all; ``where`` they stand is for errors,
-    ``host`` what this host is called. ``communicator`` becomes a duplicate, for whoever exchanges more;
-    ``hosts`` has the host of each rank. Raises WorkerError when not all come in time.
+    """All processes of ``communicator`` (default: MPI_COMM_WORLD). Each of them must create this
+    object, at the same time. ``options`` are the plugin's options; rank 0's hold for all. ``where``
+    they were given appears in errors, and ``host`` is a name for this host. The attribute
+    ``communicator`` is a duplicate, for further exchanges by others; ``hosts`` has the host of each
+    rank. Raises WorkerError if not all processes arrive in time.
 
-    One that ends too soon ends the run, unless ``tolerate`` has been told that it may: ``lost`` then has
-    it, and ``gather`` and ``total`` go on without its part.
+    A process that ends too soon ends the run, unless ``tolerate`` allows it. The process is then in
+    ``lost``, and ``gather`` and ``total`` continue without its part.
 
-    One that comes only to tell of an ``error`` watches nobody, and comes together with those alone that
-    tell of the same. Raises WorkerError where some have another one, or none."""
+    A process that comes only to report an ``error`` does not watch others, and can only meet processes
+    that report the same error. Raises WorkerError if some have another error, or none."""
 
     def __init__(
         self,
@@ -125,9 +128,9 @@ class MpiProcesses(Processes):
         self._stall = given["stall_timeout"]
         self._handled = sys.exception()
         self._totals: dict[int, tuple[Any, Any, Any]] = {}
-        self._kept: list[Any] = []  # of what MPI may still write to
+        self._kept: list[Any] = []  # requests whose buffers MPI may still write to
         _open.add(self)
-        atexit.unregister(end_open)  # it comes before the end of MPI: the latest is called first
+        atexit.unregister(end_open)  # it must run before MPI ends: the latest function is called first
         atexit.register(end_open)
         pending = library.ending.pending
         try:
@@ -138,19 +141,19 @@ class MpiProcesses(Processes):
             self.close()
             raise
 
-    # What others call.
+    # For callers.
 
     def gather(self, value: Any) -> list[Any]:
-        """What each process gives, by rank, None of one that is lost: numbers, text, bytes, lists and
-        mappings (tuples come as lists). Raises PluginError for anything else and where others are at
-        another exchange, WorkerError when a process has failed."""
+        """Return each process's value, by rank, and None for a lost process. Values are numbers, text,
+        bytes, lists and mappings of these (tuples arrive as lists). Raises PluginError for anything else
+        and if other processes are at another exchange, WorkerError if a process has failed."""
         if self._star is not None:
             parts = self._star.gather(b"g", _packed(value))
             return [part and msgpack.unpackb(part, strict_map_key=False) for part in parts]
         body = np.frombuffer(_packed(value), np.uint8)
         sizes = np.empty(self.size, np.int64)
         self.wait(self._own.Iallgather(np.array([body.size], np.int64), sizes))
-        for rank in np.flatnonzero((sizes < 0) | (sizes > LARGEST)):  # another exchange's numbers
+        for rank in np.flatnonzero((sizes < 0) | (sizes > LARGEST)):  # numbers of another exchange
             raise PluginError(
                 f"processes are at different exchanges: rank {self.rank} gathers what each has, rank "
                 f"{rank} does not; a plugin calls gather or total in some of the processes only"
@@ -163,8 +166,9 @@ class MpiProcesses(Processes):
         return [msgpack.unpackb(part, strict_map_key=False) for part in each]
 
     def total(self, values: Any) -> Any:
-        """The sum of a few float64 numbers over all processes that are not lost, added in the order of
-        ranks: the same bits in each. Raises WorkerError when a process has failed."""
+        """Return the sum of a few float64 numbers over all processes that are not lost. It is added in
+        the order of ranks, so all processes get the same bits. Raises WorkerError if a process has
+        failed."""
         mine = np.asarray(values, np.float64)
         if self._star is not None:
             rows = [np.frombuffer(part) for part in self._star.gather(b"t", mine.tobytes()) if part]
@@ -180,16 +184,16 @@ class MpiProcesses(Processes):
         return np.add.accumulate(received, axis=0)[-1].reshape(mine.shape)
 
     def meet(self) -> None:
-        """Wait until all processes have come here: before collective calls that MPI has no form of that
-        could be polled. Raises WorkerError when a process has failed."""
+        """Wait until all processes have come here. Needed before collective calls of which MPI has no
+        form that can be polled. Raises WorkerError if a process has failed."""
         if self._star is not None:
             self._star.gather(b"m", b"")
         else:
             self.wait(self._own.Ibarrier())
 
     def tolerate(self, ranks: Iterable[int]) -> None:
-        """From now on the run goes on without those of ``ranks``, process 0 not among them, that die,
-        fall silent, stall or fail; what all exchange goes by way of process 0. Called by all."""
+        """From now on, continue the run without those of ``ranks`` (except process 0) that die, fall
+        silent, stall or fail. Exchanges then go by way of process 0. Called by all processes."""
         comm = self._duplicate(self._own)
         self._star = Star(comm, self.wait, self.lost)
         if self._watch is not None:
@@ -197,24 +201,23 @@ class MpiProcesses(Processes):
 
     @property
     def lost(self) -> Mapping[int, str]:
-        """The ranks that the run goes on without, and what became of each; it changes as time goes
-        by."""
+        """The ranks that the run continues without, and what happened to each. It changes over time."""
         return self._watch.lost if self._watch is not None else {}
 
     def wait(self, request: Any, peer: int | None = None) -> bool:
-        """Wait for a request of mpi4py's: False where it was for a ``peer`` that is lost. Raises
-        WorkerError when a process has failed."""
+        """Wait for an mpi4py request. Returns False if it concerned a ``peer`` that is lost, else True.
+        Raises WorkerError if a process has failed."""
         polls, (pause, longest), start = 0, PAUSES, time.monotonic()
         patience = CROWDED_POLLS if self._crowded else POLLS
         failed = False
 
         def done() -> bool:
             nonlocal failed
-            if failed and not request:  # it was the dead process's, and is none any more
+            if failed and not request:  # it was for the dead process, and has become a null request
                 return False
             try:
                 return bool(request.Test())
-            except self._MPI.Exception:  # of whichever process has ended: any call may meet it
+            except self._MPI.Exception:  # the end of any process may show up in any call
                 if not self._dropped():
                     raise
                 failed = True
@@ -249,9 +252,9 @@ class MpiProcesses(Processes):
         return True
 
     def _still_comes(self, request: Any) -> bool:
-        """Whether a request is done after all, where somebody has failed: those at the same point may
-        have what they need, as the one that failed has done its part before. They then go on, to where
-        they need it again, or meet the same mistake."""
+        """Return whether a request completes after all although a process has failed: the failed
+        process may have done its part before. The others then continue until they need it again, or
+        meet the same error."""
         until = time.monotonic() + GRACE
         with contextlib.suppress(self._MPI.Exception):
             while not (done := request.Test()) and time.monotonic() < until:
@@ -260,23 +263,24 @@ class MpiProcesses(Processes):
         return False
 
     def report(self, iteration: int, layer: str = "") -> None:
-        """What this process is at, for the errors of those who wait for it."""
+        """Report what this process is doing, for the error messages of processes that wait for it."""
         if self._watch is not None:
             self._watch.report(iteration, layer)
 
     def reach(self, layer: str) -> None:
-        """The layer that this process is at, in the iteration reported last."""
+        """Report the layer that this process is at, in the iteration that was reported last."""
         if self._watch is not None:
             self._watch.report(self._watch.iteration, layer)
 
     def check(self) -> None:
-        """Raise WorkerError with rank, host, layer and last iteration of one that failed, died, stalled,
-        or left; to be called again and again by who waits, and by nobody else."""
+        """Raise WorkerError with the rank, host, layer and last iteration of a process that failed,
+        died, stalled or left. It must be called repeatedly by threads that wait, and by nobody else."""
         if self._watch is not None:
             self._watch.check()
 
     def fail(self, error: BaseException) -> None:
-        """Tell the others why this process ends; what one of them did first they know already."""
+        """Tell the others why this process ends, unless another process failed first: they know of
+        that."""
         self._failed = library.ending.unclean = True
         if self._watch is not None:
             words = " ".join(str(error).split())
@@ -285,14 +289,15 @@ class MpiProcesses(Processes):
             self._watch.tell(told, consequence=self._of_mpi(error))
 
     def _of_mpi(self, error: BaseException | None) -> bool:
-        """Whether an error is MPI's, or was raised from one, a plugin's: it mostly follows another's."""
+        """Return whether an error is MPI's or was raised from one. Such an error mostly follows from the
+        failure of another process."""
         while error is not None and not isinstance(error, self._MPI.Exception):
             error = error.__cause__
         return error is not None
 
     def close(self) -> None:
-        """Part from the others: together where all is well, at once where one has failed. Raises
-        WorkerError when one fails while this one waits for it to come."""
+        """Leave the others: together if all is well, at once if a process has failed. Raises WorkerError
+        if one fails while this process waits for it."""
         if self._closed:
             return
         self._closed = True
@@ -305,7 +310,7 @@ class MpiProcesses(Processes):
             if self._watch is not None and not self._failed and self._watch.broken is None:
                 self._watch.part()
                 self.meet()
-                if self.lost:  # they would be waited for by MPI
+                if self.lost:  # MPI would wait for them
                     library.ending.unclean = True
                     return
                 for _, _, planned in self._totals.values():
@@ -326,7 +331,7 @@ class MpiProcesses(Processes):
     # How they come together.
 
     def _meet(self, mine: dict[str, Any]) -> None:
-        """Get to know the others, and begin to watch each other."""
+        """Exchange facts with the others, check that they agree, and begin to watch each other."""
         facts = self.gather(mine)
         meeting.check_errors(facts)
         meeting.check_versions(facts)
@@ -337,7 +342,7 @@ class MpiProcesses(Processes):
         self._stall = library.ending.limit = facts[0]["timeouts"]["stall_timeout"]
         if mine["error"] is None:
             self._link(facts)
-        else:  # all are here, and end together
+        else:  # all processes are here, and end together
             library.ending.unclean = any(fact["pending"] for fact in facts)
 
     def _duplicate(self, base: Any) -> Any:
@@ -347,14 +352,16 @@ class MpiProcesses(Processes):
         return made
 
     def _exchange(self, count: int) -> tuple[Any, Any, Any]:
-        """Buffers and a persistent request for so many numbers, which MPI plans once: 2.3 us a call for
-        two processes on one host. None instead of it where the library's are not known to be right."""
+        """Return send and receive buffers for ``count`` numbers and a persistent request, which MPI
+        plans once: 2.3 us per call for two processes on one host. The request is None if the library's
+        persistent collectives are not known to be correct."""
         sent, received = np.zeros(count), np.zeros((self.size, count))
         right = library.plans_exchanges(self._MPI)
         return sent, received, self._own.Allgather_init(sent, received) if right else None
 
     def _link(self, facts: list[dict[str, Any]]) -> None:
-        """Open the connections over which the processes watch each other, where the network allows."""
+        """Open the connections over which the processes watch each other, as far as the network
+        allows."""
         everywhere = len({fact["network"] for fact in facts}) > 1
         try:
             listener = addresses.listen(everywhere)
@@ -382,12 +389,14 @@ class MpiProcesses(Processes):
             library.log.warning("%s", meeting.unlinked(missing, self.hosts))
 
     def _dropped(self) -> bool:
-        """Whether an error of MPI's is of a process that the run goes on without, known in a moment."""
+        """Return whether an MPI error comes from a process that the run continues without. Waits for the
+        watch to learn of it."""
         watch = self._watch
         return watch is not None and bool(watch.expendable) and watch.dropped(watch.peer_timeout + 1.0)
 
     def _failed_in_mpi(self, error: BaseException) -> None:
-        """Raise what is behind an error of MPI's: mostly another process's end, known in a moment."""
+        """Raise the cause of an MPI error, mostly the end of another process. Waits for the watch to
+        learn of it; without a cause, raises a WorkerError with MPI's message."""
         limit = self._watch.peer_timeout if self._watch is not None else 0.0
         if self._watch is not None and self._watch.settled(limit + 1.0):
             self._watch.check()
@@ -398,7 +407,7 @@ _open: set[MpiProcesses] = set()
 
 
 def end_open() -> None:
-    """At the interpreter's exit: tell others of this process's end that nobody closed."""
+    """At the interpreter's exit: tell the others that this process ends without having been closed."""
     for processes in list(_open):
         error = getattr(sys, "last_value", None)
         processes.fail(error or WorkerError("the program has ended without closing its runtime"))

@@ -1,4 +1,4 @@
-"""``demitasse schedule``: a collective's moves, its proof, its cost on a machine, its picture."""
+"""``demitasse schedule``: prints a collective's moves, proves it, costs it on a machine and draws it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from demitasse_allreduce.choice import Way
 
 MOST_MOVES = 256
-"""Moves up to which every one is printed; beyond, a line for each round."""
+"""Up to this many moves, each one is printed; above, one line for each round."""
 
 PAPER = {"alpha": 1e-6, "bandwidth": 12e9, "oversubscription": 4.0}
-"""swCaffe, section II.B: a microsecond, 12 GB/s, a quarter of it between supernodes."""
+"""The network of swCaffe, section II.B: 1 us, 12 GB/s, a quarter of that between supernodes."""
 
 
 @click.command(
@@ -157,14 +157,14 @@ def schedule(
 
 
 def _known(plugins: str | None) -> Mapping[str, Algorithm]:
-    """The algorithms of the plugins that are named, or of all installed ones that give some."""
+    """Return the algorithms of the named plugins, or of all installed plugins that offer some."""
     from demitasse import Level, Machine, compose, discover
     from demitasse_allreduce.algorithms import given
 
     there = {each.name: each for each in discover() if not each.problem}
     serving = [each for each in there.values() if each.serves("collectives")]
     names = [each.name for each in sorted(serving, key=lambda each: -each.priority)]
-    for name in names:  # and what they require, which follows them
+    for name in names:  # and the plugins that they require, which are appended
         names += [other for other in there[name].requires if other in there and other not in names]
     machine = Machine("the command line", (Level("machine"),), fingerprint="any")
     with compose(machine, names if plugins is None else plugins.split(",")) as runtime:
@@ -172,7 +172,7 @@ def _known(plugins: str | None) -> Mapping[str, Algorithm]:
 
 
 def _network(hw: str | None, supernodes: int | None, ranks: int) -> Topology:
-    """The described machine's, or swCaffe's numbers for so many supernodes."""
+    """Return the network of the described machine, or swCaffe's network of ``supernodes``."""
     from demitasse import CompositionError, Tier, Topology, load_machine
     from demitasse_allreduce.choice import network_of
 
@@ -210,7 +210,8 @@ def _way(
     goal: str,
     known: Mapping[str, Algorithm],
 ) -> tuple[Way, list[str]]:
-    """What was asked for; the cheapest of its kind, and the table of offers, where it says auto."""
+    """Return the requested way and an empty table. If the algorithm or the rank map is "auto", return
+    the cheapest way of that kind and the table of offers."""
     from demitasse import CompositionError, unknown
     from demitasse_allreduce.choice import AUTO, Chooser, Way
 
@@ -250,8 +251,8 @@ def _takes(algorithm: Algorithm, option: str) -> bool:
 
 
 def _groups(network: Topology, ranks: int) -> Sequence[Sequence[int]]:
-    """The ranks by the sibling of the outermost tier that they are in; in a network of one tier they are
-    all together."""
+    """Return the ranks grouped by the sibling of the outermost tier that they are in; one group in a
+    network of one tier."""
     return network.groups(ranks) if len(network.tiers) > 1 else [range(ranks)]
 
 
@@ -270,7 +271,7 @@ def _plain(proof: Proof) -> dict[str, Any]:
 
 
 def _by_round(made: Schedule, network: Topology) -> list[dict[str, int]]:
-    """Messages and elements of every round, and those that leave a group."""
+    """Return the messages and elements of every round, and the elements that leave a group."""
     import numpy as np
 
     from demitasse import rounds_of
@@ -289,7 +290,7 @@ def _by_round(made: Schedule, network: Topology) -> list[dict[str, int]]:
 
 
 def _moves(made: Schedule, rounds: list[dict[str, int]]) -> str:
-    """Every rank's moves, or a line for each round where they are many."""
+    """Return every rank's moves as text, or a line for each round if there are many."""
     if 2 * sum(each["messages"] for each in rounds) <= MOST_MOVES:
         return str(made)
     lines = [f"{made.algorithm}: {made.goal} of {made.size:,} by {made.ranks:,}, in rounds"]

@@ -1,5 +1,6 @@
-"""What processes exchange of which some may be lost on the way: each gives its part to process 0, which
-gives all parts to those that are still there. So all have the same, whenever a process is lost."""
+"""Exchanges between processes of which some may be lost meanwhile. Each process gives its part to
+process 0, which gives all parts to the remaining processes. So all have the same parts, whenever a
+process is lost."""
 
 from __future__ import annotations
 
@@ -11,25 +12,27 @@ import numpy as np
 from demitasse import WorkerError
 
 SIZE, BODY, SIZES, BODIES = range(4)
-"""Tags, in both directions."""
+"""Message tags: SIZE and BODY are sent to process 0, SIZES and BODIES come from it."""
 
 ABSENT = -1
 """The size of a lost process's part."""
 
 
 class Star:
-    """Over a communicator that is for it alone. ``wait(request, peer)`` waits for a request, and is
-    False once the run goes on without that peer, as it does without the ranks in ``lost``."""
+    """Exchanges by way of process 0, over a communicator that nothing else uses. ``wait(request,
+    peer)`` waits for a request and returns False once the run continues without that peer. ``lost`` has
+    the ranks that the run already continues without."""
 
     def __init__(
         self, communicator: Any, wait: Callable[[Any, int | None], bool], lost: Mapping[int, str]
     ) -> None:
         self._comm, self._wait, self._lost = communicator, wait, lost
-        self._kept: list[Any] = []  # what MPI may still read or write, for a peer that is lost
+        self._kept: list[Any] = []  # buffers that MPI may still read or write, for a lost peer
 
     def gather(self, kind: bytes, part: bytes) -> list[bytes | None]:
-        """Each process's part, by rank; None of one that is lost. Called by all that are there, with the
-        same ``kind``, a byte. Raises WorkerError that names one with another."""
+        """Return each process's part, by rank, and None for a lost process. All remaining processes call
+        it with the same ``kind``, one byte. If a process has another kind, raises a WorkerError that
+        names it."""
         mine, me = np.frombuffer(kind + part, np.uint8), self._comm.Get_rank()
         found = self._collect(mine) if me == 0 else self._hand_in(mine)
         for rank, other in enumerate(found):

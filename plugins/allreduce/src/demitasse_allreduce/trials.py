@@ -1,4 +1,4 @@
-"""Which of several prepared sums is the quickest, by running them: all ranks come to the same answer."""
+"""Finding the fastest of several prepared sums by running them. All ranks come to the same answer."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ import numpy as np
 from demitasse_allreduce.executor import wait_for
 
 NEAR = 1.5
-"""Who takes longer than so many times the quickest is not run again, once that is certain."""
+"""A sum that takes more than so many times as long as the fastest is not run again, once that is
+certain."""
 
 FIRST, LONG = 3, 0.01
-"""How many rounds make it so, of which the best counts; and seconds of the quickest's that one is
-enough of. In shorter ones a rank that lost its processor once can be all there is: of 40 us' sums in
-shared memory one was dropped so, and MPI's own taken for good, which took three times as long."""
+"""It is certain after FIRST rounds, of which the best counts, or after one round in which the fastest
+sum takes at least LONG seconds. In shorter rounds, a rank that lost its processor once can account for
+the whole time: a sum of 40 us in shared memory was once dropped for this reason, and MPI's own chosen
+for good, which took three times as long."""
 
 WARM = 3
-"""Runs that do not count: sums in shared memory use another part of it in each of so many, whose first
-use is slow."""
+"""Runs that do not count. Sums in shared memory use a different part of it in each of so many runs, and
+the first use of a part is slow."""
 
 
 def measured(
@@ -30,10 +32,11 @@ def measured(
     repeats: int = 1,
     check: Callable[[], object] | None = None,
 ) -> list[float]:
-    """Seconds of each, the slowest rank's: a median of ``rounds``, each of so many ``repeats``, after as
-    many up to WARM that do not count. Who is not run again has the median of the rounds that it had, or
-    the largest of the others' where that is more: what held these up later did not hold it up.
-    Collective over ``comm``. ``check`` is called in waits between rounds, and ends them by raising."""
+    """Return the seconds of each run, on the slowest rank: the median of ``rounds``, each of ``repeats``
+    calls, after up to WARM calls that do not count. A run that is dropped after a few rounds has the
+    median of these rounds, or slightly more than the largest median of the others if that is more,
+    since it was spared whatever delayed the others later. Collective over ``comm``. ``check`` is called
+    in waits between rounds and ends them by raising."""
     times: list[list[float]] = [[] for _ in runs]
     left = list(range(len(runs)))
     for turn in range(-1, rounds):
@@ -59,7 +62,8 @@ def measured(
 
 
 def slowest(comm: Any, mine: Any, check: Callable[[], object] | None) -> Any:
-    """The largest of all ranks' numbers, one by one."""
+    """Return the element-wise maximum of all ranks' arrays. Collective; ``check`` is called in the
+    wait."""
     from mpi4py import MPI
 
     found = np.empty_like(mine)

@@ -1,5 +1,5 @@
-"""Who among the processes is still there, and what each is at: a thread sends and hears heartbeats, and
-tells everybody of the first that died, fell silent, stalled or failed."""
+"""Which processes are still there, and what each is doing. A thread sends and receives heartbeats, and
+tells all others about the first process that died, fell silent, stalled or failed."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from demitasse import WorkerError
 from demitasse_allreduce.channel import Channel, Message, neighbours
 
 SETTLING = 0.3
-"""Seconds between the first bad news and its being told to this process's user: so long news of other
-processes may come that failed at the same time, and all then name the same one first."""
+"""Seconds between the first bad news and the error that reports it. Meanwhile, news may come of other
+processes that failed at the same time, so that all processes name the same one first."""
 
 BEAT, LINK_BEAT = 0.2, 0.02
-"""Seconds between heartbeats at least, and for each link: a beat costs some 60 us a link."""
+"""Seconds between heartbeats: at least BEAT, and at least LINK_BEAT per link. A heartbeat costs about
+60 us per link. (A fifth of the peer timeout is the upper limit.)"""
 
 FLUSHING = 1.0
-"""Seconds in which what is still to be sent must leave a process that ends."""
+"""Seconds within which a process that ends must get rid of its unsent messages."""
 
 
 @dataclass(frozen=True)
 class Person:
-    """How a process is called in messages."""
+    """How a process is named in messages to users."""
 
     host: str
     process: int
@@ -32,8 +33,10 @@ class Person:
 
 @dataclass
 class Peer:
-    """What a linked process last told: where it is, whether it waits for others, for how long it has not
-    got on (``idle``), and when anybody it knows of was last seen at work (``calm``); seconds."""
+    """What a linked process last reported: where it is, whether it waits for others, for how many
+    seconds it has made no progress (``idle``), and for how many seconds no process that it knows of has
+    been seen at work (``calm``). ``silent`` is how many seconds it has not been heard; ``parted``,
+    whether it said goodbye."""
 
     iteration: int = -1
     layer: str = ""
@@ -46,8 +49,9 @@ class Peer:
 
 @dataclass(frozen=True, order=True)
 class News:
-    """Why the run cannot go on: ``class_`` 1 is for what may only follow from another's failure,
-    ``time`` the wall clock of who saw it; the least is the cause that all name first."""
+    """A reason why the run cannot continue. ``class_`` is 1 for what may only be a consequence of
+    another process's failure, else 0; ``time`` is the wall clock of the process that noticed it. The
+    smallest news, in this order, is the cause that all processes name first."""
 
     class_: int
     time: float
@@ -56,18 +60,20 @@ class News:
 
     @classmethod
     def heard(cls, message: Message) -> News:
-        """From a message of a peer's."""
+        """Return the news in a peer's message."""
         known = {"class_": int, "time": float, "rank": int, "words": str}
         return cls(**{name: kind(message[name]) for name, kind in known.items()})
 
 
 class Watch:
-    """This process's part: number ``rank`` among ``people``, over a ``channel`` whose links it watches.
-    A peer is silent after ``peer_timeout`` s without a heartbeat, and stalled when it has neither got on
-    nor waited for ``stall_timeout`` s, for which this one has waited.
+    """This process's part in watching the others: number ``rank`` among ``people``, over a ``channel``
+    whose links it watches. A peer is silent after ``peer_timeout`` s without a heartbeat. It has
+    stalled if, for ``stall_timeout`` s during which this process waited, it neither made progress nor
+    waited.
 
-    The run goes on without those of ``expendable`` ranks of whom there is bad news: ``lost`` has them,
-    with what became of each. One that was only thought to be gone hears the news of itself, and ends."""
+    If there is bad news of ranks that are ``expendable``, the run continues without them: ``lost`` has
+    these ranks and what happened to each. A process that was only thought to be gone receives the news
+    about itself, and ends."""
 
     def __init__(
         self,
@@ -80,11 +86,11 @@ class Watch:
         self.rank, self.people, self._channel = rank, people, channel
         self.peer_timeout, self.stall_timeout = peer_timeout, stall_timeout
         self.iteration, self.layer = -1, ""
-        self.broken: str | None = None  # what check raises
+        self.broken: str | None = None  # the message that check raises
         self.expendable: frozenset[int] = frozenset()
         self.lost: dict[int, str] = {}
         self.closing = False
-        self.complete = False  # all links are there that will be; before, nobody is thought to stall
+        self.complete = False  # no more links will come; until then nobody counts as stalled
         self._reports = self._checks = 0
         self._seen = 0, 0
         self._waiting, self._idle, self._waited = False, 0.0, 0.0
@@ -93,7 +99,7 @@ class Watch:
         self._news: dict[int, News] = {}
         self._settling = 0.0
         self._tasks: list[Message] = []
-        self._behind = False  # messages are still here
+        self._behind = False  # some messages have not left yet
         self._stopping = threading.Event()
         self._changed = threading.Condition()
         links = len(neighbours(rank, len(people)))
@@ -104,45 +110,48 @@ class Watch:
     # For the threads that compute.
 
     def report(self, iteration: int, layer: str) -> None:
-        """Where this process is."""
+        """Report where this process is; this counts as progress."""
         self.iteration, self.layer = iteration, layer
         self._reports += 1
 
     def check(self) -> None:
-        """Raise WorkerError once the run cannot go on; else note that somebody here waits."""
+        """Raise WorkerError once the run cannot continue; otherwise note that a thread here is
+        waiting."""
         self._checks += 1
-        if self._news:  # who goes on waiting would find a consequence, not the cause
+        if self._news:  # a thread that waited on would meet a consequence, not the cause
             with self._changed:
                 self._changed.wait_for(lambda: self.broken or not self._news, 2 * SETTLING)
         if self.broken is not None:
             raise WorkerError(self.broken)
 
     def linked(self, expected: int, seconds: float) -> frozenset[int]:
-        """Wait until ``expected`` links are there, or as many as come in time; their ranks."""
+        """Wait until ``expected`` links exist, or for ``seconds``. Returns the ranks that are linked."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._peers) >= expected, seconds)
             return frozenset(self._peers)
 
     def settled(self, seconds: float) -> bool:
-        """Wait for bad news to be ready for ``check``, and whether it is."""
+        """Wait until there is bad news that ``check`` raises, or for ``seconds``. Returns whether there
+        is."""
         with self._changed:
             return self._changed.wait_for(lambda: self.broken is not None, seconds)
 
     def dropped(self, seconds: float) -> bool:
-        """Wait for bad news, and whether the run goes on without those of whom there are some."""
+        """Wait for bad news, or for ``seconds``. Returns whether the run continues without the processes
+        that the news is about."""
         with self._changed:
             self._changed.wait_for(lambda: self.broken is not None or self.lost, seconds)
             return self.broken is None and bool(self.lost)
 
     def tell(self, words: str, consequence: bool = False) -> None:
-        """Tell everybody why this process ends; returns when it is on its way. What others did first is
-        known already, and told by nobody twice."""
+        """Tell all others why this process ends; returns when the message is on its way. Does nothing if
+        there is news already: the others know that another process failed first."""
         if self.broken is None and not self._news:
             self._ask({"kind": "news", "words": words, "class_": int(consequence)})
 
     def part(self) -> None:
-        """Tell everybody that this process has done its part; from now on it waits for others only to
-        part from them."""
+        """Tell all others that this process has done its part. From now on it waits for others only to
+        leave them."""
         self.closing = True
         self._ask({"kind": "parted", "rank": self.rank})
 
@@ -168,8 +177,8 @@ class Watch:
             while not self._stopping.is_set():
                 events = self._channel.poll(self._beat / 2)
                 now = time.monotonic()
-                # Time in which this process itself was stopped (a debugger, a suspended machine) is not
-                # held against the others: they may have been stopped with it.
+                # Time during which this process itself was stopped (a debugger, a suspended machine)
+                # does not count against the others: they may have been stopped with it.
                 passed, last = min(now - last, 2 * self._beat), now
                 for peer in self._peers.values():
                     peer.silent += passed
@@ -202,8 +211,8 @@ class Watch:
             self._changed.notify_all()
 
     def _observe(self, passed: float) -> None:
-        """How this process itself is getting on. Whoever waits for others calls ``check`` again and
-        again, and nobody else does without getting on as well."""
+        """Observe the progress of this process itself. A thread that waits for others calls ``check``
+        repeatedly; any other caller of ``check`` also reports progress."""
         reports, checks = self._reports, self._checks
         got_on = reports != self._seen[0]
         self._waiting = checks != self._seen[1] and not got_on
@@ -293,7 +302,8 @@ class Watch:
         )
 
     def _spread(self, news: News, but: int | None = None) -> None:
-        """Take notice of news, once, and pass them on."""
+        """Note a piece of news, and pass it on unless it is known already. ``but`` is the rank that it
+        came from."""
         known = self._news.get(news.rank)
         old = news.rank in self.lost or (known is not None and known <= news)
         if self.broken is not None or old:
@@ -320,7 +330,7 @@ class Watch:
                     self._changed.notify_all()
 
     def _lose(self) -> None:
-        """Go on without those of whom there are news."""
+        """Continue without the processes that the news is about."""
         for rank, news in self._news.items():
             self.lost[rank] = f"{self.called(rank)} {news.words}"
             self._peers.pop(rank, None)
@@ -340,7 +350,7 @@ class Watch:
         return f"{who} {first.words}{also}; this is {self.called(self.rank)} {self._place()}"
 
     def called(self, rank: int) -> str:
-        """A rank with its host and process."""
+        """Return a text for a rank with its host and process."""
         person = self.people[rank]
         return f"rank {rank} of {len(self.people)} (host {person.host}, process {person.process})"
 
@@ -348,7 +358,8 @@ class Watch:
         return _at(self.iteration, self.layer)
 
     def _goodbye(self) -> None:
-        """Have what was sent leave this process; links then end without being missed."""
+        """Say goodbye and send all that is left, so that the end of the links does not count as a
+        death."""
         self._channel.broadcast({"kind": "bye"})
         self._channel.finish(FLUSHING)
 
@@ -360,4 +371,4 @@ def _at(iteration: int, layer: str) -> str:
 
 
 def _named(layer: str) -> str:
-    return layer if " " in layer else f"layer {layer}"  # "a snapshot" is no layer
+    return layer if " " in layer else f"layer {layer}"  # "a snapshot" is not a layer

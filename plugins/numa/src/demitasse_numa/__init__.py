@@ -1,1 +1,1 @@
-"""One solver in each memory domain: its threads and memory near, gradients summed along a tree."""
+"""One solver in each memory domain: with local threads and memory, and gradients summed along a tree."""

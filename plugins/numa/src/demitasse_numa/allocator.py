@@ -1,5 +1,5 @@
-"""Memory of one domain: bound to its nodes, in large pages, and first touched by a helper thread in the
-domain."""
+"""Allocating the memory of one domain: bound to the domain's nodes, in large pages, and first touched
+by a helper thread in the domain."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ from demitasse_numa.topology import NODES, Domain, Topology
 OPTIONS = ("first", "large_pages", "library")
 FIRST = ("ddr", "hbm")
 POPULATE_WRITE = 23
-"""madvise's MADV_POPULATE_WRITE (Linux 5.14): touches pages, and reports what a write would die of."""
+"""madvise's MADV_POPULATE_WRITE (Linux 5.14), which touches pages, and returns an error where a write
+would end the process."""
 
 
 class DomainMemory(HostMemory):
-    """One zeroed block, aligned to 2 MiB from that size on, else to a page. All of its pages are taken
-    at the first ``view``, so that asking whether a net fits costs no time. ``parts`` are the (bytes,
-    node) that make up the block, in order."""
+    """A zeroed block. It is aligned to 2 MiB if it has at least that size, else to a page. All of its
+    pages are allocated at the first ``view``, so that finding out whether a net fits costs no time.
+    ``parts`` are the (bytes, node) that make up the block, in order."""
 
     def __init__(
         self, nbytes: int, domain: Domain, parts: Sequence[tuple[int, int]], large: bool
@@ -54,15 +55,15 @@ class DomainMemory(HostMemory):
             pages.bind(address, size, [node])
             address += size
         if alignment == LARGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
-            # A system built without large pages refuses: the block is as good with small ones.
+            # A system built without large pages refuses: the block then has small ones.
             with suppress(OSError):
                 block.madvise(mmap.MADV_HUGEPAGE, first // pages.PAGE * pages.PAGE, nbytes)
         self._mapping: mmap.mmap | None = block
         self._first, self._whole = first, whole
 
     def view(self, offset: int, shape: Sequence[int], dtype: str) -> Any:
-        """An array over part of the block; ``offset`` in bytes. Raises ValueError when the part does
-        not lie in the block, or the block was closed."""
+        """Return an array over a part of the block; ``offset`` is in bytes. Raises ValueError if the
+        part does not lie inside the block, or if the block was closed."""
         seen = super().view(offset, shape, dtype)
         with self._lock:
             if not self._placed:
@@ -81,14 +82,15 @@ class DomainMemory(HostMemory):
             block[:: pages.PAGE] = 0
 
     def close(self) -> None:
-        """Give the block back; the system has it again when the last view is gone."""
+        """Free the block. The system gets it back when the last view is gone."""
         super().close()
         self._mapping = None
 
 
 class DomainAllocator:
-    """Gives blocks of one domain's memory and counts all that it ever gave. ``first`` is ``hbm`` to use
-    the domain's high-bandwidth memory before its other memory (section 5.1.1)."""
+    """Allocates blocks of one domain's memory, and counts all blocks and bytes that it ever allocated.
+    ``first`` is ``hbm`` to use the domain's high-bandwidth memory before its other memory (section
+    5.1.1)."""
 
     def __init__(
         self,
@@ -104,14 +106,14 @@ class DomainAllocator:
         self._files = files or KernelFiles(Path("/"))
 
     def enter(self) -> Callable[[], None]:
-        """Bind the calling thread to the domain; called first in each thread that computes with this
-        memory. Returns a function that gives the thread its processors back."""
+        """Bind the calling thread to the domain. Each thread that computes with this memory calls it
+        first. Returns a function that gives the thread its processors back."""
         return bound(self.domain)
 
     def allocate(self, nbytes: int) -> DomainMemory:
-        """A new zeroed block. If the domain's nodes have too little memory, raises MemoryError with the
-        bytes asked for and those free in each node, before any is used: a system that runs out of memory
-        in a node ends the process."""
+        """Return a new zeroed block. If the domain's nodes have too little memory, raises MemoryError
+        with the requested bytes and those free in each node, before any memory is used: a system that
+        runs out of memory in a node ends the process."""
         try:
             memory = DomainMemory(nbytes, self.domain, self._parts(nbytes), self.large_pages)
         except (OSError, OverflowError) as error:
@@ -123,8 +125,8 @@ class DomainAllocator:
         return memory
 
     def _parts(self, nbytes: int) -> list[tuple[int, int]]:
-        """(bytes, node) for a block: whole pages, and large pages where the block continues in the next
-        node."""
+        """Return the (bytes, node) of a block's parts, in whole pages. A part that is continued in the
+        next node ends at a large page."""
         fast = self.domain.fast if self.first == "hbm" else ()
         parts: list[tuple[int, int]] = []
         needed = -(-nbytes // pages.PAGE) * pages.PAGE
@@ -146,8 +148,8 @@ class DomainAllocator:
         )
 
     def free(self, node: int) -> int | None:
-        """The bytes that a node could give without swapping: unused ones and those of cached files. None
-        if the system does not tell."""
+        """Return the bytes that a node could provide without swapping: unused memory and that of cached
+        files. None if the system does not tell."""
         path = f"{NODES}/node{node}/meminfo"
         counts = [self._files.size(path, key) for key in ("MemFree", "Inactive(file)", "SReclaimable")]
         if counts[0] is None:
@@ -158,9 +160,10 @@ class DomainAllocator:
 def allocate_space(
     space: str, options: Mapping[str, Any], machine: Topology | None = None
 ) -> DomainAllocator | None:
-    """The allocator of ``numa:N``, or of ``numa``, the domain that the caller runs in; None for other
-    spaces. Raises CompositionError for a domain that does not exist, DescriptionError for an unknown
-    option, PlanError if memory cannot be placed."""
+    """Return the allocator of ``numa:N``, or of ``numa``, the domain that the caller runs in; None for
+    other spaces. Raises CompositionError for a domain that does not exist, or for high-bandwidth memory
+    that a domain does not have; DescriptionError for an unknown option, PlanError if memory cannot be
+    placed."""
     kind, _, number = space.partition(":")
     if kind != "numa":
         return None
@@ -184,7 +187,8 @@ def allocate_space(
 
 
 def checked(options: Mapping[str, Any]) -> tuple[str, bool]:
-    """``first`` and ``large_pages`` of options.numa. Raises DescriptionError."""
+    """Return ``first`` and ``large_pages`` of options.numa. Raises DescriptionError for unknown options
+    and invalid values."""
     for key in options:
         if key not in OPTIONS:
             where = option_place(options, "numa", key)

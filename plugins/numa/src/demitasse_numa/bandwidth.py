@@ -1,4 +1,4 @@
-"""Bandwidth between domains, measured: processors of one, memory of another."""
+"""Measuring the bandwidth between the processors of one domain and the memory of another."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ TURNS = 5
 
 
 def matrix(machine: Topology, size: int = 128 * MIB, turns: int = TURNS) -> dict[tuple[int, int], float]:
-    """Bytes a second from each domain's processors to each domain's memory, memory-only ones included;
-    where memory is short, with arrays of a sixteenth of the smallest."""
+    """Return the bytes per second between each domain's processors and each domain's memory, by (domain
+    of the processors, domain of the memory). Domains of memory only are included. Arrays have ``size``
+    bytes, or a sixteenth of the smallest domain's memory if that is less."""
     every = (*machine.domains, *machine.others)
     sizes = [machine.nodes[n].memory for each in every for n in each.memory[:1] if n in machine.nodes]
     size = min([size, *(total // 16 // 4096 * 4096 for total in sizes if total)])
@@ -31,9 +32,9 @@ def matrix(machine: Topology, size: int = 128 * MIB, turns: int = TURNS) -> dict
 
 
 def triad(here: Domain, there: Domain, size: int = 128 * MIB, turns: int = TURNS) -> float:
-    """Bytes a second of ``a = b + s * c`` on three float64 arrays of ``size`` bytes in ``there``, by a
-    thread on each core of ``here``; the best of the turns. NumPy takes two passes, so that five arrays
-    move; as in STREAM, what is read and written counts."""
+    """Return the bytes per second of ``a = b + s * c`` on three float64 arrays of ``size`` bytes in
+    ``there``, by a thread on each core of ``here``; the best of the turns. NumPy needs two passes, so
+    five arrays move. As in STREAM, bytes read and bytes written count."""
     allocator = DomainAllocator(f"numa:{there.index}", there)
     blocks = [allocator.allocate(size) for _ in range(3)]
     a, b, c = (block.view(0, (size // 8,), "float64") for block in blocks)
@@ -83,7 +84,7 @@ def _parts(count: int, threads: int) -> Iterator[slice]:
 
 
 def table(rates: dict[tuple[int, int], float]) -> list[list[str]]:
-    """The matrix as rows of text: processors of a domain, then GB/s to each domain's memory."""
+    """Return the matrix as rows of text: a domain of processors, then GB/s to each domain's memory."""
     columns = sorted({there for _, there in rates})
     rows: list[list[str]] = []
     for here in sorted({here for here, _ in rates}):

@@ -1,4 +1,4 @@
-"""Threads bound to the processors of a domain, and helper threads that do something inside one."""
+"""Binding threads to the processors of a domain, and running tasks in helper threads inside a domain."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 def bind_thread(domain: Domain) -> None:
-    """Bind the calling thread to a domain's processors. Threads that it starts from then on inherit
-    that: those that share a kernel's work, OpenMP's and BLAS's teams, readers of samples (the second
-    and third level of section 4.2). Nothing is done for a domain without processors, or on a system
-    that cannot bind. Raises WorkerError where the system refuses."""
+    """Bind the calling thread to a domain's processors. Threads that it starts afterwards inherit the
+    binding: those that share a kernel's work, teams of OpenMP and BLAS, readers of samples (the second
+    and third level of section 4.2). Does nothing for a domain without processors, or on a system that
+    cannot bind threads. Raises WorkerError if the system refuses."""
     if not domain.cpus or not hasattr(os, "sched_setaffinity"):
         return
     try:
@@ -35,8 +35,8 @@ def bind_thread(domain: Domain) -> None:
 
 @dataclass
 class _Bound:
-    """A bound thread: the processors that it had before, those that it was given, and how many ``users``
-    need it bound."""
+    """A bound thread: the processors that it had before, those that it was given, and the number of
+    ``users`` that need it bound."""
 
     before: Set[int]
     given: Set[int]
@@ -44,13 +44,13 @@ class _Bound:
 
 
 _BOUND: WeakKeyDictionary[threading.Thread, _Bound] = WeakKeyDictionary()
-_LOCK = process_lock(reentrant=True)  # a net that is collected meanwhile undoes it, too
+_LOCK = process_lock(reentrant=True)  # a net that is garbage-collected meanwhile undoes its binding
 
 
 def bound(domain: Domain) -> Callable[[], None]:
-    """Bind the calling thread as ``bind_thread`` does. Returns a function that undoes it, from any
-    thread: once all users have called theirs, the thread has its processors back, unless someone else
-    gave it others meanwhile. Raises WorkerError if the system refuses."""
+    """Bind the calling thread as ``bind_thread`` does. Returns a function that undoes this, which any
+    thread may call. Once all users of the binding have called theirs, the thread gets its processors
+    back, unless something else gave it others meanwhile. Raises WorkerError if the system refuses."""
     thread, number = threading.current_thread(), threading.get_native_id()
     can = bool(domain.cpus) and hasattr(os, "sched_setaffinity")
     with _LOCK:
@@ -77,8 +77,8 @@ def bound(domain: Domain) -> Callable[[], None]:
 
 
 def from_within(domain: Domain, task: Callable[[], T]) -> T:
-    """The result of ``task``, done by a helper thread that is bound to a domain, so that memory that it
-    touches first lies there (section 4.2, "first touch"). Raises what the task raises."""
+    """Run ``task`` in a helper thread that is bound to a domain, and return its result. Memory that the
+    task touches first lies in the domain (section 4.2, "first touch"). Raises what the task raises."""
     results: list[T] = []
     errors: list[BaseException] = []
 
@@ -98,8 +98,8 @@ def from_within(domain: Domain, task: Callable[[], T]) -> T:
 
 
 def domain_here(domains: tuple[Domain, ...]) -> Domain:
-    """The domain of the processor that the calling thread runs on; of a thread that may run in several
-    domains, that is the one at this moment."""
+    """Return the domain of the processor that the calling thread runs on. If the thread may run in
+    several domains, this is the domain at this moment."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else frozenset[int]()
     inside = [each for each in domains if allowed and allowed <= each.cpus]
     if inside:
@@ -109,7 +109,7 @@ def domain_here(domains: tuple[Domain, ...]) -> Domain:
 
 
 def current_cpu() -> int | None:
-    """The processor that runs the calling thread, or None where the C library does not tell."""
+    """Return the processor that runs the calling thread; None if the C library does not tell."""
     import ctypes
 
     ask = getattr(ctypes.CDLL(None), "sched_getcpu", None)

@@ -1,4 +1,5 @@
-"""``demitasse numa``: memory domains, the bandwidth between them, and where a training's pages lie."""
+"""``demitasse numa``: shows memory domains, the bandwidth between them, and where a training's pages
+are."""
 
 from __future__ import annotations
 

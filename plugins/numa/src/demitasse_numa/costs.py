@@ -1,4 +1,4 @@
-"""What the exchange between domains takes on a described machine."""
+"""The cost of the exchange between domains on a described machine."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ THREADS = 1
 def exchange(
     level: Level, size: float, domains: int, arity: int = 2, spread: bool = True
 ) -> tuple[float, float]:
-    """Seconds to sum ``size`` bytes of gradients along the tree, and to copy as many parameters back.
+    """Return the seconds to sum ``size`` bytes of gradients along the tree, and the seconds to copy the
+    same amount of parameters back.
 
-    Each hand-over costs the link's latency, and reading another domain's bytes their time on the link,
-    which is no quicker than the domain's memory: an addition reads one operand there and, from its own
-    memory, reads one and writes one. A parent serves its children one after the other; levels of the
-    tree follow each other. Spread over roots, all domains do that at once, each for its part. Raises
-    DescriptionError for a level without link or memory bandwidth.
+    Each hand-over costs the link's latency. Reading another domain's bytes takes their time on the
+    link, which is no faster than the domain's memory. An addition reads one operand there; in its own
+    memory it reads one and writes one. A parent serves its children one after the other, and the levels
+    of the tree follow each other. With ``spread`` roots, all domains do this at the same time, each for
+    its part. Raises DescriptionError for a level without link or memory bandwidth.
     """
     if domains == 1:
         return 0.0, 0.0
@@ -48,7 +49,7 @@ def _depth(domains: int, arity: int) -> int:
 
 
 def _chain(domains: int, arity: int) -> int:
-    """Additions that follow each other from the deepest leaf to the root."""
+    """Return the most additions that follow each other on a path from a leaf to the root."""
     tree = Tree(domains, arity)
 
     def below(index: int) -> int:
@@ -59,7 +60,8 @@ def _chain(domains: int, arity: int) -> int:
 
 
 def _served(domains: int, arity: int) -> int:
-    """Copies that follow each other: those of one parent's children share its memory's port."""
+    """Return the most copies that follow each other from the root to a leaf. The copies of one parent's
+    children share the port of its memory."""
     tree = Tree(domains, arity)
 
     def below(index: int) -> int:

@@ -1,4 +1,5 @@
-"""Bytes that each domain's memory controllers moved, from the processor's uncore counters (perf)."""
+"""Reading how many bytes each domain's memory controllers moved, from the processor's uncore counters
+(perf)."""
 
 from __future__ import annotations
 
@@ -21,20 +22,20 @@ KINDS = (
     ("uncore_imc", "cas_count_read", "cas_count_write"),
     ("amd_umc", "umc_cas_cmd.rd", "umc_cas_cmd.wr"),
 )
-"""By the beginning of a unit's name, its events of reads and writes (Intel's memory controllers; AMD's
-from Zen 4 on)."""
+"""For the beginning of a unit's name, its events for reads and writes (Intel's memory controllers;
+AMD's from Zen 4 on)."""
 
 NUMBERS = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "riscv64": 241}
 LINE = 64
 SCALES = {"MiB": 2**20, "Bytes": 1, "": LINE}
 ATTRIBUTES = 128
-"""Bytes of struct perf_event_attr as it is given here; newer fields are zero."""
+"""Bytes of struct perf_event_attr as it is passed here; newer fields are zero."""
 
 
 @dataclass(frozen=True)
 class Counter:
-    """One event of one memory controller: its ``type`` and ``config`` for perf, the processor by which
-    its socket is named, whether it counts reads, and the bytes that one count stands for."""
+    """One event of one memory controller: its ``type`` and ``config`` for perf, a processor that
+    identifies its socket, whether it counts reads, and the bytes that one count stands for."""
 
     unit: str
     type: int
@@ -46,7 +47,7 @@ class Counter:
 
 @dataclass(frozen=True)
 class Counters:
-    """What can be counted here; or why not, and what helps."""
+    """The events that can be counted here, or the reason why none can, and a remedy."""
 
     events: tuple[Counter, ...] = ()
     reason: str = ""
@@ -54,7 +55,7 @@ class Counters:
 
 
 def counters(root: Path = Path("/")) -> Counters:
-    """The memory controllers' counters that the system describes below ``root``."""
+    """Return the memory controllers' counters that the system describes below ``root``."""
     files = KernelFiles(root)
     found = tuple(_described(files))
     if not found:
@@ -91,7 +92,8 @@ def _described(files: KernelFiles) -> Iterator[Counter]:
 
 
 def _config(files: KernelFiles, folder: str, words: str) -> int | None:
-    """``event=0x04,umask=0x03`` as a number, each word at the bits that the unit's format names."""
+    """Return ``event=0x04,umask=0x03`` as a number, with each value at the bits that the unit's format
+    names; None if a name is unknown."""
     config = 0
     for word in words.split(",") if words else ():
         key, _, value = word.partition("=")
@@ -110,8 +112,8 @@ def _number(text: str) -> float | None:
 
 
 class Reading:
-    """Counters that run from its beginning: ``bytes()`` tells what each domain's controllers moved.
-    Raises OSError where the system refuses one."""
+    """Counters that run from the moment this object is created: ``bytes()`` returns what each domain's
+    controllers have moved since. Raises OSError if the system refuses a counter."""
 
     def __init__(self, events: tuple[Counter, ...]) -> None:
         if sys.platform != "linux" or platform.machine() not in NUMBERS:
@@ -134,8 +136,8 @@ class Reading:
             self._files.append(int(number))
 
     def bytes(self, machine: Topology) -> dict[int, tuple[float, float]]:
-        """(read, written) by the index of the domain whose controllers they are; where a socket has
-        several domains, the first of them stands for all."""
+        """Return the (read, written) bytes by the index of the controllers' domain. If a socket has
+        several domains, one of them stands for all."""
         moved: dict[int, tuple[float, float]] = {}
         for event, file in zip(self._events, self._files, strict=True):
             domain = machine.of_cpu(event.cpu)

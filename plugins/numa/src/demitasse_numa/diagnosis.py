@@ -1,4 +1,4 @@
-"""What ``demitasse doctor`` says of memory domains, and with ``--numa`` what was measured of them."""
+"""Findings about memory domains for ``demitasse doctor``; with ``--numa``, measurements too."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from demitasse_numa.machine import this_machine
 from demitasse_numa.topology import Topology
 
 BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
-"""Variables by which an OpenMP library binds its threads itself, wherever its caller is bound."""
+"""Variables that make an OpenMP library bind its threads itself, wherever its caller is bound."""
 
 BALANCING = "proc/sys/kernel/numa_balancing"
 
 
 def findings(measure: bool = False, machine: Topology | None = None) -> Iterator[Finding]:
-    """The domains, whether memory can be placed in them, and what would move threads or pages away;
-    with ``measure`` also where this process's pages lie and the bandwidth between domains."""
+    """Yield findings about the domains, whether memory can be placed in them, and what would move
+    threads or pages away; with ``measure`` also where this process's pages are, and the bandwidth
+    between domains."""
     found = machine or this_machine()
     several = len(found.domains) > 1
     note = hwloc.why_not()
@@ -55,7 +56,7 @@ def _far_memory(machine: Topology) -> Iterator[Finding]:
 
 
 def _moving() -> Iterator[Finding]:
-    """What would move threads, or pages, to other domains."""
+    """Yield findings about what would move threads or pages to other domains."""
     from demitasse import KernelFiles
 
     for name in BINDING:

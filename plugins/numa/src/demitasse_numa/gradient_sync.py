@@ -1,4 +1,4 @@
-"""Gradients summed along a tree of domains, and parameters copied back the same way (section 4.2)."""
+"""Summing gradients along a tree of domains, and copying parameters back the same way (section 4.2)."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ from demitasse_numa.tree import Tree, parts
 OPTIONS = ("arity", "root", "bucket_bytes")
 ROOTS = ("spread", "first")
 PATIENCE = 50_000
-"""Microseconds between looks at whether a sibling failed, while one waits."""
+"""Microseconds of waiting after which a thread checks whether a sibling failed."""
 
 GENERATION = 1 << 32
 BUCKET_BYTES = 1 << 20
-"""Gradients of neighbouring layers are summed together up to so many bytes: fewer hand-overs."""
+"""Bytes up to which gradients of neighbouring layers are summed together, for fewer hand-overs."""
 
 
 class Row(NamedTuple):
-    """One step of a walk over the part whose root is ``root``: what to do (``kind``), whose hand-over to
-    wait for (None: nobody's), whose memory to read, and whether to announce that it is done."""
+    """One step of a walk, for the part whose root is ``root``: what to do (``kind``), the domain whose
+    hand-over to wait for (None: no wait), the domain whose memory to read (``whose``), and whether to
+    announce that it is done (``tells``)."""
 
     kind: int
     root: int
@@ -50,8 +51,8 @@ class Row(NamedTuple):
 
 
 class Board:
-    """What the siblings of a team share: a flag for each hand-over of each bucket, and numbers to add
-    up."""
+    """What the siblings of a team share: a flag for each hand-over of each bucket, and numbers that are
+    summed."""
 
     def __init__(self, team: Team) -> None:
         self.size = team.size
@@ -60,7 +61,7 @@ class Board:
         self._totals: dict[tuple[int, int], Any] = {}
 
     def flags(self, bucket: Bucket, span: Span, slots: int) -> Any:
-        """The flags of a bucket's part, one copy for all siblings."""
+        """Return the flags of a bucket's part; all siblings get the same array."""
         from demitasse_numa.loops import LINE
 
         with self._lock:
@@ -70,7 +71,8 @@ class Board:
             return self._flags[key]
 
     def totals(self, count: int, call: int) -> Any:
-        """Two boards with ``count`` numbers for each sibling: one for even rounds, one for odd."""
+        """Return two boards with ``count`` numbers for each sibling: one for even rounds, one for odd
+        ones."""
         with self._lock:
             empty = np.zeros((2, self.size, count))
             return self._totals.setdefault((call, count), empty)
@@ -86,14 +88,14 @@ def _shared(team: Team) -> Board:
 
 
 class DomainTree(GradientSync):
-    """Sums gradients along a tree of domains, each of which has parameters and gradients of its own. A
+    """Sums gradients along a tree of domains, each of which has its own parameters and gradients. A
     parent waits for its children, adds their gradients to its own and tells its parent. The root
     updates, and each child copies the parameters from its parent.
 
     With ``root = "spread"`` each domain is the root of a part of the parameters, so that all domains
-    add, update and read from others at once. With ``"first"`` domain 0 is the root of all, as in the
-    paper. Sums are made in the same order in every run, to the same bits. Raises CompositionError for
-    siblings in other processes, DescriptionError for an unknown option."""
+    add, update and read from others at the same time. With ``"first"``, domain 0 is the root of all, as
+    in the paper. Sums are made in the same order in every run, and have the same bits. Raises
+    CompositionError for siblings in other processes, DescriptionError for an unknown option."""
 
     bucket_bytes = BUCKET_BYTES
 
@@ -121,7 +123,7 @@ class DomainTree(GradientSync):
             self.notes = (f"{self.size} domains add along a tree of arity {self.arity}, {roots}",)
 
     def bind(self, memory: FlatMemory) -> None:
-        """Compile now, not in the first step."""
+        """Compile the loops now, not in the first step."""
         if self.size > 1 and memory.gradients.size:
             check_host_memory(self._group, memory, "numa")
             from demitasse_numa.loops import walk
@@ -130,24 +132,24 @@ class DomainTree(GradientSync):
             walk(none, 0, np.zeros(1, np.int64), 0, 0, memory.gradients)
 
     def owned(self, span: Span) -> Span:
-        """The part that this domain is the root of."""
+        """Return the part of a span that this domain is the root of."""
         return parts(span, self.size, self.spread)[self.index] if self.size > 1 else span
 
     def reduce(self, bucket: Bucket, span: Span) -> Work | None:
-        """Add the children's gradients to this domain's, in the deepest trees last, and tell the
-        parents."""
+        """Return work that adds the children's gradients to this domain's and tells the parents. The
+        trees in which this domain is highest come last."""
         self._spans.append(span)
         return self._walk(bucket, span, list(self._sums(span)), "gradients", 0)
 
     def distribute(self, bucket: Bucket, span: Span) -> Work | None:
-        """Copy the parameters of the other roots' parts from the parent, and tell the children. The
-        parent may go on meanwhile: it changes parameters again only after the next reduce, to which all
-        of its children have contributed by then."""
+        """Return work that copies the parameters of the other roots' parts from the parents and tells
+        the children. A parent may continue meanwhile: it changes parameters again only after the next
+        reduce, to which all of its children must have contributed."""
         return self._walk(bucket, span, list(self._copies(span)), "parameters", 1)
 
     def total(self, mine: Any, total: Any) -> Work | None:
-        """The sum over domains, in order of index, for an update that needs the size of the whole
-        gradient."""
+        """Return work that sums numbers over domains, in the order of indices, for an update that needs
+        the norm of the whole gradient."""
         if self.size == 1:
             return None
         index, team, barrier = self.index, self.team, self.team.barrier
@@ -157,12 +159,13 @@ class DomainTree(GradientSync):
 
         def add() -> None:
             nonlocal rounds, failures
-            if failures != team.failures:  # some may have counted the round that ended so, others not
+            if failures != team.failures:  # only some siblings may have counted the round that failed
                 rounds, failures = 0, team.failures
             there = boards[rounds & 1]
             there[index] = np.ravel(mine)
             barrier.wait()
-            # Two boards in turn: who is late still reads the one that nobody writes in the next round.
+            # Two boards in turn: a late sibling still reads the one that is not written in the next
+            # round.
             rounds += 1
             total[...] = np.add.reduce(there, axis=0).reshape(np.shape(total))
 
@@ -179,7 +182,8 @@ class DomainTree(GradientSync):
                 ]
 
     def costs(self, bucket: Bucket, span: Span) -> tuple[float, float]:
-        """Seconds of a reduce and a distribute on the machine that the group's level describes."""
+        """Return the seconds of a reduce and of a distribute on the machine that the group's level
+        describes."""
         from demitasse_numa.costs import exchange
 
         item = np.dtype(self._group.dtype).itemsize
@@ -219,7 +223,7 @@ class DomainTree(GradientSync):
     def _walk(
         self, bucket: Bucket, span: Span, rows: Sequence[Row], memory: str, first: int
     ) -> Work | None:
-        """The work that does the rows, as a table of addresses and flags."""
+        """Return work that does the rows, as a compiled walk over a table of addresses and flags."""
         if self.size == 1 or not rows:
             return None
         from demitasse_numa.loops import walk
@@ -238,7 +242,7 @@ class DomainTree(GradientSync):
 
         def run() -> None:
             nonlocal failures, count
-            if failures != team.failures:  # nothing that was handed over before counts
+            if failures != team.failures:  # hand-overs from before a failure do not count
                 failures, count = team.failures, 0
             count, row = count + 1, 0
             value = failures * GENERATION + count

@@ -1,4 +1,5 @@
-"""The topology as hwloc's library tells it, by its C interface (version 2); section 4.2 uses it."""
+"""The topology as the hwloc library reports it, through its C interface (version 2); section 4.2 uses
+it."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def _library() -> Any:
         if library is None:
             continue
         library.hwloc_get_api_version.restype = ctypes.c_uint
-        if library.hwloc_get_api_version() >> 16 != 2:  # another layout of its records
+        if library.hwloc_get_api_version() >> 16 != 2:  # its structures have another layout
             continue
         pointer = ctypes.c_void_p
         library.hwloc_get_type_depth.argtypes = (pointer, ctypes.c_int)
@@ -74,15 +75,15 @@ def _library() -> Any:
 
 
 def why_not() -> str | None:
-    """The reason that hwloc is not used, or None."""
+    """Return the reason why hwloc cannot be used, or None."""
     if _library() is None:
         return "no library of hwloc 2 was found (Debian: apt-get install libhwloc15)"
     return None
 
 
 def topology() -> Topology | None:
-    """What hwloc finds, limited to what this process may use; None where it is not there or fails. Node
-    distances are the system's."""
+    """Return the topology that hwloc finds, limited to what this process may use; None if hwloc is not
+    installed or fails. Distances between nodes come from the system's files."""
     library = _library()
     if library is None:
         return None
@@ -117,7 +118,7 @@ def _read(library: Any, handle: ctypes.c_void_p) -> Topology | None:
         words = files.text(f"{NODES}/node{n}/distance").split()
         distances = dict(zip(online, (int(word) for word in words if word.isdigit()), strict=False))
         folder = f"{NODES}/node{n}"
-        # hwloc gives memory without processors the set of what is near; the system says whose they are.
+        # For memory without processors, hwloc lists those nearby; the system says which node has them.
         own = files.numbers(f"{folder}/cpulist") & allowed if Path(f"/{folder}").is_dir() else sets[n]
         kind = (each.subtype or b"").decode("ascii", "replace")
         bandwidth = files.number(f"{folder}/access0/initiators/read_bandwidth")

@@ -1,4 +1,4 @@
-"""What a run says of its memory at its end."""
+"""The line about the placement of memory that a run logs at its end."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ log = logging.getLogger("demitasse.numa")
 
 
 class Listener:
-    """Reports where the pages of a training lie, if its machine has several memory domains and its
-    training several solvers. ``found`` keeps the last answer."""
+    """Reports where the pages of a training are, if its machine has several memory domains and the
+    training several solvers. ``found`` keeps the last result."""
 
     def __init__(self) -> None:
         self.found: Placement | None = None

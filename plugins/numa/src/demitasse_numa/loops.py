@@ -1,8 +1,8 @@
-"""Compiled loops, without the GIL, by which domains wait for a sibling, add or copy, and tell.
+"""Compiled loops, which release the GIL, by which domains wait for siblings, add or copy, and tell them.
 
 A walk is a table of rows (kind, flag to wait for, source, target, elements, flag to set). Sources and
-targets are addresses in bytes, flags are numbers or -1. Rows are done in order, and a walk can be
-resumed at the row where it stopped."""
+targets are addresses in bytes; flags are numbers, or -1 for none. Rows are done in order, and a walk can
+be resumed at the row where it stopped."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ carray: Any = numba_carray
 
 ADD, COPY, NOTHING = 0, 1, 2
 LINE = 8
-"""Words from one flag to the next: each has a cache line of its own."""
+"""Words from one flag to the next, so that each has a cache line of its own."""
 
 SPINS, YIELDS, NAP = 2000, 20, 50
-"""A wait looks so often (tens of microseconds), then lets others run so often, then sleeps so many
-microseconds between looks: with more threads than processors nobody keeps one from working."""
+"""A wait polls SPINS times (tens of microseconds), then yields the processor YIELDS times, then sleeps
+NAP microseconds between polls. If there are more threads than processors, waiting threads therefore do
+not keep others from working."""
 
 
 def _address(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -39,7 +40,7 @@ def _address(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
 
 
 def _look_typed(context: Any, flags: Any, index: Any) -> Any:
-    """Read a flag; whatever was written before it was set is visible afterwards."""
+    """Read a flag. Everything that was written before it was set is visible afterwards."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load_atomic(_address(context, builder, signature, arguments), "acquire", 8)
@@ -48,7 +49,7 @@ def _look_typed(context: Any, flags: Any, index: Any) -> Any:
 
 
 def _tell_typed(context: Any, flags: Any, index: Any, value: Any) -> Any:
-    """Set a flag after all that was written before it."""
+    """Set a flag, after all earlier writes."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = _address(context, builder, signature, arguments)
@@ -59,7 +60,7 @@ def _tell_typed(context: Any, flags: Any, index: Any, value: Any) -> Any:
 
 
 def _numbers_typed(context: Any, address: Any, like: Any) -> Any:
-    """The address as a pointer to elements of ``like``'s type."""
+    """Convert an address to a pointer to elements of ``like``'s type."""
     pointer = pointer_to(like.dtype)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -89,7 +90,7 @@ _pass: Any = intrinsic(_call_typed("sched_yield"))
 
 @compiled_loop
 def wait(flags: Array, flag: int, value: int, patience: int) -> bool:
-    """Whether a flag reached ``value`` within about ``patience`` microseconds."""
+    """Return whether a flag reached ``value`` within about ``patience`` microseconds."""
     for _ in range(SPINS):
         if _look(flags, flag * LINE) >= value:
             return True
@@ -106,8 +107,8 @@ def wait(flags: Array, flag: int, value: int, patience: int) -> bool:
 
 @compiled_loop
 def walk(table: Array, row: int, flags: Array, value: int, patience: int, like: Array) -> int:
-    """Do a table's rows from ``row`` on, on numbers of ``like``'s type. Returns the row at which its
-    patience ended, or the number of rows."""
+    """Do a table's rows from ``row`` on, for numbers of ``like``'s type. Returns the row at which
+    ``patience`` (microseconds) ran out, or the number of rows."""
     while row < table.shape[0]:
         kind, before, after = table[row, 0], table[row, 1], table[row, 5]
         source, target, count = table[row, 2], table[row, 3], table[row, 4]

@@ -1,4 +1,4 @@
-"""This machine's topology: from hwloc's library where it is, else from the system's files."""
+"""This machine's topology, from the hwloc library if it is installed, else from the system's files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ LIBRARIES = ("auto", "hwloc", "files")
 
 
 def this_machine(library: str = "auto") -> Topology:
-    """Raises DescriptionError for an unknown library, or for ``hwloc`` where it cannot be loaded."""
+    """Return this machine's topology. Raises DescriptionError for an unknown library, or for ``hwloc``
+    if it cannot be used."""
     if library not in LIBRARIES:
         raise DescriptionError(unknown("library", library, LIBRARIES, "options.numa"))
     if library != "files":

@@ -1,4 +1,5 @@
-"""Linux's calls that place pages in memory domains and tell where they are; no library is needed."""
+"""Linux's system calls that place pages in memory domains and report where they are; no library is
+needed."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from demitasse import DemitasseError
 PAGE = mmap.PAGESIZE
 
 BIND = 2
-"""The policy MPOL_BIND (linux/mempolicy.h): from these nodes and no others."""
+"""The policy MPOL_BIND (linux/mempolicy.h): take memory from the given nodes and no others."""
 
 NUMBERS = {
     "x86_64": {"mbind": 237, "move_pages": 279},
@@ -30,17 +31,18 @@ NUMBERS = {
 MASK_WORDS = 16
 WORD = 8 * ctypes.sizeof(ctypes.c_ulong)
 AT_ONCE = 1 << 16
-"""Pages asked about in one call."""
+"""The most pages that are asked about in one call."""
 
 
 def available() -> bool:
-    """Whether this system has the calls and lets this process use them (some containers do not)."""
+    """Return whether this system has the calls and lets this process use them (some containers do
+    not)."""
     return why_not() is None
 
 
 @cache
 def why_not() -> str | None:
-    """The reason that memory cannot be placed here, or None."""
+    """Return the reason why memory cannot be placed here, or None."""
     if sys.platform != "linux":
         return f"{platform.system()} has no system call to place memory"
     if platform.machine() not in NUMBERS:
@@ -56,15 +58,15 @@ def why_not() -> str | None:
 
 
 def bind(address: int, size: int, nodes: Iterable[int]) -> None:
-    """Take the pages of ``size`` bytes from ``address`` on, the start of a page, from ``nodes``. Raises
-    OSError."""
+    """Bind ``size`` bytes from ``address`` on, the start of a page, to ``nodes``: their pages will come
+    from these nodes. Raises OSError if the system refuses."""
     mask = _mask(nodes)
     _call("mbind", _long(address), _long(size), _long(BIND), mask, _long(MASK_WORDS * WORD), _long(0))
 
 
 def where(addresses: Iterable[int]) -> list[int]:
-    """The node of the page at each address; negative (an errno) if there is no page yet. Raises
-    OSError."""
+    """Return the node of the page at each address; a negative number (an errno) if there is no page yet.
+    Raises OSError if the system refuses."""
     asked, found = list(addresses), list[int]()
     for first in range(0, len(asked), AT_ONCE):
         part = asked[first : first + AT_ONCE]
@@ -77,7 +79,8 @@ def where(addresses: Iterable[int]) -> list[int]:
 
 
 def nodes_of(array: Any) -> Counter[int]:
-    """The number of a NumPy array's pages in each node; pages that were never touched count under -1."""
+    """Return the number of a NumPy array's pages in each node; pages that were never touched count under
+    -1."""
     if not array.nbytes:
         return Counter()
     first = array.ctypes.data // PAGE * PAGE

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def probe(levels: Iterable[Level] = ()) -> Iterable[Level]:
-    """The levels that were found, with a solver in each memory domain where there are several."""
+    """Extend the levels that were found by a solver in each memory domain, if there are several."""
     from demitasse_numa.machine import this_machine
     from demitasse_numa.pages import available
     from demitasse_numa.probe import refined
@@ -23,7 +23,7 @@ def probe(levels: Iterable[Level] = ()) -> Iterable[Level]:
 
 @hookimpl
 def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
-    """Memory of one domain: ``numa:N``, or ``numa``, the one that the caller runs in."""
+    """Allocate memory of one domain: ``numa:N``, or ``numa``, the domain that the caller runs in."""
     if space.partition(":")[0] != "numa":
         return None
     from demitasse_numa.allocator import allocate_space
@@ -33,7 +33,7 @@ def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
 
 @hookimpl
 def gradient_sync(group: Group) -> GradientSync:
-    """Gradients summed along a tree of domains, and parameters copied back the same way."""
+    """Sum gradients along a tree of domains, and copy parameters back the same way."""
     from demitasse_numa.gradient_sync import DomainTree
 
     return DomainTree(group)
@@ -41,7 +41,7 @@ def gradient_sync(group: Group) -> GradientSync:
 
 @hookimpl
 def observe() -> Callable[[Event], None]:
-    """At the end of a training in several domains, a line that says where its pages lie."""
+    """Log, at the end of a training in several domains, a line about where its pages are."""
     from demitasse_numa.listener import Listener
 
     return Listener()
@@ -49,7 +49,8 @@ def observe() -> Callable[[Event], None]:
 
 @hookimpl
 def diagnose(topics: Collection[str] = ()) -> Iterable[Finding]:
-    """The memory domains, what keeps memory or threads from them, and on request their bandwidth."""
+    """Check the memory domains and what keeps memory or threads from them; on request, their
+    bandwidth."""
     from demitasse_numa.diagnosis import findings
 
     return findings(measure="numa" in topics)
@@ -57,7 +58,7 @@ def diagnose(topics: Collection[str] = ()) -> Iterable[Finding]:
 
 @hookimpl
 def commands() -> Mapping[str, Callable[..., Any]]:
-    """``numa``."""
+    """Offer ``numa``, which shows memory domains and where a training's pages are."""
     from demitasse_numa.commands import numa
 
     return {"numa": numa}
@@ -65,7 +66,7 @@ def commands() -> Mapping[str, Callable[..., Any]]:
 
 @hookimpl
 def reproductions(paper: str) -> Any:
-    """The speedups of NUMA-Caffe, each beside what the four servers' descriptions predict."""
+    """Return the speedups of NUMA-Caffe beside predictions from the four servers' descriptions."""
     from demitasse_numa.reproduction import reproduce
 
     return reproduce(paper)

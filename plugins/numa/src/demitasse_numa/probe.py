@@ -10,11 +10,11 @@ from demitasse_numa.topology import Topology
 
 
 def refined(levels: Iterable[Level], machine: Topology) -> tuple[Level, ...]:
-    """The levels that other probes found, with a worker thread in each of several memory domains.
+    """Return the levels that other probes found, with a worker thread in each of several memory domains.
     Returns no levels on a machine with one domain, or if no level was found before.
 
-    A domain counts as many cores, and as much memory, as the smallest domain has. What the process may
-    not use does not count."""
+    Every domain is described with the cores and the memory of the smallest one. What the process may not
+    use does not count."""
     given = tuple(levels)
     count = len(machine.domains)
     if not given or count < 2:
@@ -54,7 +54,7 @@ def refined(levels: Iterable[Level], machine: Topology) -> tuple[Level, ...]:
 
 
 def _bytes(size: int | None) -> Quantity | None:
-    # Large sizes in whole MiB, which is how people know them.
+    # Large sizes are rounded down to whole MiB, as people know them.
     return (
         Quantity(float(size >> 20 << 20 if size >= 1 << 30 else size), "B", "measured") if size else None
     )

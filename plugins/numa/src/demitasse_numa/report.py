@@ -1,4 +1,4 @@
-"""Where the pages of a training lie, blob by blob, and how many of them are far from their solver."""
+"""Reporting where the pages of a training are, blob by blob, and how many are far from their solver."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ WORKER = re.compile(r"demitasse-worker-(\d+)(?:_\d+)?")
 
 @dataclass(frozen=True)
 class Blob:
-    """One array of a worker: how many of its pages lie in each node (-1: in none yet), and those of
-    them in nodes of its solver's domain."""
+    """One array of a worker: how many of its pages are in each node (-1: in none yet), and how many are
+    in nodes of its solver's domain (``near``)."""
 
     worker: int
     name: str
@@ -29,19 +29,19 @@ class Blob:
 
     @property
     def pages(self) -> int:
-        """Pages that lie somewhere."""
+        """The number of pages that exist in some node."""
         return sum(count for node, count in self.nodes.items() if node >= 0)
 
     @property
     def remote(self) -> float:
-        """The share of its pages that lie in another domain than its solver."""
+        """The share of its pages that are in another domain than its solver."""
         return 1 - self.near / self.pages if self.pages else 0.0
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The blobs of all workers; ``domains`` is where each worker's thread is, ``workers`` the pages of
-    each, every page once although blobs share memory: (near, all)."""
+    """The blobs of all workers. ``domains`` has the domain of each worker's thread; ``workers`` has the
+    pages of each worker as (near, all), where every page counts once although blobs share memory."""
 
     domains: Mapping[int, Domain]
     blobs: tuple[Blob, ...]
@@ -49,17 +49,17 @@ class Placement:
 
     @property
     def pages(self) -> int:
-        """All pages."""
+        """The number of all pages."""
         return sum(whole for _, whole in self.workers.values())
 
     @property
     def remote(self) -> float:
-        """The share of all pages that lie in another domain than their solver."""
+        """The share of all pages that are in another domain than their solver."""
         near = sum(near for near, _ in self.workers.values())
         return 1 - near / self.pages if self.pages else 0.0
 
     def line(self) -> str:
-        """One line for a run's report."""
+        """Return one line for a run's report."""
         size = pages.PAGE * self.pages / 2**20
         each = ", ".join(
             f"{self.domains[w].index}: {100 * near / max(1, whole):.0f}%"
@@ -71,7 +71,7 @@ class Placement:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return {
             "pages": self.pages,
             "remote": self.remote,
@@ -96,8 +96,9 @@ def placement(
     machine: Topology,
     domains: Mapping[int, Domain] | None = None,
 ) -> Placement:
-    """Ask the system for the node of each page of (worker, name, array). ``domains`` is where the
-    workers compute; by default where their threads are now. Raises OSError where it does not tell."""
+    """Ask the system for the node of each page of the given (worker, name, array). ``domains`` is where
+    the workers compute, by default where their threads are now. Raises OSError if the system
+    refuses."""
     where = domains if domains is not None else worker_domains(machine)
     nodes: dict[int, dict[int, int]] = {}
     blobs = []
@@ -119,7 +120,7 @@ def placement(
 
 
 def _pages_of(array: Any, known: dict[int, int]) -> list[int]:
-    """The nodes of an array's pages; ``known`` keeps those of all pages that were asked for."""
+    """Return the nodes of an array's pages. ``known`` keeps the nodes of all pages asked for so far."""
     if not array.nbytes:
         return []
     first = array.ctypes.data // pages.PAGE * pages.PAGE
@@ -130,8 +131,8 @@ def _pages_of(array: Any, known: dict[int, int]) -> list[int]:
 
 
 def worker_domains(machine: Topology) -> dict[int, Domain]:
-    """The domain of each worker thread of this process: the one that it is bound to, or, unbound, the
-    one that it ran in last."""
+    """Return the domain of each worker thread of this process: the one that it is bound to or, if it is
+    not bound, the one that it ran in last."""
     found = {}
     for thread in threading.enumerate():
         match = WORKER.fullmatch(thread.name)
@@ -151,13 +152,14 @@ def _domain_of(thread: int, machine: Topology) -> Domain | None:
     bound = [each for each in machine.domains if allowed <= each.cpus]
     if bound:
         return bound[0]
-    # The name, in parentheses, may have spaces; the processor is the 39th field of all.
+    # The name, in parentheses, may contain spaces. The processor is the 39th field of the whole line.
     fields = told.rpartition(")")[2].split()
     return machine.of_cpu(int(fields[36])) if len(fields) > 36 else None
 
 
 def process_pages(root: Path = Path("/proc/self")) -> Counter[int]:
-    """All anonymous pages of a process by node, in units of 4 KiB (its ``numa_maps``)."""
+    """Return the number of a process's anonymous pages in each node, in units of 4 KiB (from its
+    ``numa_maps``)."""
     counts: Counter[int] = Counter()
     for line in (root / "numa_maps").read_text(encoding="utf-8", errors="replace").splitlines():
         if " anon=" not in line:

@@ -1,5 +1,5 @@
-"""The memory domains that this process may use: their processors, their memory, and which are near
-which."""
+"""The memory domains that this process may use: their processors, their memory, and the distances
+between them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ NODES = "sys/devices/system/node"
 GROUPS = "sys/fs/cgroup"
 
 LOCAL, REMOTE = 10, 20
-"""Distances where firmware gives none: a node to itself, and to another."""
+"""The distances of a node to itself and to another one, if the firmware gives none."""
 
 KNIGHTS_LANDING = frozenset({(6, 87), (6, 133)})
-"""Families and models of Intel processors whose nodes without processors are MCDRAM: they have no
-table of bandwidths in their firmware (Knights Landing, Knights Mill)."""
+"""Families and models of Intel processors whose nodes without processors are MCDRAM. Their firmware has
+no table of bandwidths (Knights Landing, Knights Mill)."""
 
 
 @dataclass(frozen=True)
 class Node:
     """A node of the system: its number, bytes of memory (None: unknown), the processors in it that this
-    process may use, ``distances`` to other nodes, and ``bandwidth`` in MB/s from the nearest processors,
-    if firmware tells it."""
+    process may use, ``distances`` to other nodes, ``bandwidth`` in MB/s from the nearest processors, if
+    the firmware tells it, and the ``kind`` of memory, if hwloc tells it."""
 
     number: int
     memory: int | None
@@ -37,7 +37,7 @@ class Node:
     kind: str = ""
 
     def distance(self, other: int) -> int:
-        """The distance to another node, in the firmware's unit (10 is local)."""
+        """Return the distance to another node, in the firmware's unit (10 is local)."""
         return self.distances.get(other, LOCAL if other == self.number else REMOTE)
 
 
@@ -45,10 +45,10 @@ class Node:
 class Domain:
     """One memory domain, with its processors and nodes.
 
-    ``index`` is its number here, N of ``numa:N``: domains with processors are counted first, in the
-    order of the system's ``node`` numbers. ``cores`` holds the processors of each physical core.
-    ``memory`` are the nodes that its memory comes from, nearest first: its own, or, where that has none
-    or is not allowed, the nearest that does. ``fast`` are those of high-bandwidth memory nearest to it.
+    ``index`` is its number here, N of ``numa:N``: domains with processors come first, in the order of
+    the system's ``node`` numbers. ``cores`` has the processors of each physical core. ``memory`` has
+    the nodes that its memory comes from: its own or, if that has no memory or is not allowed, the
+    nearest one that has. ``fast`` has the nodes of high-bandwidth memory that are nearest to it.
     """
 
     index: int
@@ -64,8 +64,8 @@ class Domain:
 
 @dataclass(frozen=True)
 class Topology:
-    """The ``domains`` with processors, the ``others`` (nodes of memory only, as domains numbered after
-    them), and all ``nodes`` that may be used, by number."""
+    """The ``domains`` with processors, the ``others`` (nodes of memory only, as domains that are
+    numbered after these), and all ``nodes`` that may be used, by number."""
 
     domains: tuple[Domain, ...]
     others: tuple[Domain, ...]
@@ -73,8 +73,8 @@ class Topology:
     source: str = "the system's files"
 
     def domain(self, index: int) -> Domain:
-        """The domain with this index, memory-only ones included. Raises CompositionError that lists the
-        domains."""
+        """Return the domain with this index, which may be one of memory only. If there is none, raises
+        CompositionError, which lists the domains."""
         every = (*self.domains, *self.others)
         if not 0 <= index < len(every):
             valid = ", ".join(f"numa:{each.index}" for each in every)
@@ -86,11 +86,11 @@ class Topology:
         return every[index]
 
     def of_cpu(self, cpu: int) -> Domain | None:
-        """The domain that a processor belongs to."""
+        """Return the domain that a processor belongs to, or None."""
         return next((each for each in self.domains if cpu in each.cpus), None)
 
     def near(self, domain: Domain, nodes: Set[int]) -> list[int]:
-        """``nodes``, nearest to a domain first."""
+        """Return ``nodes`` sorted by distance to a domain, the nearest first."""
         here = self.nodes.get(domain.node)
         return sorted(nodes, key=lambda n: (here.distance(n) if here else REMOTE, n))
 
@@ -109,11 +109,12 @@ class Topology:
 
 
 def topology(root: Path = Path("/"), affinity: Set[int] | None = None) -> Topology:
-    """The topology that the files below ``root`` describe, limited to what this process may use.
+    """Return the topology that the files below ``root`` describe, limited to what this process may use.
 
-    ``affinity`` are the processors that it is bound to (default: its own, on its own machine). Control
-    groups' cpusets, processors and nodes that are offline, nodes without memory or without processors
-    are respected. A system that tells nothing has one domain with all processors. Nothing is raised.
+    ``affinity`` has the processors that the process is bound to (default: those of this process, on its
+    own machine). Cpusets of control groups, offline processors and nodes, and nodes without memory or
+    without processors are taken into account. A system that tells nothing has one domain with all
+    processors. Raises nothing.
     """
     files = KernelFiles(root)
     cpus = processors(files, affinity)
@@ -128,18 +129,18 @@ def arranged(
     files: KernelFiles,
     source: str = "the system's files",
 ) -> Topology:
-    """Domains of nodes: those with processors, each with the nearest memory that is allowed, and those
-    of memory only."""
+    """Arrange nodes into domains: domains with processors, each with the nearest memory that is allowed,
+    and domains of memory only."""
     cpus = frozenset(cpu for core in cores for cpu in core)
     allowed = allowed_nodes(files, frozenset(nodes))
-    # A node whose size is not told is taken to have memory: better than none at all.
+    # A node of unknown size is assumed to have memory: this is better than no memory at all.
     with_memory = {n for n in nodes if nodes[n].memory != 0 and n in allowed} or set(nodes)
     working = [node for node in nodes.values() if node.cpus]
     missed = cpus.difference(*(node.cpus for node in working))
     if not working:
         only = Node(0, files.size("proc/meminfo", "MemTotal"), cpus, {})
         return Topology((Domain(0, 0, cpus, cores, (0,)),), (), {0: only}, source)
-    if missed:  # processors that belong to no node, as far as the system tells
+    if missed:  # processors that, as far as the system tells, belong to no node
         first = working[0]
         working[0] = Node(
             first.number, first.memory, first.cpus | missed, first.distances, first.bandwidth
@@ -163,7 +164,7 @@ def arranged(
 
 
 def processors(files: KernelFiles, affinity: Set[int] | None = None) -> frozenset[int]:
-    """The processors that are online and that affinity and cpusets allow; one at least."""
+    """Return the processors that are online and that affinity and cpusets allow; at least one."""
     cpus = files.numbers(f"{CPUS}/online") or frozenset(
         int(number) for number in re.findall(r"(?m)^processor\s*:\s*(\d+)", files.text("proc/cpuinfo"))
     )
@@ -177,13 +178,13 @@ def processors(files: KernelFiles, affinity: Set[int] | None = None) -> frozense
         listings.append(listed_numbers(status[1]))
     listings += [files.numbers(f"{group}/cpuset.cpus.effective") for group in _groups(files)]
     for listing in listings:
-        # A limit that leaves nothing was misread, or is of another machine.
+        # A limit that leaves nothing was misread, or belongs to another machine.
         cpus = cpus & listing if cpus & listing else cpus
     return cpus or frozenset([0])
 
 
 def allowed_nodes(files: KernelFiles, nodes: frozenset[int]) -> frozenset[int]:
-    """Those of the nodes that this process may take memory from."""
+    """Return those of the nodes that this process may take memory from."""
     status = re.search(r"Mems_allowed_list:\s*(\S+)", files.text("proc/self/status"))
     listings = [listed_numbers(status[1])] if status else []
     listings += [files.numbers(f"{group}/cpuset.mems.effective") for group in _groups(files)]
@@ -193,8 +194,8 @@ def allowed_nodes(files: KernelFiles, nodes: frozenset[int]) -> frozenset[int]:
 
 
 def _groups(files: KernelFiles) -> Iterator[str]:
-    """The folders of this process's control group of cpusets, in version 2 and 1. In a container, the
-    path may be the host's, and the files those at the mount point."""
+    """Yield the folders of this process's control groups with cpusets, of versions 2 and 1. In a
+    container the path may be the host's, while the files are at the mount point."""
     for line in files.text("proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -231,8 +232,8 @@ def _nodes(files: KernelFiles, cpus: frozenset[int]) -> dict[int, Node]:
 
 
 def _fast(node: Node, near: Node, files: KernelFiles) -> bool:
-    """Whether a node without processors is high-bandwidth memory (it may also be slower memory on a
-    bus): as hwloc or the firmware say, or by the model of the processor."""
+    """Return whether a node without processors is high-bandwidth memory (it may also be slower memory
+    on a bus), according to hwloc, the firmware, or the model of the processor."""
     if node.kind:
         return node.kind in ("HBM", "MCDRAM")
     if node.bandwidth and near.bandwidth:
@@ -244,7 +245,7 @@ def _fast(node: Node, near: Node, files: KernelFiles) -> bool:
 
 
 def shortened(numbers: frozenset[int]) -> str:
-    """The list that a kernel would write: 0, 1, 2, 3, 8 is ``0-3,8``."""
+    """Return numbers as a list in the kernel's format: 0, 1, 2, 3, 8 is ``0-3,8``."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][1] == number - 1:

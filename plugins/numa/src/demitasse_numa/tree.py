@@ -9,11 +9,12 @@ from itertools import pairwise
 from demitasse import Span
 
 LINE = 16
-"""Elements that parts of a span are multiples of: a cache line of float32 is nobody's but one's."""
+"""Parts of a span are multiples of this many elements, so that each cache line of float32 belongs to
+only one domain."""
 
 SMALL = 1024
-"""A span with fewer elements a domain than this is not divided: handing over would take longer than
-adding (a page of float32)."""
+"""A span with fewer elements per domain than this (a page of float32) is not divided, because handing
+over would take longer than adding."""
 
 
 @dataclass(frozen=True)
@@ -25,24 +26,24 @@ class Tree:
     root: int = 0
 
     def parent(self, index: int) -> int | None:
-        """The domain that adds this one's gradients to its own; None for the root."""
+        """Return the domain that adds this one's gradients to its own; None for the root."""
         place = (index - self.root) % self.size
         return None if place == 0 else ((place - 1) // self.arity + self.root) % self.size
 
     def children(self, index: int) -> tuple[int, ...]:
-        """The domains whose gradients this one adds to its own, in that order."""
+        """Return the domains whose gradients this one adds to its own, in that order."""
         first = ((index - self.root) % self.size) * self.arity + 1
         last = min(first + self.arity, self.size)
         return tuple((place + self.root) % self.size for place in range(first, last))
 
     def height(self, index: int) -> int:
-        """The number of steps down to the furthest domain below."""
+        """Return the number of steps down to the furthest domain below."""
         return max((1 + self.height(child) for child in self.children(index)), default=0)
 
 
 def parts(span: Span, size: int, spread: bool) -> Sequence[Span]:
-    """The part of a span that each domain owns: nearly equal parts, or all of it for the first
-    domain."""
+    """Return the part of a span that each domain owns: nearly equal parts, or the whole span for the
+    first domain."""
     if not spread or len(span) < size * SMALL:
         empty = Span(span.start, span.start)
         return (span, *(empty for _ in range(size - 1)))

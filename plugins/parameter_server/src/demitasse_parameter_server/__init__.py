@@ -1,1 +1,2 @@
-"""A parameter server whose work its workers do: gradients pushed, parameters pulled, at three models."""
+"""A parameter server whose work is done by its workers: they push gradients and pull parameters, under
+one of three consistency models."""

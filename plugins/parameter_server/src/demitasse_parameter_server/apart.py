@@ -1,4 +1,5 @@
-"""SSP and ASP across processes: each worker pushes and pulls at its own pace, and may be lost."""
+"""SSP and ASP across processes: each worker pushes and pulls at its own pace, and the run survives the
+loss of workers."""
 
 from __future__ import annotations
 
@@ -18,15 +19,16 @@ BUCKET_BYTES = 1 << 20
 
 
 class ApartServer(Sharded):
-    """Each process has a worker; the first ``servers`` have a thread each, too, that keeps a shard of
-    the parameters. A worker pushes its gradients of a bucket to all servers when they are final, and
-    pulls parameters before the first layer that reads them: it asks for all at the start of an
-    iteration, and a server answers when the model lets it begin. What it computes and what is on its way
-    go on together.
+    """Each process has a worker. Each of the first ``servers`` processes also has a thread that keeps a
+    shard of the parameters. A worker pushes its gradients of a bucket to all servers when they are
+    final. It requests all parameters at the start of an iteration, a server answers when the model lets
+    the worker begin, and the worker waits for a bucket before the first layer that reads it. Computing
+    and messages overlap.
 
     A process without a server that dies, fails, falls silent or stalls is dropped: nobody waits for it,
-    and nobody trains on its share of each batch. A server's end ends the run with its name: its shard is
-    gone. Raises CompositionError for processes of which none may be lost, WorkerError where one is.
+    and its share of each batch is no longer trained on. If a process with a server ends, the run ends
+    with an error that names it, because its shard is lost. Raises CompositionError for processes of a
+    kind that does not survive a loss, WorkerError if one is lost already.
     """
 
     asynchronous = True
@@ -66,33 +68,34 @@ class ApartServer(Sharded):
         ]
 
     def moved(self, shard: int) -> tuple[int, int]:
-        """A server's own count of its shard goes with its worker's of the others."""
+        """Return the bytes of a shard that this process has sent and received. For its own shard its
+        server counts them, for others its worker."""
         if self.keeper is not None and shard == self.index:
             return self.keeper.sent, self.keeper.received
         return super().moved(shard)
 
     def check(self) -> None:
-        """Raise what has gone wrong in this process's server, and WorkerError once the run cannot go
-        on."""
+        """Raise the error of this process's server, if any, and WorkerError once the run cannot
+        continue."""
         if self.keeper is not None and self.keeper.error is not None:
             raise self.keeper.error
         self.processes.check()
 
     def bind(self, memory: FlatMemory) -> None:
-        """The memory to push from and to pull into."""
+        """Use a worker's memory, to push from and to pull into."""
         super().bind(memory)
         if self.index < self.servers:
             self.keeper = Keeper(self.comm, memory, self.options.bound, self._peers.lost)
 
     def update_memory(self, memory: FlatMemory) -> FlatMemory:
-        """A server updates its shard by what is in its inbox."""
+        """Return the memory to update: a server updates its shard with the gradients in its inbox."""
         if self.keeper is None:
             return memory
         self.keeper.read_numbers()
         return self.keeper.memory
 
     def begin(self) -> Work:
-        """Ask all servers for their shards, and for leave to begin."""
+        """Return work that requests the shards of all servers, and permission to begin."""
         nothing = self.memory.gradients[:0]
 
         def work() -> None:
@@ -110,9 +113,9 @@ class ApartServer(Sharded):
         return work
 
     def before_forward(self, bucket: Bucket) -> Work | None:
-        """Wait for the bucket's parameters."""
+        """Return work that waits for the bucket's parameters."""
         if bucket.span.start >= self.memory.gradients.size:
-            return None  # what has no gradient nobody changes
+            return None  # parameters without a gradient never change
         self._spans[bucket.index] = bucket.span
         self._pulls[bucket.index] = self.parts_of(self.memory.parameters, bucket.span)
 
@@ -125,12 +128,13 @@ class ApartServer(Sharded):
         return work
 
     def reduce(self, bucket: Bucket, span: Span) -> Work | None:
-        """Push, where nothing of the bucket is this process's own to update: else ``schedule`` does,
-        which has the update by itself then."""
+        """Return work that pushes, if this process updates no part of the bucket. Otherwise
+        ``schedule`` does so, because it then has the update as a separate work."""
         return None if self.owned(span) else self._push(bucket)
 
     def schedule(self, bucket: Bucket, chain: Work) -> Work:
-        """The chain of who has a part of the bucket is its update, for the server to do at each push."""
+        """Return work that pushes. If this process owns a part of the bucket, the chain is its update,
+        which the server makes at each push."""
         part = self.owned(bucket.span)
         if not part:
             return chain
@@ -139,7 +143,7 @@ class ApartServer(Sharded):
         return self._push(bucket)
 
     def total(self, mine: Any, total: Any) -> Work | None:
-        """Raises CompositionError: no server has whole gradients."""
+        """Raise CompositionError, because no server has whole gradients."""
         raise CompositionError(
             f"{self._where}: clipping and LARS need the size of whole gradients, but with model = "
             f"{self.options.model!r} across processes each server has only its shard's; set "
@@ -147,7 +151,8 @@ class ApartServer(Sharded):
         )
 
     def end(self) -> Work:
-        """Tell servers that the iteration is done, when all gradients have left."""
+        """Return work that tells the servers that the iteration is done, once all gradients have
+        left."""
         nothing = self.memory.gradients[:0]
 
         def work() -> None:
@@ -159,8 +164,8 @@ class ApartServer(Sharded):
         return work
 
     def quiesce(self) -> None:
-        """Wait until all processes that are left have come here. Process 0 has all parameters then, and
-        all of the solver's state."""
+        """Wait until all remaining processes have come here. Process 0 then has all parameters and the
+        whole solver state."""
         if not self._begun:
             return
         self._begun = False
@@ -176,7 +181,7 @@ class ApartServer(Sharded):
             self.keeper.settle()
 
     def close(self) -> None:
-        """End the server."""
+        """End this process's server."""
         if self.keeper is not None:
             self.keeper.close()
         super().close()
@@ -201,7 +206,7 @@ class ApartServer(Sharded):
         return work
 
     def _take_over(self, server: int) -> None:
-        """A server's shard, and the solver's state of it."""
+        """Receive a server's shard, and the solver's state for it."""
         for bucket, span in sorted(self._spans.items()):
             for array in (self.memory.parameters, *self.memory.state.values()):
                 part = self.parts_of(array, span).get(server)

@@ -1,4 +1,4 @@
-"""What siblings have in common, and how they wait for each other."""
+"""What siblings share, and how they wait for each other."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from demitasse import FlatMemory, Team, process_lock
 T = TypeVar("T")
 
 PATIENCE = 50_000
-"""Microseconds between looks at whether a sibling failed, while one waits."""
+"""Microseconds of waiting after which a worker checks whether a sibling failed."""
 
 WAITED, LEFT, SUMMED, SINCE = range(4)
 SPENT = 4
-"""A worker's nanoseconds: waiting until the last one came to a gate, leaving it from then on, summing;
-and when it came to a gate last."""
+"""Words of a worker's record of times, in nanoseconds: waiting until the last sibling came to a gate,
+leaving the gate afterwards, summing; and the time at which it last came to a gate."""
 
 
 class Shared:
-    """What siblings have in common since the last failure: a gate, and what else one of them makes."""
+    """What siblings have shared since the last failure: a gate, and objects that one of them makes."""
 
     def __init__(self, siblings: int) -> None:
         from demitasse_parameter_server.loops import LINE, TURNS
@@ -32,7 +32,7 @@ class Shared:
         self._making, self._kept = threading.Lock(), dict[Hashable, Any]()
 
     def kept(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What is kept by a key, made for the first who asks."""
+        """Return the object that is kept under a key; it is made for the first who asks."""
         with self._making:
             if key not in self._kept:
                 self._kept[key] = make()
@@ -41,7 +41,8 @@ class Shared:
 
 
 class Board:
-    """A team's: what is shared, made anew after each failure, and the master under SSP and ASP."""
+    """The board of a team: what siblings share, which is made anew after each failure, and the master
+    parameters under SSP and ASP."""
 
     def __init__(self, team: Team) -> None:
         self.barrier = team.barrier
@@ -51,35 +52,36 @@ class Board:
         self._following = False
 
     def shared(self, failures: int) -> Shared:
-        """What is shared since as many failures: the same for all siblings, who read the number when
-        all of them have stopped."""
+        """Return what is shared after a number of failures. It is the same for all siblings, which read
+        this number when all of them have stopped."""
         with self._lock:
             if self._shared[0] != failures:
                 self._shared = failures, Shared(self._size)
             return self._shared[1]
 
     def check(self) -> None:
-        """Raise threading.BrokenBarrierError when a sibling has failed."""
+        """Raise threading.BrokenBarrierError if a sibling has failed."""
         if self.barrier.broken:
             raise threading.BrokenBarrierError
 
     def master(self, first: FlatMemory) -> Any:
-        """The parameters that pushes update: as many as ``first``, the first sibling's memory, has
-        gradients."""
+        """Return the master parameters, which pushes update. There are as many as gradients in
+        ``first``, the first sibling's memory."""
         with self._lock:
             if self._master is None:
                 self._master = np.empty(first.gradients.size, first.parameters.dtype)
             return self._master
 
     def follow(self, first: FlatMemory) -> None:
-        """Before an iteration: a master that nobody has pushed to takes the first one's parameters."""
+        """Before an iteration: copy the first sibling's parameters to the master, unless it is in use
+        already."""
         with self._lock:
             if not self._following:
                 np.copyto(self._master, first.parameters[: self._master.size])
                 self._following = True
 
     def settle(self, first: FlatMemory) -> None:
-        """When all have stopped: the first sibling's memory is the newest again."""
+        """When all siblings have stopped: copy the master to the first sibling's memory."""
         with self._lock:
             if self._following:
                 np.copyto(first.parameters[: self._master.size], self._master)
@@ -91,6 +93,6 @@ _TEAMS: WeakKeyDictionary[Team, Board] = WeakKeyDictionary()
 
 
 def board_of(team: Team) -> Board:
-    """The board of a team, made for the first who asks."""
+    """Return the board of a team; it is made for the first who asks."""
     with _LOCK:
         return _TEAMS.setdefault(team, Board(team))

@@ -1,4 +1,5 @@
-"""BSP: nobody goes on before all gradients are in and all parameters new (sections III.C.2, IV)."""
+"""BSP: no worker continues before all gradients are summed and all parameters updated (sections III.C.2,
+IV)."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ CACHE_LINE = 64
 
 
 def slices(span: Span, count: int, item: int) -> list[Span]:
-    """A span in ``count`` parts of nearly equal length, cut between cache lines; the last may be
-    empty."""
+    """Cut a span into ``count`` parts of nearly equal length, at the edges of cache lines; the last may
+    be empty."""
     step = max(1, CACHE_LINE // item)
     lines = -(-len(span) // step)
     edges = [min(span.stop, span.start + lines * i // count * step) for i in range(count + 1)]
@@ -28,14 +29,14 @@ def slices(span: Span, count: int, item: int) -> list[Span]:
 
 
 class BulkServer(ThreadServer):
-    """The server's work is the workers': each sums its slice of all gradients, whose addresses it has,
-    into the first worker's gradient memory, and updates that slice of the parameters, of which there is
-    one copy for all.
+    """The workers do the server's work: each sums its slice of all gradients, at the addresses of the
+    other workers' memory, into the first worker's gradient memory, and updates that slice of the
+    parameters, of which all workers share one copy.
 
-    Sums are made in the order of workers: the same bits in every run, and one worker's up to rounding.
-    All meet when a bucket's gradients are final, and once more at the end of an iteration. Who has come
-    and is not the last to, calls ``meanwhile``, if somebody has set it, before it waits (where each
-    has a processor).
+    Sums are made in the order of workers. They have the same bits in every run, and equal one worker's
+    gradients up to rounding. All workers meet when a bucket's gradients are final, and once more at the
+    end of an iteration. A worker that is not the last to come calls ``meanwhile``, if this is set,
+    before it waits (if each worker has a processor).
     """
 
     shares_parameters = True
@@ -50,19 +51,20 @@ class BulkServer(ThreadServer):
             else "BSP: one worker, which updates all parameters",
         )
         self._item, self._calls = np.dtype(group.dtype).itemsize, 0
-        # A level outside this one looks for a worker's sums in the worker's own memory.
+        # A level outside this one expects a worker's sums in the worker's own memory.
         self._holder = 0 if is_outermost(group) else self.index
         self.meanwhile: Callable[[Bucket], None] | None = None
 
     def bind(self, memory: FlatMemory) -> None:
-        """Compile now, not in the first step."""
+        """Compile the loops now, not in the first step."""
         super().bind(memory)
         if self.size > 1:
             compiled_for(memory.gradients)
 
     def begin(self) -> Work | None:
-        """See what siblings share now. Of more siblings than processors, one begins when another that
-        began has come to its first gate: each computes in caches that no other takes meanwhile."""
+        """Return work that looks up what siblings share now. With more siblings than processors, a
+        sibling begins only when another one has come to its first gate, so that each computes in caches
+        that no other sibling uses meanwhile."""
         if self.size == 1:
             return None
         self.bind_thread()
@@ -79,18 +81,18 @@ class BulkServer(ThreadServer):
         return work
 
     def _behind(self, index: int) -> bool:
-        """Whether a sibling waits for its turn. Not where there are other processes: all siblings agree
-        with those that they can go on, before any of them comes to a gate."""
+        """Return whether a sibling waits for its turn. This is never so if there are other processes:
+        the processes agree that all siblings can continue before any of these comes to a gate."""
         machine = self._group.machine
         joined = machine is not None and any(level.workers == "mpi" for level in machine.levels)
         return self.crowded and not self.options.delay and not joined and index >= self.abreast
 
     def owned(self, span: Span) -> Span:
-        """This worker's slice."""
+        """Return this worker's slice of a span."""
         return slices(span, self.size, self._item)[self.index] if self.size > 1 else span
 
     def reduce(self, bucket: Bucket, span: Span) -> Work | None:
-        """Wait for all, and add up this worker's slice of their gradients."""
+        """Return work that waits for all siblings, and sums this worker's slice of their gradients."""
         if self.size == 1:
             return None
         from demitasse_parameter_server.loops import (
@@ -115,7 +117,7 @@ class BulkServer(ThreadServer):
             start, summed, gate = pace.now(), int(spent[SUMMED]), self.shared.gate
             if leads:
                 give_turn(gate, following)
-            meanwhile = None if self.crowded else self.meanwhile  # another has the processor then
+            meanwhile = None if self.crowded else self.meanwhile  # crowded: another needs the processor
             ended = come_and_add(gate, size, spin, 0 if meanwhile else PATIENCE, *sums)
             if meanwhile and ended >= 0:
                 meanwhile(bucket)
@@ -128,12 +130,13 @@ class BulkServer(ThreadServer):
         return work
 
     def update_memory(self, memory: FlatMemory) -> FlatMemory:
-        """The one copy of parameters and state, and the gradients where the sums are."""
+        """Return the shared parameters and state, and the gradients that hold the sums."""
         sums = self.team.memory[self._holder].gradients
         return FlatMemory(memory.parameters, sums, memory.state)
 
     def total(self, mine: Any, total: Any) -> Work | None:
-        """The sum over workers in their order: each updates a slice and needs the whole's size."""
+        """Return work that sums numbers over the workers, in their order: each updates a slice, but
+        needs the norm of the whole gradient."""
         if self.size == 1:
             return None
         call, meet = self._calls, self.meeting()
@@ -143,19 +146,21 @@ class BulkServer(ThreadServer):
             return np.zeros((2, self.size, int(np.size(mine)))), [0] * self.size
 
         def add() -> None:
-            # Counted since the last failure, which may have come between two siblings' counts.
+            # Rounds are counted from the last failure, which may have come between two siblings' counts.
             both, rounds = self.shared.kept(("total", call), boards)
             there = both[rounds[self.index] & 1]
             there[self.index] = np.ravel(mine)
             meet()
-            # Two boards in turn: who is late still reads the one that nobody writes in the next round.
+            # Two boards in turn: a late sibling still reads the one that is not written in the next
+            # round.
             rounds[self.index] += 1
             total[...] = np.add.accumulate(there, axis=0)[-1].reshape(np.shape(total))
 
         return add
 
     def end(self) -> Work | None:
-        """Wait until all slices are updated: then parameters may be read, and gradients written."""
+        """Return work that waits until all slices are updated: then parameters may be read, and
+        gradients written."""
         if self.size == 1:
             return None
         meet = self.meeting()

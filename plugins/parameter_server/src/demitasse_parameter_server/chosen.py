@@ -1,5 +1,5 @@
-"""The program ``trainer`` of a runtime whose options say how many workers there are, or have it
-tried."""
+"""The program ``trainer`` for a runtime whose options state the number of workers, or that it is to be
+found by trials."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ log = logging.getLogger("demitasse.parameter_server")
 PLUGIN, AUTO = "parameter_server", "auto"
 
 SECONDS = 0.5
-"""How long each number of workers is measured in a run that has it tried, in seconds."""
+"""How many seconds each number of workers is measured if a run finds it by trials."""
 
 TRIED_WITH = ("overrides", "data", "scaling", "precision")
-"""Options of a trainer that its iterations' time depends on."""
+"""Options of a trainer that the time of its iterations depends on."""
 
 _machines: WeakKeyDictionary[Runtime, Machine] = WeakKeyDictionary()
-"""What runtimes had before their workers were chosen: a second trainer's may be others."""
+"""The machine of each runtime before its workers were chosen; for a second trainer, others may be
+chosen."""
 
 
 def trainers(runtime: Runtime) -> trials.Make:
-    """The program ``trainer`` that another plugin offers. Raises CompositionError for none."""
+    """Return the program ``trainer`` of another plugin. Raises CompositionError if there is none."""
     for name, hook in runtime.composition.serving("programs"):
         if name != PLUGIN and "trainer" in (offered := hook()):
             return offered["trainer"]  # type: ignore[no-any-return]
@@ -44,12 +45,13 @@ def trainers(runtime: Runtime) -> trials.Make:
 
 
 def trainer(runtime: Runtime, solver: str | Path | Solver, **options: Any) -> Any:
-    """Another plugin's trainer, of as many workers as the option ``workers`` says. With ``"auto"`` every
-    number that divides the machine's cores is tried in the net's first iterations, by trainers that are
-    then closed, and the quickest taken; what was found is remembered for the machine and the net.
+    """Return another plugin's trainer, with as many workers as the option ``workers`` says. With
+    ``"auto"``, every number that divides the machine's cores is tried in the net's first iterations, by
+    trainers that are then closed, and the fastest is taken. The result is remembered for the machine
+    and the net.
 
-    Raises DescriptionError for another value, CompositionError where the machine's description says
-    already who its workers are.
+    Raises DescriptionError for another value, CompositionError if the machine's description already says
+    who its workers are.
     """
     make, machine = trainers(runtime), _machines.setdefault(runtime, runtime.machine)
     given = runtime.options[PLUGIN]
@@ -91,7 +93,7 @@ def _quickest(
 
 
 def _workers(value: Any, machine: Machine, where: str) -> int | None:
-    """The number that is asked for; None where it is to be tried."""
+    """Return the requested number of workers; None if it is to be found by trials."""
     if value == AUTO:
         return None
     counts = [workers for workers, _ in trials.shapes(trials.cores_of(machine))]

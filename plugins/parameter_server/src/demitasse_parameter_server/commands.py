@@ -1,4 +1,4 @@
-"""``demitasse workers``: how many workers train a net quickest on this machine."""
+"""``demitasse workers``: finds the number of workers that trains a net fastest on this machine."""
 
 from __future__ import annotations
 

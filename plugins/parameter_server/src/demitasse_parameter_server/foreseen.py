@@ -1,4 +1,5 @@
-"""A parameter server across processes that a description has and nobody runs: what its messages take."""
+"""A parameter server across processes that a description has but that do not run: the time of its
+messages."""
 
 from __future__ import annotations
 
@@ -29,22 +30,24 @@ from demitasse_parameter_server.options import Options
 from demitasse_parameter_server.shards import BUCKET_BYTES
 
 Moment: TypeAlias = "str | tuple[str, int]"
-"""``begin`` and ``end`` of an iteration; ``final`` with a bucket's index, when its gradients are."""
+"""A moment of an iteration: ``begin``, ``end`` or, with a bucket's index, ``final``, when its gradients
+are final."""
 
 Message: TypeAlias = tuple[float, tuple[int, ...], Moment, Moment]
-"""Seconds, the indices of the buckets, when it may begin, and where the worker waits for it."""
+"""A message: its seconds, the indices of its buckets, when it may begin, and when the worker waits for
+it."""
 
 ADDITION = 3
-"""Passes over memory: an addition reads two numbers and writes one."""
+"""Passes over memory by an addition, which reads two numbers and writes one."""
 
 
 class ForeseenServer(GradientSync):
-    """The first of several processes, which is a server, in a simulation. Under BSP each bucket is
-    pushed, added and pulled when it is final. Under SSP and ASP what is on its way goes on beside the
-    computation; no iteration takes less than the servers' endpoints need for what all push and pull."""
+    """The first of several processes, a server, in a simulation. Under BSP each bucket is pushed,
+    summed and pulled when it is final. Under SSP and ASP messages run beside the computation, but no
+    iteration takes less time than the servers' endpoints need for all pushes and pulls."""
 
     collective = None
-    """No collective's algorithm: ``messages`` say seconds."""
+    """None: there is no collective, and ``messages`` state seconds."""
 
     def __init__(self, group: Group, options: Options) -> None:
         assert group.machine is not None
@@ -61,7 +64,8 @@ class ForeseenServer(GradientSync):
         return self.options.model == "bsp"
 
     def taking_part(self, ranks: int) -> None:
-        """How many do. Raises DescriptionError for more servers than that."""
+        """Set how many processes take part. Raises DescriptionError if there are more servers than
+        that."""
         if self.options.servers > ranks > 1:
             raise DescriptionError(
                 f"{self._where}: sync: servers = {self.options.servers}, but the run has {ranks} "
@@ -71,7 +75,7 @@ class ForeseenServer(GradientSync):
 
     @property
     def sources(self) -> list[str]:
-        """What is sent, and where the numbers are from."""
+        """Lines about what is sent, and about the sources of the numbers."""
         servers, model = self.options.servers, self.options.model
         how = "each bucket is pushed, added and pulled when it is final"
         if model != "bsp":
@@ -82,20 +86,20 @@ class ForeseenServer(GradientSync):
         ]
 
     def bind(self, memory: FlatMemory) -> None:
-        """Raises CompositionError: the other processes are not there."""
+        """Raise CompositionError, because the other processes do not exist."""
         raise CompositionError(
             "plugin 'parameter_server' only predicts the time here: its processes are described"
         )
 
     def owned(self, span: Span) -> Span:
-        """The first server's shard; all where one process is alone."""
+        """Return the first server's shard of a span; the whole span if one process is alone."""
         if self.ranks == 1:
             return span
         return slices(span, self.options.servers, self._item)[0]
 
     def messages(self, buckets: Sequence[Bucket], reads: Sequence[int]) -> list[Message]:
-        """In the order in which they are sent; ``buckets`` are in the order in which backward ends
-        them."""
+        """Return the messages in the order in which they are sent. ``buckets`` are in the order in which
+        backward finishes them."""
         if self.ranks == 1:
             return []
         if self._bulk:
@@ -108,7 +112,8 @@ class ForeseenServer(GradientSync):
         return [(whole, every, "begin", "end")]
 
     def _exchanged(self, elements: int) -> float:
-        """Seconds in which all push so many elements, the servers add them, and all pull."""
+        """Return the seconds in which all processes push so many elements, the servers add them, and all
+        pull."""
         if elements not in self._pushed:
             servers = np.arange(self.options.servers)
             shards = slices(Span(0, elements), self.options.servers, self._item)
@@ -124,13 +129,14 @@ class ForeseenServer(GradientSync):
                 float(np.add(*self._network.messages(*way, moved)).max(initial=0.0)) for way in ways
             )
             added = (self.ranks - 1) * len(shards[0]) * self._item * ADDITION / self._bandwidth
-            # Under BSP one is behind the other; else an endpoint sends and receives at once.
+            # Under BSP these follow each other; otherwise an endpoint sends and receives at the same
+            # time.
             self._pushed[elements] = push + added + pull if self._bulk else max(push, pull, added)
         return self._pushed[elements]
 
     @cached_property
     def _network(self) -> Topology:
-        """What joins the processes."""
+        """The network that joins the processes."""
         around, at = list[Level](), self._machine.level(self._names[-1])
         while True:
             around.append(at)
@@ -140,14 +146,15 @@ class ForeseenServer(GradientSync):
 
     @cached_property
     def _bandwidth(self) -> float:
-        """Bytes a second of the memory in which a server adds: that of its level or of the nearest
-        around it, which processes there share, else those of a level below, together."""
+        """The bytes per second of the memory in which a server adds: the memory of its level or of the
+        nearest level around it, which the processes there share, or else all memories of a level
+        below."""
         level, sharing = self._machine.level(self._names[-1]), 1
         around = level
         while not around.memory and around.parent is not None:
             sharing *= around.count if around.workers == "mpi" else 1
             around = self._machine.level(around.parent)
-        below = {level.name: 1}  # siblings of each level in one of this
+        below = {level.name: 1}  # how many siblings of each level below one of this level has
         for inner in self._machine.levels:
             if inner.parent in below:
                 below[inner.name] = below[inner.parent] * inner.count

@@ -1,4 +1,4 @@
-"""Which server a description's ``sync`` asks for, and what all of them have in common."""
+"""Creating the server that a description's ``sync`` requests, and what all servers of threads share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from demitasse_parameter_server.placement import bind, processors
 
 
 def server_of(group: Group) -> GradientSync:
-    """A worker's part of the server of its group. Raises DescriptionError for an unknown option,
+    """Return a worker's part of the server of its group. Raises DescriptionError for an unknown option,
     CompositionError for siblings that it cannot serve."""
     where = sync_place(group)
     options = Options.read(group.options, where)
@@ -85,7 +85,7 @@ def _across(group: Group, options: Options, where: str) -> GradientSync:
 
 
 class ThreadServer(GradientSync):
-    """A worker among the siblings of one process: waiting, and being held up where that is asked for."""
+    """A worker among the siblings of one process: waiting for siblings, and emulated delays."""
 
     def __init__(self, group: Group, team: Team, options: Options) -> None:
         self.team, self.index, self.size = team, group.index, team.size
@@ -95,36 +95,39 @@ class ThreadServer(GradientSync):
         self.pace = Pace(options.delay_of(self.index), self.board.check)
         available = len(processors())
         self.crowded = self.size > available
-        # One more than there are processors where the system places them: one may be without.
+        # One more than there are processors if the system places them: one of them may be without.
         self.abreast = available + (self.size % available > 0)
         self.spent: Any = np.zeros((2, SPENT), np.int64)  # before updates, and at the end
         self._machine = group.machine
         self._group = group
 
     def bind(self, memory: FlatMemory) -> None:
-        """Raises CompositionError for memory that the host does not address."""
+        """Raise CompositionError for memory that the host cannot address."""
         if self.size > 1:
             check_host_memory(self._group, memory, "parameter_server")
 
     def bind_thread(self) -> None:
-        """In the worker's thread, before it starts others: have processors of its own."""
+        """Bind the worker's thread to processors of its own. Called in that thread, before it starts
+        others."""
         if self.options.bind:
             bind(self.index, self.size, self._machine)
 
     def begun(self) -> None:
-        """The start of an iteration: what siblings share now, and a straggler's delay."""
+        """Begin an iteration: look up what siblings share now, and apply a straggler's delay."""
         self.shared = self.board.shared(self.team.failures)
         self.pace.begun()
 
     def times(self) -> dict[str, float]:
-        """Seconds so far by what this worker spent them on: waiting for the slowest to come, leaving
-        gates when it had, summing; and of these, ``ending``, what came after its updates."""
+        """Return the seconds that this worker has spent so far on waiting for the slowest sibling to
+        come, on leaving gates afterwards, and on summing; ``ending`` is the part of these after its
+        updates."""
         waiting, leaving, summing = (self.spent[:, :SINCE].sum(axis=0) * 1e-9).tolist()
         ending = float(self.spent[1, :SINCE].sum()) * 1e-9
         return {"waiting": waiting, "leaving": leaving, "summing": summing, "ending": ending}
 
     def meeting(self) -> Work:
-        """Work that waits for all siblings. Raises threading.BrokenBarrierError once one has failed."""
+        """Return work that waits for all siblings. It raises threading.BrokenBarrierError if one has
+        failed."""
         from demitasse_parameter_server.loops import SPIN, come, stay
 
         size, check, pace, spent = self.size, self.board.check, self.pace, self.spent[1]
@@ -142,13 +145,14 @@ class ThreadServer(GradientSync):
 
 
 def is_outermost(group: Group) -> bool:
-    """Whether no level outside the group's synchronises."""
+    """Return whether the group includes the machine's outermost level, so that no level outside it
+    synchronises."""
     return group.machine is None or group.machine.levels[0].name in group.levels
 
 
 def check_alone(group: Group, model: str, where: str) -> None:
-    """Raise CompositionError unless a group whose workers are at iterations of their own is the only
-    one: siblings of another level wait for each other at each."""
+    """Raise CompositionError unless a group whose workers have iterations of their own is the only
+    group. Siblings of another level would wait for each other at each iteration."""
     for _, levels in group.machine.sync_groups() if group.machine is not None else ():
         names = tuple(level.name for level in levels)
         several = any(level.count > 1 or level.workers == "mpi" for level in levels)
@@ -160,7 +164,7 @@ def check_alone(group: Group, model: str, where: str) -> None:
 
 
 def compiled_for(gradients: Any) -> None:
-    """Compile now what the steps call, for gradients of this type."""
+    """Compile now the loops that steps call, for gradients of this type."""
     from demitasse_parameter_server import loops
 
     gate, spent = np.zeros(loops.TURNS + loops.LINE, np.int64), np.zeros(SPENT, np.int64)

@@ -1,4 +1,4 @@
-"""A worker as its server sees it: what it sends and what it is being sent, without waiting for it."""
+"""A worker as its server sees it: receiving its messages and sending to it, without waiting."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from demitasse_parameter_server.messages import (
 
 
 class Guest:
-    """The worker of a rank, over a communicator of mpi4py's. Messages of more than ``longest`` elements
-    of type ``dtype`` are none of its. ``asks`` is the iteration that it would like to begin; ``rests``
-    after its last one for now; ``lost`` has the ranks that the run goes on without."""
+    """The worker of a rank, over an mpi4py communicator. Its messages have at most ``longest`` elements
+    of type ``dtype``. ``asks`` is the iteration that it has asked to begin; ``rests`` is true after its
+    last iteration for now; ``lost`` has the ranks that the run continues without."""
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class Guest:
         self._going: list[tuple[Any, Any]] = []
 
     def message(self) -> tuple[Header, Any] | None:
-        """The next message if all of it is there. Raises WorkerError that names the rank for one that is
-        not as it says."""
+        """Return the next message if all of it has come, else None. If it does not match its header,
+        raises WorkerError, which names the rank."""
         if not self._hearing.done(self._request):
             return None
         if self._header is None:
@@ -66,17 +66,18 @@ class Guest:
         return header, numbers
 
     def send(self, header: Header, array: Any, lane: int) -> None:
-        """Begin to send it an array, which must stay as it is until ``sent``."""
+        """Begin to send an array, which must not change until ``sent`` returns True."""
         self._going += begin_to_send(self._comm, self.rank, header, array, lane)
 
     def sent(self) -> bool:
-        """Whether all has left that was to be sent."""
+        """Return whether everything has left."""
         self._going = [each for each in self._going if not self._hearing.done(each[0])]
         return not self._going
 
     def close(self) -> None:
-        """Expect nothing more. What is half here stays so: whoever sent it may have died meanwhile."""
+        """Stop receiving. A message of which only a part has come is left alone: its sender may have
+        died meanwhile."""
         if self._header is None:
-            with suppress(RuntimeError):  # mpi4py's: of a process that has ended just now
+            with suppress(RuntimeError):  # mpi4py's error for a process that has just ended
                 self._request.Cancel()
                 self._request.Wait()

@@ -1,4 +1,4 @@
-"""A server across processes under SSP and ASP: a thread that holds a shard of the parameters."""
+"""A server under SSP and ASP across processes: a thread that holds a shard of the parameters."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from demitasse_parameter_server.progress import Progress
 log = logging.getLogger("demitasse.parameter_server")
 
 RESTED, PULLED = 3, 5
-"""Lanes of what a server sends: state and the word that all rest, and from PULLED on two tags a
-bucket."""
+"""Lanes (tags) of what a server sends: RESTED for state and for the message that all workers rest; from
+PULLED on, two tags for each bucket."""
 
 TURNS = 10
 PAUSES = 50e-6, 1e-3
-"""Times that all guests are looked at in vain without a pause, some 1 us a guest; seconds of the first
-and the longest pause then."""
+"""How often all guests are polled in vain without a pause, at about 1 us per guest; then the seconds of
+the first and of the longest pause."""
 
 CLOSED = 0.05
-"""Seconds between looks at whether to end, while nobody is served."""
+"""Seconds between checks whether to end, while no worker is served."""
 
 
 class Keeper:
-    """The server of process ``rank`` for all of a communicator. Its own are its shard of the parameters,
-    the master, that of the solver's state, which lies in the ``memory`` of its process's worker, and an
-    inbox: arrays like the worker's flat memory, of which only the shard is touched, so that the rest
-    takes no memory.
+    """The server of process ``rank`` for all processes of a communicator. It owns its shard of the
+    parameters, which is the master copy, its shard of the solver's state, which is in the ``memory`` of
+    its process's worker, and an inbox for gradients. Master and inbox are arrays like the worker's flat
+    memory, of which only the shard is touched, so the rest takes no memory.
 
-    Its thread takes each message as it comes. A push is put into the inbox, and the bucket's update done
-    by the numbers (rate, iteration) that come with it;
-    a pull is answered with a copy of the shard when ``progress`` lets the worker begin. When all that
-    are left rest, process 0 is sent the shard with its state, and nobody is served until ``open``. Ranks
-    that come into ``lost`` are dropped. What goes wrong is in ``error``."""
+    Its thread handles each message as it comes. A push is copied to the inbox, and the bucket is
+    updated with the numbers (rate, iteration) that come with it. A pull is answered with a copy of the
+    shard when ``progress`` lets the worker begin. When all remaining workers rest, process 0 is sent
+    the shard with its state, and no worker is served until ``open``. Ranks that appear in ``lost`` are
+    dropped. If the thread fails, ``error`` has the exception."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Keeper:
         self.error: BaseException | None = None
         self._buckets: dict[int, tuple[slice, Work]] = {}
         self._guests: dict[int, Guest] = {}
-        self._gone: list[Guest] = []  # with what MPI may still read or write
+        self._gone: list[Guest] = []  # dropped guests, whose buffers MPI may still read or write
         self._serving, self._stopping = threading.Event(), threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"demitasse-server-{self.rank}", daemon=True
@@ -72,15 +72,15 @@ class Keeper:
     # For the worker's thread.
 
     def read_numbers(self) -> None:
-        """Have places for the numbers that updates read, as the worker has them."""
+        """Make arrays for the numbers that updates read, like those of the worker."""
         self.memory.numbers = {name: np.array(value) for name, value in self._mine.numbers.items()}
 
     def keep(self, bucket: int, part: Span, update: Work) -> None:
-        """Have a bucket's part in the shard, which ``update`` updates by what is in the inbox."""
+        """Add a bucket's part to the shard. ``update`` updates it with the gradients in the inbox."""
         self._buckets[bucket] = slice(part.start, part.stop), update
 
     def open(self) -> None:
-        """Serve, from the parameters that this process's worker has."""
+        """Start to serve, with the parameters that this process's worker has."""
         self._copy(self.memory.parameters, self._mine.parameters)
         if self._thread.ident is None:
             dtype = self.memory.gradients.dtype.name
@@ -92,11 +92,11 @@ class Keeper:
         self._serving.set()
 
     def settle(self) -> None:
-        """When all rest: the worker has the newest of the shard."""
+        """When all workers rest: copy the shard to this process's worker."""
         self._copy(self._mine.parameters, self.memory.parameters)
 
     def told(self) -> str:
-        """How far ahead workers have been."""
+        """Return a line about how far ahead workers have been."""
         return f"a worker was at most {self.progress.widest} iterations ahead when it began another"
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class Keeper:
         self._guests.clear()
 
     def parts(self) -> list[tuple[int, slice]]:
-        """The buckets that the shard has parts of, in their order, and those parts."""
+        """Return (bucket, part) for all parts of the shard, in the order of buckets."""
         return [(bucket, part) for bucket, (part, _) in sorted(self._buckets.items())]
 
     def _copy(self, to: Any, source: Any) -> None:
@@ -132,7 +132,7 @@ class Keeper:
             self.error = error
 
     def _turn(self) -> bool:
-        """Take a message of each guest that has sent one, and whether there was any."""
+        """Handle one message of each guest that has sent any; return whether there was one."""
         self._drop()
         worked = False
         for guest in self._guests.values():
@@ -193,7 +193,7 @@ class Keeper:
             )
 
     def _rest(self) -> None:
-        """All rest: process 0 gets what it has not, and each the word."""
+        """All workers rest: send process 0 the shard that it does not have, and tell all workers."""
         first = self._guests[0]
         for bucket, part in self.parts() if self.rank > 0 else ():
             for array in (self.memory.parameters, *self.memory.state.values()):

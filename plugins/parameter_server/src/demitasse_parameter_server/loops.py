@@ -1,9 +1,11 @@
-"""What siblings do together, compiled and without the GIL: meet at a gate, sum slices of gradients.
+"""What siblings do together, compiled and without the GIL: meeting at a gate, and summing slices of
+gradients.
 
-A gate is some words, each in a cache line of its own: how many have come in all, the number of the round
-that the last one of each ends, when that one came, and for each sibling whether it may begin. Who waits
-looks for a while where each sibling has a processor of its own, and then sleeps in the kernel until the
-round ends (a futex on Linux, naps elsewhere): threads without a processor keep none from those who work.
+A gate consists of words that each have a cache line of their own: how many siblings have come in all,
+how many rounds have ended (the last sibling to come ends a round), when that sibling came, and for each
+sibling whether it may begin. If each sibling has a processor of its own, a waiting sibling first polls
+for a while. Then it sleeps in the kernel until the round ends (by a futex on Linux, by naps elsewhere),
+so that waiting threads do not take processors from working ones.
 """
 
 from __future__ import annotations
@@ -35,25 +37,25 @@ LINE = 8
 CAME, ROUND, LAST, TURNS = 0, LINE, 2 * LINE, 3 * LINE
 
 SPIN = 300_000
-"""Nanoseconds of looking at a gate before sleeping, where each sibling has a processor. Workers of LeNet
-come some 100 us apart, and whoever sleeps is 50 us late."""
+"""Nanoseconds of polling a gate before sleeping, if each sibling has a processor. Workers of LeNet come
+some 100 us apart, and a worker that sleeps wakes up 50 us late."""
 
 LOOKS = 100
-"""Looks between looks at the clock."""
+"""Polls between two looks at the clock."""
 
 NAP = 50
-"""Microseconds between looks where the system has no futex."""
+"""Microseconds between polls if the system has no futex."""
 
 BLOCK = 2048
-"""Elements that are summed over all siblings before the next: they stay in the first-level cache."""
+"""Elements that are summed over all siblings before the next ones, so that they stay in the L1 cache."""
 
 _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221}
 FUTEX = (
     _FUTEX.get(platform.machine(), -1) if sys.platform == "linux" and sys.byteorder == "little" else -1
 )
-"""The number of the system call, or -1 where there is none."""
+"""The number of the futex system call, or -1 if there is none."""
 
-_WAIT, _WAKE, _ALL = 128, 129, 2**31 - 1  # of this process alone
+_WAIT, _WAKE, _ALL = 128, 129, 2**31 - 1  # private futexes, of this process only
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
 
@@ -63,7 +65,7 @@ def _word(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
 
 
 def _look_typed(context: Any, gate: Any, word: Any) -> Any:
-    """A word; what was written before it was set is seen after it."""
+    """Read a word. Everything that was written before it was set is visible afterwards."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load_atomic(_word(context, builder, signature, arguments), "acquire", 8)
@@ -72,7 +74,7 @@ def _look_typed(context: Any, gate: Any, word: Any) -> Any:
 
 
 def _add_typed(context: Any, gate: Any, word: Any, amount: Any) -> Any:
-    """Add to a word, after all that was written before; what it was."""
+    """Add to a word, after all earlier writes, and return what it was before."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         place = _word(context, builder, signature, arguments)
@@ -82,7 +84,7 @@ def _add_typed(context: Any, gate: Any, word: Any, amount: Any) -> Any:
 
 
 def _futex_typed(context: Any, gate: Any, word: Any, what: Any, value: Any, patience: Any) -> Any:
-    """The system call on a word's lower half: sleep while it is ``value``, at most ``patience``
+    """Make the system call on a word's lower half: sleep while it is ``value``, for at most ``patience``
     microseconds, or wake ``value`` sleepers."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -112,7 +114,7 @@ def _nap_typed(context: Any, microseconds: Any) -> Any:
 
 
 def _now_typed(context: Any) -> Any:
-    """Nanoseconds of the system's clock that is never set back."""
+    """Return the nanoseconds of the system's monotonic clock."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pair = cgutils.alloca_once(builder, ir.ArrayType(_I64, 2))
@@ -129,7 +131,7 @@ def _now_typed(context: Any) -> Any:
 
 
 def _elements_typed(context: Any, address: Any, like: Any) -> Any:
-    """The address as a pointer to elements of ``like``'s type."""
+    """Convert an address to a pointer to elements of ``like``'s type."""
     pointer: Any = vars(types)["CPointer"](like.dtype)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -148,7 +150,7 @@ _elements: Any = intrinsic(_elements_typed)
 
 @compiled_loop
 def _left(gate: Array, spent: Array) -> int:
-    """Account for a wait that is over."""
+    """Record the times of a wait that is over, and return -1."""
     last = max(gate[LAST], spent[SINCE])
     spent[WAITED] += last - spent[SINCE]
     spent[LEFT] += max(0, _now() - last)
@@ -157,7 +159,8 @@ def _left(gate: Array, spent: Array) -> int:
 
 @compiled_loop
 def stay(gate: Array, ended: int, patience: int, spent: Array) -> int:
-    """Wait until more than ``ended`` rounds have ended: -1 then, ``ended`` when patience is."""
+    """Wait, without polling first, until more than ``ended`` rounds have ended. Returns -1 then, or
+    ``ended`` after about ``patience`` microseconds."""
     if FUTEX >= 0:
         if _look(gate, ROUND) == ended:
             _futex(gate, ROUND, _WAIT, ended & 0xFFFFFFFF, patience)
@@ -171,9 +174,9 @@ def stay(gate: Array, ended: int, patience: int, spent: Array) -> int:
 
 @compiled_loop
 def wait(gate: Array, ended: int, spin: int, patience: int, spent: Array) -> int:
-    """Wait until more than ``ended`` rounds have ended: -1 then, or ``ended`` after about ``patience``
-    microseconds, to be waited for with ``stay``. ``spin``: for how many nanoseconds to look before
-    sleeping."""
+    """Wait until more than ``ended`` rounds have ended. Returns -1 then, or ``ended`` after about
+    ``patience`` microseconds; ``stay`` continues the wait. ``spin``: for how many nanoseconds to poll
+    before sleeping."""
     since = _now()
     while spin > 0 and _now() < since + spin:
         for _ in range(LOOKS):
@@ -184,8 +187,8 @@ def wait(gate: Array, ended: int, spin: int, patience: int, spent: Array) -> int
 
 @compiled_loop
 def come(gate: Array, size: int, spin: int, patience: int, spent: Array) -> int:
-    """Come to a gate, and ``wait`` there for ``size`` siblings: -1 when all have come, else the number
-    of the round that is still open; at once where patience is 0."""
+    """Come to a gate, and ``wait`` there for ``size`` siblings. Returns -1 if all have come, else the
+    number of the round that is still open; without waiting if ``patience`` is 0."""
     spent[SINCE] = _now()
     ended = _look(gate, ROUND)
     if (_add(gate, CAME, 1) + 1) % size == 0:
@@ -199,15 +202,16 @@ def come(gate: Array, size: int, spin: int, patience: int, spent: Array) -> int:
 
 @compiled_loop
 def add_up(addresses: Array, target: int, count: int, room: Array) -> None:
-    """The sum of ``count`` elements at each of the addresses, added in their order (the same bits in
-    every run), to the address ``target``, which may be one of them. ``room`` has BLOCK elements."""
+    """Sum ``count`` elements over all addresses, in their order (the same bits in every run), and write
+    the sum to the address ``target``, which may be one of these. ``room`` has space for BLOCK
+    elements."""
     size = room.itemsize
     for begin in range(0, count, BLOCK):
         n = min(BLOCK, count - begin)
         result = carray(_elements(target + begin * size, room), n)
         if addresses.size == 2 and (target == addresses[0] or target == addresses[1]):
-            # Read by the name that it is written by: else the compiler sees two that overlap, and
-            # makes no vectors of them (67 us instead of 20 for LeNet's).
+            # Read and write the target through one name. With two names the compiler assumes that they
+            # may overlap, and does not vectorise (67 us instead of 20 for LeNet's gradients).
             other = addresses[1] if target == addresses[0] else addresses[0]
             part = carray(_elements(other + begin * size, room), n)
             for i in range(n):
@@ -227,7 +231,7 @@ def add_up(addresses: Array, target: int, count: int, room: Array) -> None:
 
 @compiled_loop
 def timed_sum(spent: Array, addresses: Array, target: int, count: int, room: Array) -> None:
-    """``add_up``, with its time."""
+    """Call ``add_up``, and record its time."""
     start = _now()
     add_up(addresses, target, count, room)
     spent[SUMMED] += _now() - start
@@ -245,7 +249,7 @@ def come_and_add(
     count: int,
     room: Array,
 ) -> int:
-    """``come``, and ``add_up`` when all have: between the two nobody waits for the interpreter."""
+    """``come``, and ``add_up`` if all have come, without waiting for the interpreter between the two."""
     ended = come(gate, size, spin, patience, spent)
     if ended < 0:
         timed_sum(spent, addresses, target, count, room)
@@ -264,7 +268,7 @@ def wait_and_add(
     count: int,
     room: Array,
 ) -> int:
-    """``wait``, and ``add_up`` when all have come."""
+    """``wait``, and ``add_up`` if all have come."""
     ended = wait(gate, ended, spin, patience, spent)
     if ended < 0:
         timed_sum(spent, addresses, target, count, room)
@@ -282,7 +286,7 @@ def give_turn(gate: Array, sibling: int) -> None:
 
 @compiled_loop
 def take_turn(gate: Array, sibling: int, patience: int) -> bool:
-    """Begin if one's turn comes within ``patience`` microseconds, and whether it has."""
+    """Wait up to ``patience`` microseconds for a sibling's turn to begin; return whether it has come."""
     word = TURNS + sibling * LINE
     if FUTEX >= 0:
         if _look(gate, word) == 0:

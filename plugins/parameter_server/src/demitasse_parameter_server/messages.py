@@ -1,4 +1,4 @@
-"""Messages between workers and servers: a header by msgpack, then the numbers as they lie in memory."""
+"""Messages between workers and servers: a msgpack header, then the numbers as they are in memory."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ import numpy as np
 from demitasse import WorkerError
 
 HEADER, PAYLOAD = 1, 2
-"""Tags of a message's two parts. Those of one sender come in the order in which they were sent. Other
-lanes of messages have the tags ``lane`` and ``lane + 1``."""
+"""Tags of a message's two parts. Messages of one sender come in the order in which they were sent.
+Other lanes of messages have the tags ``lane`` and ``lane + 1``."""
 
 LENGTH = 256
 """Bytes of a header with its padding."""
 
 POLLS = 2000
 PAUSES = 50e-6, 1e-3
-"""Times that a request is asked for without a pause, some 1 us each; seconds of the first and the
-longest pause then."""
+"""How often a request is polled without a pause, at about 1 us each; then the seconds of the first and
+of the longest pause."""
 
 NEWS = 30.0
-"""Seconds from an error of MPI's in which it must be known which process's end is behind it."""
+"""Seconds after an MPI error within which it must become known which process's end caused it."""
 
 NUMBERS, PULL, PUSH, END, REST = "numbers", "pull", "push", "end", "rest"
-"""What messages are: numbers that somebody expects; and what workers tell a server that serves each at
-its own pace: to give it parameters once it may begin an iteration, gradients, that the iteration is
-done, that it does no more for now."""
+"""Kinds of messages: NUMBERS that the receiver expects; and messages of workers to a server that serves
+each at its own pace: PULL requests parameters as soon as the worker may begin an iteration, PUSH has
+gradients, END says that the iteration is done, and REST that the worker stops for now."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """What stands before numbers: of which iteration and shard they are, their type, how many, and the
-    CRC-32 of their bytes; what the message is, of which bucket, and of gradients the ``numbers`` by
+    """The header before the numbers of a message: their iteration and shard, their type and count, and
+    the CRC-32 of their bytes; the kind of message, its bucket and, for gradients, the ``numbers`` with
     which to update (rate, iteration)."""
 
     iteration: int
@@ -60,13 +60,13 @@ class Header:
         bucket: int = 0,
         numbers: Mapping[str, float] | None = None,
     ) -> Header:
-        """What stands before an array."""
+        """Return the header for an array."""
         crc = zlib.crc32(array.view(np.uint8))
         about = array.dtype.name, array.size, crc, kind, bucket, numbers or {}
         return cls(iteration, shard, *about)
 
     def packed(self) -> Any:
-        """As bytes, filled up to LENGTH."""
+        """Return the header as an array of LENGTH bytes, padded with zeros."""
         made = np.zeros(LENGTH, np.uint8)
         body: bytes = msgpack.packb(asdict(self))
         made[: len(body)] = np.frombuffer(body, np.uint8)
@@ -74,22 +74,23 @@ class Header:
 
     @classmethod
     def unpacked(cls, body: Any) -> Header:
-        """Raises ValueError or TypeError for bytes that are no header."""
+        """Return the header in these bytes. Raises ValueError or TypeError if they are not a header."""
         unpacker = msgpack.Unpacker()
         unpacker.feed(bytes(body))
         return cls(**unpacker.unpack())
 
     @classmethod
     def sent_by(cls, source: int, body: Any) -> Header:
-        """The header that a rank has sent. Raises WorkerError that names the rank for bytes that are no
-        header."""
+        """Return the header that a rank has sent. If the bytes are not a header, raises WorkerError,
+        which names the rank."""
         try:
             return cls.unpacked(body)
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise WorkerError(f"rank {source} sent something that is not a header: {error}") from error
 
     def check(self, source: int, right: Header) -> None:
-        """Raises WorkerError that names the sender and what differs from the right one."""
+        """Raise WorkerError, which names the sender and the differences, unless this is the ``right``
+        header."""
         if self != right:
             pairs = zip(asdict(self).items(), asdict(right).values(), strict=True)
             told = ", ".join(f"{name} {got}, not {want}" for (name, got), want in pairs if got != want)
@@ -97,7 +98,8 @@ class Header:
 
 
 def begin_to_send(communicator: Any, to: int, header: Header, array: Any, lane: int) -> list[Any]:
-    """Two requests of mpi4py's, each with what must be kept until it is done."""
+    """Begin to send a header and an array. Returns two mpi4py requests, each with the buffer that must
+    be kept until it is done."""
     packed = header.packed()
     return [
         (communicator.Isend(packed, to, lane), packed),
@@ -106,10 +108,10 @@ def begin_to_send(communicator: Any, to: int, header: Header, array: Any, lane: 
 
 
 class Hearing:
-    """Looks whether requests of mpi4py's are done. Of a process's end MPI tells by an error of whichever
-    call comes next, be it for another process's message: such a request is not done, until those who
-    watch the processes know whose end it was, and ``lost`` has it or who waits is told otherwise. Raises
-    WorkerError where nobody knows within NEWS."""
+    """Tests whether mpi4py requests are done. MPI reports the end of a process as an error of whichever
+    call comes next, even one for another process's message. Such a request counts as not done until it
+    is known which process ended: then ``lost`` has this process, or the waiting caller's ``check``
+    raises. If no process is known to have ended within NEWS seconds, raises WorkerError."""
 
     def __init__(self, lost: Mapping[int, str] | None = None) -> None:
         self._lost: Mapping[int, str] = lost if lost is not None else {}
@@ -117,8 +119,8 @@ class Hearing:
         self._since = 0.0
 
     def done(self, request: Any) -> bool:
-        """Whether it is."""
-        if self._error is not None and not request:  # it was the dead process's, and is none any more
+        """Return whether a request is done."""
+        if self._error is not None and not request:  # it was for the dead process; it is null now
             return self._doubt(self._error)
         try:
             return bool(request.Test())
@@ -139,10 +141,10 @@ class Hearing:
 
 
 class Post:
-    """Sends and receives arrays over a communicator of mpi4py's, which is for it alone. ``check`` raises
-    once a process has failed, and is called by all that waits. ``sent`` and ``received`` count payload
-    bytes by shard, but those of ``rank``, this process, to itself; ``lost`` has the ranks that the run
-    goes on without."""
+    """Sends and receives arrays over an mpi4py communicator that nothing else uses. All waits call
+    ``check``, which raises once a process has failed. ``sent`` and ``received`` count payload bytes by
+    shard, except those that ``rank``, this process, sends to itself. ``lost`` has the ranks that the
+    run continues without."""
 
     def __init__(
         self,
@@ -167,7 +169,7 @@ class Post:
         bucket: int = 0,
         numbers: Mapping[str, float] | None = None,
     ) -> None:
-        """Begin to send; ``finish`` waits until all of it may be written again."""
+        """Begin to send an array; after ``finish`` it may be written again."""
         header = Header.of(array, iteration, shard, kind, bucket, numbers)
         self._going += begin_to_send(self._comm, to, header, array, HEADER)
         if to != self._rank:
@@ -176,14 +178,15 @@ class Post:
     def receive(
         self, source: int, iteration: int, shard: int, into: Any, bucket: int = 0, lane: int = HEADER
     ) -> None:
-        """Wait for an array of that iteration, shard and bucket. Raises WorkerError that names the
-        sender and what differs."""
+        """Wait for an array of this iteration, shard and bucket. If something else comes, raises
+        WorkerError, which names the sender and the differences."""
         self.expect(source, iteration, shard, into, bucket, lane)()
 
     def expect(
         self, source: int, iteration: int, shard: int, into: Any, bucket: int = 0, lane: int = HEADER
     ) -> Callable[[], None]:
-        """What waits for an array that may come from now on, as ``receive`` does."""
+        """Post the receive of an array that may come from now on. Returns a function that waits for it,
+        as ``receive`` does."""
         body = np.empty(LENGTH, np.uint8)
         requests = [
             self._comm.Irecv(body, source, lane),
@@ -201,7 +204,7 @@ class Post:
         return wait
 
     def finish(self) -> None:
-        """Wait until all that is being sent has left."""
+        """Wait until everything that is being sent has left."""
         for request, _ in self._going:
             self.wait(request)
         self._going.clear()

@@ -14,12 +14,17 @@ MODELS = ("bsp", "ssp", "asp")
 
 @dataclass(frozen=True)
 class Options:
-    """``model``: after how much of the others' work a worker goes on. ``staleness``: under SSP, how many
-    iterations a worker may be ahead of the slowest. ``delay``: by worker, how many times its own step a
-    worker is held up at each, to see what stragglers do. ``bucket_bytes``: up to so many bytes of
-    neighbouring layers' gradients are summed, or pushed, together. ``servers``: across processes, how
-    many of them hold a shard of the parameters, the first ones. ``bind``: whether each worker has
-    processors of its own, where all then have as much to do."""
+    """The options of a parameter server.
+
+    - ``model``: how far a worker may run ahead of the others (``bsp``, ``ssp``, ``asp``)
+    - ``staleness``: under SSP, how many iterations a worker may be ahead of the slowest
+    - ``delay``: for each worker, how many times its own step it is held up before each step, to emulate
+      stragglers
+    - ``bucket_bytes``: gradients of neighbouring layers are summed, or pushed, together up to this size
+    - ``servers``: across processes, how many of them (the first ones) hold a shard of the parameters
+    - ``bind``: whether each worker has processors of its own, if the load on all processors is then
+      equal
+    """
 
     model: str = "bsp"
     staleness: int = 3
@@ -30,8 +35,8 @@ class Options:
 
     @classmethod
     def read(cls, given: Mapping[str, Any], where: str) -> Options:
-        """Checked, with defaults. Raises DescriptionError that names the place, the value and what is
-        valid."""
+        """Return checked options, with defaults. For an invalid option, raises DescriptionError, which
+        names the place, the value and the valid values."""
         place = f"{where}: sync"
         for name in given:
             if name not in (valid := [each.name for each in fields(cls)]):
@@ -54,15 +59,15 @@ class Options:
 
     @property
     def bound(self) -> int | None:
-        """How many iterations a worker may be ahead; None where there is no bound."""
+        """How many iterations a worker may be ahead; None if there is no bound."""
         return self.staleness if self.model == "ssp" else None
 
     def delay_of(self, worker: int) -> float:
-        """How many times its own step a worker is held up."""
+        """Return how many times its own step a worker is held up."""
         return self.delay[worker] if worker < len(self.delay) else 0.0
 
     def told(self, count: int, name: str) -> str:
-        """What SSP and ASP say of themselves, ``count`` of what has the name."""
+        """Return the note of SSP and ASP for ``count`` workers or processes, as ``name`` calls them."""
         bound = "" if self.bound is None else f" at most {self.bound} iterations ahead"
         if count == 1:
             return f"{self.model.upper()}: one {name} pushes and pulls on its own{bound}"

@@ -1,4 +1,5 @@
-"""What this plugin asks of the processes of a run (``demitasse.Processes``), whoever serves them."""
+"""What this plugin requires of a run's processes (``demitasse.Processes``), whichever plugin provides
+them."""
 
 from __future__ import annotations
 
@@ -8,22 +9,23 @@ from typing import Any, Protocol, runtime_checkable
 
 @runtime_checkable
 class Joined(Protocol):
-    """Processes that MPI joins: any model needs that."""
+    """Processes that MPI joins; every model needs this."""
 
     communicator: Any
-    """One of mpi4py's with all of them, in the order of their ranks, to be duplicated."""
+    """An mpi4py communicator of all processes, in the order of their ranks, which this plugin
+    duplicates."""
 
 
 @runtime_checkable
 class Expendable(Joined, Protocol):
-    """Processes that a run can go on without: SSP and ASP need that too."""
+    """Processes that a run can continue without; SSP and ASP also need this."""
 
     @property
     def lost(self) -> Mapping[int, str]:
-        """The ranks that the run goes on without, and what became of each, in words. It changes as time
-        goes by; from when a rank is in it, nobody hears from it again."""
+        """The ranks that the run continues without, and what happened to each, in words. It changes over
+        time. Once it has a rank, nothing more comes from that rank."""
 
     def tolerate(self, ranks: Iterable[int]) -> None:
-        """From now on the run goes on without those of ``ranks`` that die, fail, fall silent or stall;
-        ``check`` raises for all others as before, and ``gather`` and ``total`` do without their parts.
-        Called by all, at the same point."""
+        """From now on, continue the run without those of ``ranks`` that die, fail, fall silent or
+        stall. ``check`` raises for all other ranks as before, and ``gather`` and ``total`` leave out
+        the parts of lost ones. Called by all processes, at the same point."""

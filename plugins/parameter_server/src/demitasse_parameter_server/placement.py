@@ -1,4 +1,4 @@
-"""Where workers compute: each on processors of its own, where all of them are used evenly."""
+"""Where workers compute: each on processors of its own, if all processors are then used evenly."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from demitasse import Machine
 
 
 def processors() -> list[int]:
-    """Those that this process may use, as the thread that it began with may; by number where the
-    system does not tell."""
+    """Return the processors that this process may use, as its first thread may; all of them, by number,
+    if the system does not tell."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(os.getpid()))
     return list(range(os.cpu_count() or 1))
 
 
 def place(index: int, workers: int, threads: int, available: Sequence[int]) -> list[int]:
-    """The processors of worker ``index`` among so many of so many threads each; none of its own where
-    some processors would have more to do than others."""
+    """Return the processors of worker ``index`` among ``workers`` of ``threads`` threads each; empty if
+    some processors would then have more work than others."""
     count = len(available)
     if count < 2 or threads > count or (workers * threads) % count:
         return []
@@ -28,12 +28,12 @@ def place(index: int, workers: int, threads: int, available: Sequence[int]) -> l
 
 
 def bind(index: int, workers: int, machine: Machine | None) -> bool:
-    """Bind the calling thread, and those that it starts, to a worker's processors, and whether it was
-    done. Not where it is bound already (a memory domain's is), or where others of the run may have the
-    same processors.
+    """Bind the calling thread, and threads that it starts later, to a worker's processors. Returns
+    whether this was done. It is not done if the thread is bound already (as in a memory domain), or if
+    other processes of the run may use the same processors.
 
-    Left to the system, two workers were seen on one of two processors for seconds: each wakes the
-    other, and is taken for its like.
+    When placement was left to the system, two workers were seen on one of two processors for seconds:
+    they wake each other, so the system takes them to belong together.
     """
     if machine is None or machine.simulated or not hasattr(os, "sched_setaffinity"):
         return False

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 @hookimpl
 def gradient_sync(group: Group) -> GradientSync:
-    """A worker's part of the server: a slice of all sums under BSP, its own pushes under SSP and ASP."""
+    """Return a worker's part of the server: a slice of all sums under BSP, its own pushes under SSP and
+    ASP."""
     from demitasse_parameter_server.gradient_sync import server_of
 
     return server_of(group)
@@ -21,7 +22,7 @@ def gradient_sync(group: Group) -> GradientSync:
 
 @hookimpl
 def reproductions(paper: str) -> Any:
-    """SingleCaffe's speedups, each printed one beside what a node's description predicts."""
+    """Return SingleCaffe's printed speedups beside predictions from a node's description."""
     from demitasse_parameter_server.reproduction import reproduce
 
     return reproduce(paper)
@@ -29,7 +30,7 @@ def reproductions(paper: str) -> Any:
 
 @hookimpl
 def programs() -> Mapping[str, Callable[..., Any]]:
-    """``trainer``, of as many workers as the plugin's options say."""
+    """Offer ``trainer``, with as many workers as the plugin's options say."""
     from demitasse_parameter_server.chosen import trainer
 
     return {"trainer": trainer}
@@ -37,7 +38,7 @@ def programs() -> Mapping[str, Callable[..., Any]]:
 
 @hookimpl
 def commands() -> Mapping[str, Callable[..., Any]]:
-    """``workers``."""
+    """Offer ``workers``, which finds the fastest number of workers."""
     from demitasse_parameter_server.commands import workers
 
     return {"workers": workers}

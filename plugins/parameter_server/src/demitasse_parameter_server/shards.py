@@ -1,4 +1,5 @@
-"""Across processes: some of them hold a shard of the parameters each, to which all push; BSP."""
+"""Servers across processes: some processes each hold a shard of the parameters, to which all push; and
+BSP."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ BUCKET_BYTES = 1 << 22
 
 
 class AloneServer(GradientSync):
-    """One process: nothing to do. In a simulation ``described`` stands for the first of several."""
+    """The server of a single process: it does nothing. In a simulation, ``described`` represents the
+    first of several processes."""
 
     notes = ("one process: nothing is synchronised",)
 
@@ -33,16 +35,15 @@ class AloneServer(GradientSync):
         self._group, self._options = group, options
 
     def described(self) -> GradientSync:
-        """What says what the messages of several processes would take."""
+        """Return a synchronisation that predicts the time of the messages of several processes."""
         from demitasse_parameter_server.foreseen import ForeseenServer
 
         return ForeseenServer(self._group, self._options)
 
 
 class Sharded(GradientSync):
-    """A process among others of which the first ``servers`` hold a slice of every bucket each, its
-    shard. Making one is collective. Raises CompositionError where the processes are not joined by
-    MPI."""
+    """A process among others, of which each of the first ``servers`` holds a slice of every bucket, its
+    shard. Making one is collective. Raises CompositionError if the processes are not joined by MPI."""
 
     def __init__(self, group: Group, options: Options, where: str, bucket_bytes: int) -> None:
         self.processes, self.index, self.size = (
@@ -58,7 +59,7 @@ class Sharded(GradientSync):
         self._group, self.servers = group, options.servers
         self.bucket_bytes = options.bucket_bytes or bucket_bytes
         self._item = np.dtype(group.dtype).itemsize
-        self.processes.gather(None)  # all have come: what follows cannot be polled
+        self.processes.gather(None)  # wait for all here, because what follows cannot be polled
         self.comm = self.processes.communicator.Dup()
         peers = group.processes
         lost = peers.lost if isinstance(peers, Expendable) else None
@@ -67,36 +68,38 @@ class Sharded(GradientSync):
         self._iteration = 0
 
     def check(self) -> None:
-        """Raise WorkerError once the run cannot go on."""
+        """Raise WorkerError once the run cannot continue."""
         self.processes.check()
 
     @property
     def memory(self) -> FlatMemory:
-        """This process's."""
+        """The flat memory of this process's worker."""
         assert self._memory is not None
         return self._memory
 
     def bind(self, memory: FlatMemory) -> None:
-        """The memory to push from and to pull into. Raises CompositionError unless it is the host's."""
+        """Use a worker's memory, to push from and to pull into. Raises CompositionError unless it is
+        host memory."""
         check_host_memory(self._group, memory, "parameter_server")
         self._memory = memory
 
     def owned(self, span: Span) -> Span:
-        """This process's shard of the span; nothing where it is no server."""
+        """Return this process's shard of the span; an empty span if it is not a server."""
         shards = slices(span, self.servers, self._item)
         return shards[self.index] if self.index < self.servers else Span(span.start, span.start)
 
     def parts_of(self, array: Any, span: Span) -> dict[int, Any]:
-        """The servers' parts of a span of an array that are not empty, by server."""
+        """Return the servers' parts of a span of an array, by server, without empty ones."""
         parts = slices(span, self.servers, self._item)
         return {server: array[part.start : part.stop] for server, part in enumerate(parts) if part}
 
     def moved(self, shard: int) -> tuple[int, int]:
-        """The bytes of a shard that this process has sent to others, and received from them."""
+        """Return the bytes of a shard that this process has sent to others, and received from them."""
         return self.post.sent.get(shard, 0), self.post.received.get(shard, 0)
 
     def told_of_shards(self) -> list[str]:
-        """How many there are, and the bytes of each that this process has sent and received, if any."""
+        """Return lines about the number of shards, and the bytes of each that this process has sent and
+        received, if any."""
         bytes_of = map(self.moved, range(self.servers))
         return [
             f"{self.servers} of {self.size} processes hold a shard of the parameters each",
@@ -108,16 +111,17 @@ class Sharded(GradientSync):
         ]
 
     def close(self) -> None:
-        """Give the communicator up: freeing it is collective, and others may have failed."""
+        """Forget the memory. The communicator is not freed: this would be collective, and other
+        processes may have failed."""
         self._memory = None
 
 
 class ShardServer(Sharded):
-    """BSP: all push their gradients to the servers; each adds those of its shard in the order of ranks
-    (the same bits in every run), updates, and all pull the parameters. Only it has the shard's solver
-    state, until ``quiesce`` gathers that in process 0.
+    """BSP: all processes push their gradients to the servers. Each server adds those of its shard in
+    the order of ranks (the same bits in every run) and updates; then all pull the parameters. Only the
+    server has its shard's solver state, until ``quiesce`` gathers it in process 0.
 
-    A process that dies ends the run: whoever waits for it raises the WorkerError that names it.
+    A process that dies ends the run: processes that wait for it raise a WorkerError that names it.
     """
 
     def __init__(self, group: Group, options: Options, where: str) -> None:
@@ -130,7 +134,7 @@ class ShardServer(Sharded):
         return self.told_of_shards()
 
     def begin(self) -> Work:
-        """Count iterations, for headers."""
+        """Return work that counts iterations, for headers."""
 
         def work() -> None:
             self._iteration += 1
@@ -138,7 +142,8 @@ class ShardServer(Sharded):
         return work
 
     def reduce(self, bucket: Bucket, span: Span) -> Work:
-        """Push to all servers; a server adds what others push to its shard."""
+        """Return work that pushes to all servers; in a server it also adds what others push to its
+        shard."""
         parts = self.parts_of(self.memory.gradients, span)
         none = self.memory.gradients[:0]
         mine: Any = parts.get(self.index, none)
@@ -165,7 +170,7 @@ class ShardServer(Sharded):
         return work
 
     def distribute(self, bucket: Bucket, span: Span) -> Work:
-        """Pull from all servers."""
+        """Return work that pulls from all servers."""
         parts = self.parts_of(self.memory.parameters, span)
 
         def work() -> None:
@@ -174,8 +179,9 @@ class ShardServer(Sharded):
         return work
 
     def total(self, mine: Any, total: Any) -> Work:
-        """The sum over servers, the same bits in each process. Over this worker's own communicator: its
-        siblings in the process, each with slices of its own, do the same at the same time."""
+        """Return work that sums numbers over the servers, with the same bits in each process. It uses
+        this worker's own communicator, because its siblings in the process, which have slices of their
+        own, do the same at the same time."""
         own, rows = np.zeros(int(np.size(mine))), np.zeros((self.size, int(np.size(mine))))
 
         def add() -> None:
@@ -187,7 +193,7 @@ class ShardServer(Sharded):
         return add
 
     def quiesce(self) -> None:
-        """Process 0 has all of the solver's state."""
+        """Gather the whole solver state in process 0."""
         if self._memory is None:
             return
         for span in self._spans:
@@ -200,7 +206,7 @@ class ShardServer(Sharded):
         self.post.finish()
 
     def _share(self, parts: dict[int, Any]) -> None:
-        """Each server's part to all processes."""
+        """Send each server's part to all processes."""
         if (mine := parts.get(self.index)) is not None:
             for rank in range(self.size):
                 if rank != self.index:

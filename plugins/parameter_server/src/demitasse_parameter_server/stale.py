@@ -19,34 +19,35 @@ BUCKET_BYTES = 1 << 20
 
 
 class Scheduler:
-    """The progress of so many workers, who wait here until they may begin. ``check`` is called now and
-    then by who waits, and raises when there is nobody to wait for."""
+    """The progress of ``workers`` workers, which wait here until they may begin. Waiting workers call
+    ``check`` from time to time; it raises if a sibling has failed."""
 
     def __init__(self, workers: int, staleness: int | None, check: Callable[[], None]) -> None:
         self.progress, self._check = Progress(range(workers), staleness), check
         self._changed = threading.Condition()
 
     def begin(self, worker: int) -> None:
-        """Wait until the worker may begin its next iteration."""
+        """Wait until a worker may begin its next iteration."""
         with self._changed:
             while not self.progress.begins(worker):
                 if not self._changed.wait(PATIENCE * 1e-6):
                     self._check()
 
     def end(self, worker: int) -> None:
-        """The worker has pushed all of an iteration."""
+        """Note that a worker has pushed all gradients of an iteration."""
         with self._changed:
             self.progress.ends(worker)
             self._changed.notify_all()
 
 
 class StaleServer(ThreadServer):
-    """Parameters have a master. A worker that has a bucket's gradients updates the master with them
-    itself, under the bucket's lock, whenever it comes; before the first layer of its next iteration that
-    reads the bucket it copies it from there. So there are as many versions as workers, and the master.
+    """Parameters have a master copy. A worker that has a bucket's gradients updates the master with
+    them itself, under the bucket's lock, in order of arrival. Before the first layer of its next
+    iteration that reads the bucket, it copies the bucket from the master. So there is one version for
+    each worker, and the master.
 
-    Under SSP it waits, before an iteration, while it is more than ``staleness`` iterations ahead of the
-    slowest; under ASP never.
+    Under SSP a worker waits, before an iteration, while it is more than ``staleness`` iterations ahead
+    of the slowest; under ASP it never waits.
     """
 
     asynchronous = True
@@ -58,17 +59,17 @@ class StaleServer(ThreadServer):
 
     @property
     def scheduler(self) -> Scheduler:
-        """That of all siblings, since the last failure."""
+        """The scheduler of all siblings since the last failure."""
         make = partial(Scheduler, self.size, self.options.bound, self.board.check)
         return self.shared.kept("scheduler", make)
 
     def update_memory(self, memory: FlatMemory) -> FlatMemory:
-        """The master's parameters, this worker's gradients, and the one state."""
+        """Return the master's parameters, this worker's gradients, and the shared state."""
         first = self.team.memory[0]
         return FlatMemory(self.board.master(first), memory.gradients, first.state)
 
     def begin(self) -> Work | None:
-        """Wait for slower siblings as the model says."""
+        """Return work that waits for slower siblings, as the model says."""
         self.bind_thread()
 
         def work() -> None:
@@ -82,11 +83,11 @@ class StaleServer(ThreadServer):
         return work
 
     def before_forward(self, bucket: Bucket) -> Work | None:
-        """Pull the bucket's parameters."""
+        """Return work that pulls the bucket's parameters."""
         part = slice(bucket.span.start, bucket.span.stop)
         mine = self.team.memory[self.index]
         if part.start >= mine.gradients.size:
-            return None  # what has no gradient nobody changes
+            return None  # parameters without a gradient never change
         source, target = self.board.master(self.team.memory[0])[part], mine.parameters[part]
 
         def work() -> None:
@@ -99,7 +100,8 @@ class StaleServer(ThreadServer):
         return work
 
     def reduce(self, bucket: Bucket, span: Any) -> Work | None:
-        """Have the bucket of the master to oneself: the update that follows is the push."""
+        """Return work that locks the master's bucket for this worker; the update that follows is the
+        push."""
 
         def work() -> None:
             self.taken(bucket)
@@ -107,11 +109,11 @@ class StaleServer(ThreadServer):
         return work
 
     def distribute(self, bucket: Bucket, span: Any) -> Work | None:
-        """Let others have it."""
+        """Return work that unlocks the master's bucket."""
         return lambda: self.lock(bucket).release()
 
     def end(self) -> Work | None:
-        """Tell that the iteration is done."""
+        """Return work that notes that the iteration is done."""
 
         def work() -> None:
             self.pace.ended()
@@ -120,7 +122,7 @@ class StaleServer(ThreadServer):
         return work
 
     def total(self, mine: Any, total: Any) -> Work | None:
-        """Each update is one worker's own."""
+        """Return work that only copies, because each update uses one worker's own gradients."""
 
         def take() -> None:
             total[...] = mine
@@ -128,16 +130,16 @@ class StaleServer(ThreadServer):
         return take
 
     def quiesce(self) -> None:
-        """The first worker's memory is the newest."""
+        """Copy the master to the first worker's memory."""
         if self.index == 0:
             self.board.settle(self.team.memory[0])
 
     def lock(self, bucket: Bucket) -> threading.Lock:
-        """That of the bucket's part of the master."""
+        """Return the lock of the bucket's part of the master."""
         return self.shared.kept(bucket.index, threading.Lock)
 
     def taken(self, bucket: Bucket) -> threading.Lock:
-        """The bucket's lock, once it is this worker's."""
+        """Wait for the bucket's lock, acquire it, and return it."""
         lock = self.lock(bucket)
         if not lock.acquire(blocking=False):
             start = self.pace.now()

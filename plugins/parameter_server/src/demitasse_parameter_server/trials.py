@@ -1,4 +1,5 @@
-"""Which is best on a machine: k workers of n / k threads each, tried in a net's first iterations."""
+"""Finding the best k workers of n / k threads each on a machine, by trials in a net's first
+iterations."""
 
 from __future__ import annotations
 
@@ -30,11 +31,11 @@ from demitasse import (
 Make: TypeAlias = Callable[..., Any]
 
 WARM = 3
-"""Iterations before those that are measured: kernels are tried and compiled in them."""
+"""Iterations before those that are measured; in them kernels are tried and compiled."""
 
 ROUNDS = 5
 CLOSE = 1.15
-"""Two medians of which one is less than so many times the other may be the machine's mood."""
+"""Two medians whose ratio is below this may differ only because of other load on the machine."""
 
 log = logging.getLogger("demitasse.parameter_server")
 
@@ -43,7 +44,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Trial:
-    """So many workers of so many threads, and the seconds of one of their iterations."""
+    """A number of workers, the number of threads of each, and the seconds of one of their iterations."""
 
     workers: int
     threads: int
@@ -51,27 +52,29 @@ class Trial:
 
 
 def shapes(cores: int) -> list[tuple[int, int]]:
-    """Workers and threads of each that use all cores."""
+    """Return all (workers, threads of each) that use all cores."""
     return [(k, cores // k) for k in range(1, cores + 1) if cores % k == 0]
 
 
 def arranged(machine: Machine, workers: int, threads: int) -> Machine:
-    """A machine's outermost level with so many workers in it, whom this plugin synchronises."""
+    """Return a machine with only its outermost level, and in it the given workers, which this plugin
+    synchronises."""
     sync = SyncSpec("parameter_server", {"model": "bsp"})
     outer = replace(machine.levels[0], workers=None, sync=None, cores=workers * threads)
     name = "worker" if outer.name != "worker" else "thread"
     inner = Level(name, workers, parent=outer.name, workers="threads", cores=threads, sync=sync)
-    plugins = machine.plugins  # None: those that are automatic, and whoever a level names
+    plugins = machine.plugins  # None: the automatic plugins and those that levels name
     if plugins is not None:
         plugins = tuple(dict.fromkeys((*plugins, "parameter_server")))
     return replace(machine, name=f"{workers}-workers", levels=(outer, inner), plugins=plugins)
 
 
 def tried(runtime: Runtime, make: Make, solver: Solver, seconds: float, **options: Any) -> list[Trial]:
-    """Each shape's median iteration on the runtime's machine, measured for about so many seconds, by the
-    trainers that ``make(runtime, solver, **options)`` makes. Shapes with more workers than a batch has
-    samples are left out. The best two, where they are ``CLOSE``, are measured again, by turns: what else
-    a machine does changes from second to second, and would choose between them."""
+    """Return the median iteration of each shape on the runtime's machine. Each is measured for about
+    ``seconds``, with the trainers that ``make(runtime, solver, **options)`` makes. Shapes with more
+    workers than a batch has samples are left out. If the best two are ``CLOSE``, they are measured
+    again in turns, because other load on the machine changes from second to second and would decide
+    between them."""
     found = dict[tuple[int, int], Trial]()
 
     def measure(some: Sequence[tuple[int, int]]) -> None:
@@ -102,14 +105,15 @@ def _trainer(
     with Runtime(shaped, runtime.composition, runtime.options) as trial:
         trainer = make(trial, solver, **options)
         try:
-            trainer.listeners.clear()  # who shows a run is not to show its trials
+            trainer.listeners.clear()  # listeners that show a run must not show its trials
             yield trainer
         finally:
             trainer.close()
 
 
 def check_free(machine: Machine, where: str) -> None:
-    """Raise CompositionError, at ``where``, unless a machine has cores that nobody works on yet."""
+    """Raise CompositionError, with the place ``where``, unless a machine has cores and no workers on
+    them."""
     first = machine.levels[0]
     for level in machine.levels:
         if level.workers is not None or level.sync is not None:
@@ -129,12 +133,12 @@ def check_free(machine: Machine, where: str) -> None:
 
 
 def cores_of(machine: Machine) -> int:
-    """Those that workers are to share."""
+    """Return the number of cores that workers are to share."""
     return machine.levels[0].cores or 1
 
 
 def _measured(trainers: Sequence[Any], seconds: float) -> list[float]:
-    """The seconds of an iteration of each, medians of ``ROUNDS`` turns."""
+    """Return the seconds of an iteration of each trainer, as medians of ``ROUNDS`` turns."""
     counts = list[int]()
     for trainer in trainers:
         trainer.step(WARM)
@@ -149,15 +153,16 @@ def _measured(trainers: Sequence[Any], seconds: float) -> list[float]:
 
 
 def name_of(solver: Solver, machine: Machine, precision: str | None = None) -> str:
-    """What is remembered of a solver's net: its layers and their numbers, with the batch among them, the
-    cores it had, and the precision if one was asked for."""
+    """Return the name under which trials of a solver's net are remembered. It depends on the layers and
+    their parameters, which include the batch size, on the number of cores, and on the precision if one
+    was requested."""
     layers = [(layer.type, repr(layer.parameters)) for layer in solver.train.layers]
     what = f"{solver.train.name} {zlib.crc32(repr(layers).encode()):08x} {cores_of(machine)} cores"
     return f"{what} {precision}" if precision else what
 
 
 def memory() -> Path | None:
-    """The file that remembers trials on this machine; None where the user has no home."""
+    """Return the file that remembers trials on this machine; None if the user has no home folder."""
     try:
         return cache_folder("workers") / f"{fingerprint()}.json"
     except RuntimeError:
@@ -168,11 +173,11 @@ _NOT_OURS = (
     *(OSError, ValueError, KeyError, TypeError, AttributeError),
     *(OverflowError, RecursionError),
 )
-"""What comes of a file that somebody else has written, or that is damaged."""
+"""Errors from reading a file that is damaged, or that another program has written."""
 
 
 def remembered(path: Path | None, name: str) -> list[Trial]:
-    """The trials of a net; none where there is no such file, or it is not one of these."""
+    """Return the remembered trials of a net; empty if there is no such file, or if it is not valid."""
     if path is None:
         return []
     try:
@@ -186,8 +191,8 @@ def remembered(path: Path | None, name: str) -> list[Trial]:
 
 
 def remember(path: Path | None, name: str, trials: list[Trial]) -> None:
-    """Keep the trials of a net beside those of others, the file whole or as it was. Where it cannot be
-    written the log says so, and the trials count all the same."""
+    """Save the trials of a net beside those of other nets; the file is replaced atomically. If it
+    cannot be written, this is only logged, and the trials still count."""
     if path is None:
         return
     try:

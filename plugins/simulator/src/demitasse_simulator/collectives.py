@@ -1,4 +1,4 @@
-"""The closed forms of swCaffe's paper (section V.A), which the simulated schedules are held against."""
+"""The closed forms of swCaffe's paper (section V.A), with which the simulated schedules are compared."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Exchange:
-    """The numbers of swCaffe's equations: ``p`` nodes in supernodes of ``q``, ``n`` bytes; ``alpha``
-    seconds a message, ``beta1`` seconds a byte inside and ``beta2`` between supernodes, ``gamma`` a
-    byte that is added."""
+    """The numbers of swCaffe's equations: ``p`` nodes in supernodes of ``q``, and ``n`` bytes; ``alpha``
+    seconds per message, ``beta1`` seconds per byte inside and ``beta2`` between supernodes, ``gamma``
+    seconds per byte added."""
 
     p: int
     q: int
@@ -21,11 +21,11 @@ class Exchange:
     gamma: float
 
     def reduce_scatter(self) -> float:
-        """Equation 3: ranks numbered supernode by supernode."""
+        """Return the seconds of equation 3: ranks are numbered supernode by supernode."""
         return self.allgather() + (self.p - 1) / self.p * self.n * self.gamma
 
     def allgather(self) -> float:
-        """Equation 4."""
+        """Return the seconds of equation 4."""
         q, part = min(self.p, self.q), self.n / self.p
         return (
             math.log2(self.p) * self.alpha
@@ -34,11 +34,11 @@ class Exchange:
         )
 
     def new_reduce_scatter(self) -> float:
-        """Equation 5: ranks dealt out to the supernodes in turn."""
+        """Return the seconds of equation 5: ranks are dealt out to the supernodes in turn."""
         return self.new_allgather() + (self.p - 1) / self.p * self.n * self.gamma
 
     def new_allgather(self) -> float:
-        """Equation 6."""
+        """Return the seconds of equation 6."""
         groups, part = self.p / min(self.p, self.q), self.n / self.p
         return (
             math.log2(self.p) * self.alpha
@@ -47,7 +47,7 @@ class Exchange:
         )
 
     def allreduce(self, order: str = "natural") -> float:
-        """Equation 2."""
+        """Return the seconds of equation 2, with the natural or any other (new) order of ranks."""
         if order == "natural":
             return self.reduce_scatter() + self.allgather()
         return self.new_reduce_scatter() + self.new_allgather()

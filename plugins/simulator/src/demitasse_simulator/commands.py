@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from demitasse_simulator.program import Simulation
 
 PATIENCE = 10.0
-"""Seconds after which someone who has no terminal hears what is done."""
+"""Seconds after which progress is printed if the output is not a terminal."""
 
 
 class _Progress:
-    """One line on a terminal, written over; elsewhere one now and then, of what takes long."""
+    """Progress as one line that is overwritten on a terminal; otherwise as a line from time to time, if
+    something takes long."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._wide, self._clock, self._told = 0, clock, clock()
@@ -45,10 +46,11 @@ class _Progress:
         click.echo(self._line, err=True)
 
     def _alarm(self) -> threading.Timer:
-        """Has the first line told though no other one follows: what it says may take long itself."""
+        """Start a timer that prints the line even if no other one follows: the first step may itself
+        take long."""
 
         def tell() -> None:
-            with suppress(OSError, ValueError):  # who prints next meets that, and tells
+            with suppress(OSError, ValueError):  # the next print meets the same error, and reports it
                 if self._line:
                     self._tell()
 
@@ -58,7 +60,7 @@ class _Progress:
         return late
 
     def end(self) -> None:
-        """Leave the terminal's line empty, and nothing to tell."""
+        """Clear the terminal's line and stop the timer."""
         if self._late is not None:
             self._late.cancel()
             self._late.join()
@@ -75,7 +77,8 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _plugin_setting(text: str) -> tuple[str, str, Any]:
-    """``PLUGIN.KEY=VALUE``, the value a TOML number, truth value, list or quoted text, else the text."""
+    """Parse ``PLUGIN.KEY=VALUE``. The value is a TOML number, truth value, list or quoted text, or else
+    plain text."""
     path, value = _setting(text)
     plugin, _, key = path.partition(".")
     if not plugin or not key:
@@ -87,7 +90,7 @@ def _plugin_setting(text: str) -> tuple[str, str, Any]:
 
 
 def shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Fields with their shapes: ``3x227x227`` for an image with a label, or ``NAME=SHAPE`` each.
+    """Parse shapes of fields: ``3x227x227`` for an image with a label, or ``NAME=SHAPE`` for each field.
     Raises click's BadParameter."""
     found: dict[str, tuple[int, ...]] = {}
     for text in given:
@@ -103,7 +106,8 @@ def shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def node_counts(text: str) -> tuple[int, ...]:
-    """``64``, ``1,4,16`` or ``1..1024``, which doubles up to its end. Raises click's BadParameter."""
+    """Parse numbers of nodes: ``64``, ``1,4,16`` or ``1..1024``, which doubles up to its end. Raises
+    click's BadParameter."""
     found: list[int] = []
     for part in text.split(","):
         first, sign, last = part.strip().partition("..")
@@ -233,7 +237,7 @@ def simulate(
 
 
 class _Described(NamedTuple):
-    """A machine, what it is called beside others, and what is to be said of it."""
+    """A machine, its name beside others (``label``), and notes about it."""
 
     label: str
     machine: str | Machine
@@ -241,7 +245,7 @@ class _Described(NamedTuple):
 
 
 def _machines(hw: Sequence[str], nodes: Sequence[int] | None) -> list[_Described]:
-    """What descriptions cannot do is an error before anything is predicted."""
+    """Load all machines, so that errors in descriptions are raised before anything is predicted."""
     from demitasse import load_machine
     from demitasse_simulator.described import standing_in
     from demitasse_simulator.program import taking_part
@@ -261,7 +265,7 @@ def _machines(hw: Sequence[str], nodes: Sequence[int] | None) -> list[_Described
 
 
 Prediction: TypeAlias = "tuple[str, Simulation, Mapping[str, Any]]"
-"""What a machine is called, what was predicted of it, and its composition."""
+"""A machine's label, its prediction, and its composition."""
 
 
 def _predictions(
@@ -272,7 +276,7 @@ def _predictions(
     nodes: Sequence[int] | None,
     asked: Mapping[str, Any],
 ) -> Iterator[Prediction]:
-    """One after the other, each machine composed once."""
+    """Yield the predictions one after the other. Each machine is composed once."""
     from demitasse import compose
 
     names = None if plugins is None else [each.strip() for each in plugins.split(",") if each.strip()]
@@ -299,7 +303,7 @@ def _tell(
     timeline: str | None,
     picture: str | None,
 ) -> None:
-    """One prediction, in full."""
+    """Print one prediction in full, and write the requested files."""
     from demitasse_simulator import drawing, report
 
     for note in done.passed_over:
@@ -325,7 +329,8 @@ def _compare(
     json_path: str | None,
     picture: str | None,
 ) -> None:
-    """Several side by side: each as soon as it is known, and files of those that are when one fails."""
+    """Print several predictions side by side, each as soon as it is known. If one fails, the files have
+    those that are known."""
     from demitasse_simulator import comparing, report
 
     rows: list[comparing.Row] = []

@@ -1,4 +1,4 @@
-"""Predictions side by side: of several numbers of nodes, and of several machines."""
+"""Predictions side by side, for several numbers of nodes and for several machines."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ LINES = ("#2a6f97", "#d1495b", "#2b9348", "#e09f3e", "#7b2cbf", "#3d405b")
 """Colours of machines."""
 
 WIDTH, LEFT, RIGHT, TOP, CURVES, BARS, GAP = 900, 90, 30, 56, 300, 200, 90
-"""Of a picture: its width, its margins, and how high its two panels and what is between them are."""
+"""Sizes of a picture: its width and margins, the heights of its two panels, and the gap between
+these."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A prediction beside others: ``machine`` is what they call its machine, ``speedup`` its samples a
-    second over the first one's, ``efficiency`` its samples a second of a node over those of the first
-    one on the same machine."""
+    """A prediction beside others: ``machine`` is the label of its machine, ``speedup`` its samples per
+    second over those of the first row, and ``efficiency`` its samples per second and node over those of
+    the first row for the same machine."""
 
     machine: str
     simulation: Simulation
@@ -32,13 +33,13 @@ class Row:
     efficiency: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for reports."""
+        """Return plain data for reports."""
         beside = {"machine": self.machine, "speedup": self.speedup, "efficiency": self.efficiency}
         return {**self.simulation.to_dict(), **beside}
 
 
 def row(machine: str, simulation: Simulation, before: Sequence[Row]) -> Row:
-    """A prediction beside those ``before`` it."""
+    """Return the row of a prediction, given the rows ``before`` it."""
     same = [each.simulation for each in before if each.machine == machine]
     first, own = (before[0].simulation if before else simulation), (same or [simulation])[0]
     return Row(
@@ -50,7 +51,8 @@ def row(machine: str, simulation: Simulation, before: Sequence[Row]) -> Row:
 
 
 class Table:
-    """Lines for people, each as soon as its row is known; ``machines`` are those that rows will name."""
+    """A table for people, printed line by line as rows become known. ``machines`` are the labels that
+    rows will have."""
 
     HEAD = (
         *("nodes", "batch", "step, ms", "read", "forward", "backward", "synchronise", "samples/s"),
@@ -62,11 +64,11 @@ class Table:
         self._machines = max(map(len, [*machines, "machine"])) if len(set(machines)) > 1 else 0
 
     def head(self) -> str:
-        """The columns' names."""
+        """Return the line with the names of the columns."""
         return self._line("machine", self.HEAD)
 
     def line(self, row: Row) -> str:
-        """A prediction."""
+        """Return the line of a prediction."""
         s = row.simulation
         fits = "" if s.fits is None else ", fits" if s.fits else ", does not fit"
         milliseconds = [f"{1e3 * s.phases[name]:,.2f}" for name in COLOURS]
@@ -82,8 +84,9 @@ class Table:
 
 
 def picture(rows: Sequence[Row], title: str) -> str:
-    """An SVG. Above, where a machine has several numbers of nodes, samples a second by nodes, both
-    logarithmic, with what proportion to the first would be; below the phases of each step."""
+    """Return an SVG. Its upper panel, if a machine has several numbers of nodes, shows samples per
+    second by nodes, both logarithmic, and beside them proportional scaling from the first. The lower
+    panel shows the phases of each step."""
     several = any(len(mine) > 1 for mine in _by_machine(rows))
     bars = TOP + (CURVES + GAP if several else 0)
     height = bars + BARS + GAP
@@ -103,7 +106,7 @@ def _by_machine(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def _curves(rows: Sequence[Row]) -> Iterator[str]:
-    """Lines of samples a second, one a machine."""
+    """Draw lines of samples per second, one for each machine."""
     nodes = [row.simulation.nodes for row in rows]
     rates = [row.simulation.samples_per_second for row in rows]
     ideal = [
@@ -141,7 +144,7 @@ def _curves(rows: Sequence[Row]) -> Iterator[str]:
                 f"{each.simulation.samples_per_second:,.1f} samples/s</title></circle>"
             )
             if each is not mine[0]:
-                # Below and to the right, where a line that rises has none of itself.
+                # Below and to the right, where a rising line leaves room.
                 yield (
                     f'<text x="{x + 20:.1f}" y="{y + 18:.1f}" text-anchor="end" font-size="11" '
                     f'fill="{colour}">{each.efficiency:.0%}</text>'
@@ -149,7 +152,8 @@ def _curves(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _bars(rows: Sequence[Row], top: float) -> Iterator[str]:
-    """A bar for each step, of its phases; the longest of each machine has the whole height."""
+    """Draw a bar for each step, divided into its phases. The longest bar of each machine has the full
+    height."""
     step, foot = (WIDTH - LEFT - RIGHT) / len(rows), top + BARS
     machines = _by_machine(rows)
     scale = ", to each machine's scale" if len(machines) > 1 else ""
@@ -189,7 +193,8 @@ def _middle(x: float, y: float, text: str) -> str:
 
 
 class _Logarithm:
-    """Where on an axis a number lies, from ``start`` to ``stop`` in the picture."""
+    """A logarithmic axis from ``start`` to ``stop`` in the picture. Calling it with a number returns the
+    number's position."""
 
     def __init__(self, least: float, most: float, start: float, stop: float) -> None:
         self._low, self._start = math.log10(least), start
@@ -200,7 +205,8 @@ class _Logarithm:
         return self._start + (math.log10(value) - self._low) * self._scale
 
     def decades(self) -> list[float]:
-        """Round numbers inside: powers of ten, with 2 and 5 times where these would be few."""
+        """Return round numbers on the axis: powers of ten and, if these are too few, multiples of
+        them."""
         whole = range(math.floor(self._low), math.ceil(self._most) + 1)
         for factors in ((1,), (1, 3), (1, 2, 5)):
             found = [f * 10.0**power for power in whole for f in factors]

@@ -1,4 +1,4 @@
-"""What stands in on machines that are only described: kernels and synchronisations that never run."""
+"""Stand-ins for machines that are only described: kernels and synchronisations that never run."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from demitasse import (
 ME = "simulator"
 
 AMONG_NODES = ("algorithm", "lower", "upper", "chain", "ranks", "overlap", "packed")
-"""Options of a ``sync`` that say what siblings on several nodes do, for every plugin."""
+"""Options of a ``sync`` that describe what siblings on several nodes do, for every plugin."""
 
 
 def candidates(request: Request) -> Iterable[Candidate]:
-    """At a described place a kernel for every operation, in plain layouts, whose time a roofline tells:
-    for places whose own kernels are not composed. Nothing at a real one."""
+    """Return, at a described place, a kernel for every operation, in plain layouts. A roofline predicts
+    its time. It serves places whose own kernels are not composed. At a real place, return nothing."""
     if not request.place.simulated:
         return ()
     return (Candidate("roofline", _never),)
@@ -42,8 +42,8 @@ def _never(inputs: Any, outputs: Any, workspace: Any) -> Work:
 
 
 class Described(GradientSync):
-    """Siblings that agree as the description's options say, in simulations only: the first one of a
-    process owns what was added up there. Raises DescriptionError for an unknown option."""
+    """Siblings that synchronise as the description's options say, in simulations only. The first one of
+    a process owns what was summed there. Raises DescriptionError for an unknown option."""
 
     def __init__(self, group: Group) -> None:
         check_sync_options(group, AMONG_NODES)
@@ -52,27 +52,27 @@ class Described(GradientSync):
         self._where = sync_place(group)
 
     def bind(self, memory: Any) -> None:
-        """Raises CompositionError: nothing is bound to it."""
+        """Raise CompositionError, because this synchronisation cannot train."""
         raise CompositionError(
             f"{self._where}: plugin 'simulator' only predicts the cost of synchronising; to "
             f"train, name a plugin in its sync that synchronises"
         )
 
     def owned(self, span: Span) -> Span:
-        """All for the first, nothing for the others."""
+        """Return the whole span for the first sibling, and an empty span for the others."""
         return span if self.index == 0 else Span(span.start, span.start)
 
 
 def standing_in(machine: Machine) -> tuple[Machine, list[str]]:
-    """A machine as it can be composed for a simulation: this plugin is composed too, and where a plugin
-    that synchronises a described machine is not installed, this one stands in by the options of its
-    ``sync``; what stands in for what, in lines."""
+    """Return a machine that can be composed for a simulation, and notes about substitutions. This
+    plugin is added to its plugins. If a plugin that synchronises a described machine is not installed,
+    this one stands in for it, by the options of its ``sync``."""
     lines: list[str] = []
     if machine.fingerprint == "any" and any(
         level.workers == "streams" and memory.space != "host"
         for level in machine.levels
         for memory in level.memory
-    ):  # its accelerators need not be here to be simulated
+    ):  # accelerators need not be present to be simulated
         machine = replace(machine, fingerprint="described")
     if machine.plugins is None:
         return machine, lines
@@ -97,6 +97,6 @@ def standing_in(machine: Machine) -> tuple[Machine, list[str]]:
 
 
 def _besides(options: Mapping[str, Any]) -> str:
-    """The options of a plugin that is not installed of which nobody here knows what they say."""
+    """Return words about the options that only the missing plugin would understand."""
     strange = [key for key in options if key not in AMONG_NODES]
     return f", without {', '.join(strange)}" if strange else ""

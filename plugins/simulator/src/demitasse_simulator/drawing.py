@@ -1,4 +1,4 @@
-"""A simulated step for the eye: as events for a trace viewer, and as a picture."""
+"""Showing a simulated step: as events for a trace viewer, and as a picture."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ WIDTH, ROW, LEFT, TOP = 1200, 34, 110, 56
 
 
 def trace(happenings: Sequence[Happening], title: str) -> str:
-    """JSON that chrome://tracing and Perfetto open: microseconds, a row for each resource."""
+    """Return JSON that chrome://tracing and Perfetto open: times in microseconds, a row for each
+    resource."""
     first = min((each.start for each in happenings), default=0.0)
     rows = _resources(happenings)
     events: list[dict[str, Any]] = [
@@ -32,7 +33,7 @@ def trace(happenings: Sequence[Happening], title: str) -> str:
         named = {"name": "thread_name", "ph": "M", "pid": 1, "tid": number, "args": {"name": name}}
         events.append(named)
     for each in happenings:
-        # Both ends are rounded: Perfetto leaves out what overlaps its neighbour by a nanosecond.
+        # Both ends are rounded: Perfetto omits events that overlap their neighbour by a nanosecond.
         start, stop = (round((end - first) * 1e6, 3) for end in (each.start, each.stop))
         events.append(
             {
@@ -50,7 +51,8 @@ def trace(happenings: Sequence[Happening], title: str) -> str:
 
 
 def picture(happenings: Sequence[Happening], title: str) -> str:
-    """An SVG: a row for each resource, what it does in the colour of its phase, round times below."""
+    """Return an SVG: a row for each resource, its activities in the colours of their phases, and a time
+    axis below."""
     rows = _resources(happenings)
     first = min((each.start for each in happenings), default=0.0)
     end = max((each.stop for each in happenings), default=1.0)
@@ -89,7 +91,7 @@ def picture(happenings: Sequence[Happening], title: str) -> str:
 
 
 def _ticks(seconds: float) -> Iterator[tuple[float, str]]:
-    """Round times from 0 to the end, five to ten of them apart, each as seconds and as text."""
+    """Yield five to ten round times from 0 to the end, each in seconds and as text."""
     if seconds <= 0:
         return
     unit, many = next(

@@ -1,4 +1,4 @@
-"""What the synchronisation of one bucket costs: among threads of a process, and over the network."""
+"""The cost of synchronising one bucket: between threads of a process, and over the network."""
 
 from __future__ import annotations
 
@@ -31,20 +31,21 @@ from demitasse import (
 from demitasse_simulator.planning import Beyond, Chain, endpoints
 
 AUTO = "auto"
-"""An algorithm or order of ranks that is the cheapest one by its cost."""
+"""Selects the algorithm, or the order of ranks, with the lowest cost."""
 
 DEFAULT = "recursive-halving-doubling"
 
 CHUNKS, LEAST_CHUNK, FEW = (1, 2, 4, 8, 16, 32), 1024, 256
-"""Pieces of a pipeline that are tried where a plugin chooses, of no fewer elements, by so few nodes."""
+"""If a plugin chooses: the numbers of pipeline chunks that are tried, the fewest elements in a chunk,
+and the most nodes for which several numbers are tried."""
 
 Way = tuple[Algorithm, str, int]
-"""An algorithm, the order of ranks, and its pieces (0: its own number)."""
+"""An algorithm, an order of ranks, and a number of chunks (0: the algorithm's own)."""
 
 
 @dataclass
 class Link:
-    """One chain's synchronisation, costed: ``item`` bytes an element."""
+    """The costs of one chain's synchronisation; an element has ``item`` bytes."""
 
     chain: Chain
     machine: Machine
@@ -60,41 +61,44 @@ class Link:
     lines: list[str] = field(default_factory=list)
     pieces: tuple[int, ...] = ()
     near: int = 1
-    """Ranks of a node that add in its memory, each its slice, without a message."""
+    """The number of ranks of a node that add in its memory, each its slice, without messages."""
     leads: bool = False
-    """Whether the first of these has everything instead."""
+    """Whether the first of these ranks holds everything, instead of each its slice."""
     levels: tuple[Algorithm, ...] = ()
-    """Lower and upper communicators' algorithms, where these take turns in place of one algorithm."""
+    """The algorithms of the lower and the upper communicators, if these take turns instead of one
+    algorithm."""
     _costs: dict[tuple[str, int], tuple[Cost, str]] = field(default_factory=dict)
     _best: dict[tuple[str, int], Way] = field(default_factory=dict)
 
     @property
     def algorithm(self) -> str:
-        """Its name, or those of two levels; auto where the cheapest of several is taken."""
+        """The algorithm's name, or the names of two levels; "auto" if the cheapest of several is
+        used."""
         if self.levels:
             return " and ".join(each.name for each in self.levels)
         return self.algorithms[0].name if len(self.algorithms) == 1 else AUTO
 
     @property
     def inner(self) -> GradientSync | None:
-        """The composed plugin's own synchronisation among threads; None where there is one thread."""
+        """The composed plugin's own synchronisation between threads; None if there is only one
+        thread."""
         return _inner(self.chain.sync)
 
     @property
     def staged(self) -> Any:
-        """What the plugin's own synchronisation says of its stages: its ``stages(buckets, ready)``; None
-        where it has none."""
+        """The method ``stages(buckets, ready)`` of the plugin's own synchronisation, which describes its
+        stages; None if it has none."""
         return getattr(self.inner, "stages", None)
 
     @property
     def spoken(self) -> Any:
-        """What the plugin has for a node among others and says itself which messages go when (its
-        ``messages(buckets, reads)``); None where it has nothing of the kind."""
+        """The plugin's object for a node among others, which itself states which messages are sent when
+        (``messages(buckets, reads)``); None if the plugin has none."""
         outer = getattr(self.chain.sync, "outer", None)
         return outer if outer is not None and self.chain.nodes > 1 else None
 
     def describe(self) -> list[str]:
-        """Where its numbers are from."""
+        """Return lines about the sources of the numbers."""
         largest: dict[str, int] = {}
         for goal, elements in self._costs:
             largest[goal] = max(elements, largest.get(goal, 0))
@@ -103,7 +107,7 @@ class Link:
         return [*self.lines, *said, *taken]
 
     def _told(self, goal: str, elements: int) -> str:
-        """What was chosen for the largest message of its kind."""
+        """Return a line about what was chosen for the largest message with a goal."""
         found, how = self._costs[goal, elements]
         return (
             f"{goal} of {elements * self.item:,} bytes: {how}, {found.seconds * 1e3:.3g} ms (simulated)"
@@ -111,14 +115,15 @@ class Link:
 
     @property
     def waits_before_forward(self) -> bool:
-        """Whether the next iteration waits for a bucket only where it reads its parameters."""
+        """Whether the next iteration waits for a bucket only when it reads the bucket's parameters."""
         inner = self.inner
         return inner is not None and type(inner).before_forward is not GradientSync.before_forward
 
     def among_threads(self, bucket: Bucket, span: Span) -> tuple[float, float]:
-        """Seconds to reduce and to distribute a span among this process's threads: what the plugin's
-        ``costs(bucket, span)`` says, or else the bytes that a sum and copies move through the memory
-        that the threads share. Raises DescriptionError where its bandwidth is not given."""
+        """Return the seconds to reduce and to distribute a span between this process's threads. They
+        come from the plugin's ``costs(bucket, span)`` or, without one, from the bytes that a sum and
+        copies move through the memory that the threads share. Raises DescriptionError if the bandwidth
+        of this memory is not described."""
         if self.near > 1 and self.bandwidth is not None:
             return self._in_memory(len(span), self.near, self.near * self.bandwidth)
         inner = self.inner
@@ -133,12 +138,14 @@ class Link:
         return self._in_memory(len(span), inner.size, self.bandwidth)
 
     def _in_memory(self, elements: int, siblings: int, bandwidth: float) -> tuple[float, float]:
-        """A sum reads everybody's gradients and writes one; all but its owner read and write a part."""
+        """Return the seconds to reduce and distribute in memory: a sum reads all siblings' gradients and
+        writes one; then all siblings but the owner read and write the parameters."""
         moved = elements * self.item
         return (siblings + 1) * moved / bandwidth, 2 * (siblings - 1) * moved / bandwidth
 
     def kept(self, span: Span, worker: int = 0) -> Span:
-        """What a worker of the process, by default the first, holds of a span once it is summed."""
+        """Return the part of a span that a worker of the process, by default the first, holds once it is
+        summed."""
         if self.near > 1:
             return span if self.leads else Span(span.start, span.start - -len(span) // self.near)
         inner, spoken = _inner(self.chain.syncs[worker]), self.spoken
@@ -147,12 +154,12 @@ class Link:
 
     @property
     def endpoints(self) -> int:
-        """How many the network joins: nodes, where ranks of one need no message."""
+        """How many endpoints the network joins: nodes, if the ranks of a node need no messages."""
         return -(-self.chain.nodes // self.near)
 
     def over_network(self, elements: int, goal: str = "allreduce") -> Cost | None:
-        """The collective ``goal`` among nodes; None where there is one node. Raises CompositionError
-        where no algorithm has that goal."""
+        """Return the cost of the collective ``goal`` between nodes; None if there is only one node.
+        Raises CompositionError if no algorithm supports the goal."""
         if self.network is None or self.endpoints == 1 or not elements:
             return None
         if (goal, elements) not in self._costs:
@@ -164,7 +171,8 @@ class Link:
         return self._costs[goal, elements][0]
 
     def _in_turn(self, elements: int, goal: str) -> tuple[Cost, str]:
-        """Two levels of communicators, one after the other: ranks in a row, and the first of each."""
+        """Return the cost of two levels of communicators that take turns: consecutive ranks, and the
+        first rank of each such group."""
         assert self.network is not None
         lower, upper = self.levels
         nodes, places = self.endpoints, self.network.place(self.endpoints)
@@ -183,7 +191,7 @@ class Link:
         return Cost(*parts), f"{lower.name} by {row} ranks and {upper.name} by {len(up[1])}"
 
     def _cheapest(self, algorithm: Algorithm, place: Any, elements: int, goal: str) -> Cost:
-        """One algorithm at some endpoints, in as many pieces as are quickest."""
+        """Return the cost of an algorithm at the given endpoints, with the fastest number of chunks."""
         assert self.network is not None
         if goal not in algorithm.goals:
             raise self._lacks(goal, algorithm)
@@ -203,8 +211,8 @@ class Link:
         )
 
     def _way(self, elements: int, goal: str) -> Way:
-        """The cheapest way of so many elements; where a plugin chooses, for all sizes up to the next
-        power of 2, and for the next power of 16 where nodes are many: to cost all ways takes seconds."""
+        """Return the cheapest way for so many elements. If a plugin chooses, the result is shared by all
+        sizes up to the next power of 2 or, with many nodes, of 16: costing all ways takes seconds."""
         coarse = elements.bit_length() if self.endpoints <= FEW else elements.bit_length() // 4
         key = goal, coarse if self.spoken is not None else -elements
         if key not in self._best:
@@ -244,14 +252,14 @@ def _inner(sync: GradientSync) -> GradientSync | None:
 
 
 def _near(made: Link) -> tuple[int, bool]:
-    """The ranks of a node that add in its memory, and whether the first has everything, as the plugin
-    that speaks for itself says."""
+    """Return how many ranks of a node add in its memory, and whether the first of them holds
+    everything, as the plugin's own object states."""
     said = made.spoken
     return int(getattr(said, "node_ranks", 1)), bool(getattr(said, "leaders", False))
 
 
 def _around(levels: Sequence[Level], ranks: int) -> Sequence[Level]:
-    """The levels around a node of so many ranks."""
+    """Return the levels around a node of so many ranks."""
     count = len(levels)
     while count and math.prod(level.count for level in levels[count:]) < ranks:
         count -= 1
@@ -259,18 +267,20 @@ def _around(levels: Sequence[Level], ranks: int) -> Sequence[Level]:
 
 
 def _joined(machine: Machine, levels: Sequence[Level]) -> Sequence[Level]:
-    """Those levels, and those of one sibling between them, whose links messages pass, too."""
+    """Return the given levels and the levels of one sibling between them, whose links messages pass
+    too."""
     inside = [number for number, level in enumerate(machine.levels) if level in levels]
     between = machine.levels[inside[0] : inside[-1]] if inside else ()
     return [each for each in machine.levels if each in levels or (each in between and each.count == 1)]
 
 
 def _of_nodes(network: Topology, inside: int, leads: bool) -> Topology:
-    """The network of nodes with so many ranks ``inside``, from its tiers' numbers for a rank: all of a
-    node send their slices at once, or (``leads``) one of them everything."""
+    """Return the network of nodes with ``inside`` ranks each, from tiers whose numbers are per rank.
+    All ranks of a node send their slices at the same time, or (``leads``) one of them sends
+    everything."""
     tiers, joined = network.tiers, list[Tier]()
     for number, tier in enumerate(tiers):
-        trunk = inside * tier.bandwidth / tier.oversubscription  # out of a node, of all in it
+        trunk = inside * tier.bandwidth / tier.oversubscription  # of all ranks of a node together
         if number == len(tiers) - 1:
             joined.append(
                 Tier(tier.name, tier.count, tier.latency, min(trunk, tier.bandwidth) if leads else trunk)
@@ -291,8 +301,8 @@ def _words(algorithm: Algorithm, order: str, pieces: int) -> str:
 
 
 def offered(composition: Composition, where: object = None) -> Mapping[str, Algorithm]:
-    """The algorithms of all composed plugins, the preferred plugin's where two have one name. Raises
-    PluginError that names the plugins to compose where none has any."""
+    """Return the algorithms of all composed plugins; if two have the same name, the preferred plugin's.
+    If none has any, raises PluginError, which names plugins to compose."""
     found = composition.offered("collectives")
     if not found:
         there = [m.name for m in discover() if "collectives" in m.roles and not m.problem]
@@ -303,7 +313,7 @@ def offered(composition: Composition, where: object = None) -> Mapping[str, Algo
 
 
 def _named(given: Mapping[str, Any], known: Mapping[str, Algorithm], nodes: int, where: object) -> Any:
-    """The algorithms that a ``sync`` names: one, or all that may be the cheapest."""
+    """Return the algorithms that a ``sync`` names: one, or all among which the cheapest is chosen."""
     name = str(given.get("algorithm", DEFAULT))
     if "lower" in given or "upper" in given:
         name = f"{given.get('lower', 'chain')}-{given.get('upper', 'binomial')}"
@@ -331,18 +341,19 @@ def link(
     measuring: bool,
     composition: Composition,
 ) -> Link:
-    """A chain with its costs. ``bandwidth`` is that of the memory in which workers add; a node has
-    ``alike`` such memories; where gradients are measured first (``measuring``) nothing overlaps. Raises
-    DescriptionError or CompositionError for what the description lacks, or an unknown option."""
+    """Return a chain's costs. ``bandwidth`` is that of the memory in which workers add; a node has
+    ``alike`` such memories. If gradients are measured before updates (``measuring``), nothing overlaps.
+    Raises DescriptionError or CompositionError for what the description lacks, or for an unknown
+    option."""
     made = Link(chain, machine, item, bandwidth)
     inner = made.inner
     if inner is not None:
         made.overlaps = made.staged is None and type(inner).schedule is not GradientSync.schedule
         for level in chain.levels:
             if level.link is not None and level not in chain.network:
-                # What siblings read of each other comes over what joins them.
+                # Siblings read each other's data over the link that joins them.
                 why = "what siblings read of each other needs"
-                own = made.staged is not None or hasattr(inner, "costs")  # which may read it
+                own = made.staged is not None or hasattr(inner, "costs")  # these may read the latency
                 if level.link.latency is None and own:
                     raise missing_number(machine, level, "link.latency", why)
                 if level.link.bandwidth is None:
@@ -370,7 +381,7 @@ def link(
     given: Mapping[str, Any] = chain.options
     if made.spoken is not None:
         given = getattr(made.spoken, "collective", given)
-        if given is None:  # no collective: the plugin says the seconds of what it sends
+        if given is None:  # no collective: the plugin states the seconds of its messages itself
             made.network, made.packed = None, False
             return made
         made.pieces = CHUNKS if made.endpoints <= FEW else ()

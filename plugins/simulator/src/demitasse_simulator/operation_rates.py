@@ -1,4 +1,4 @@
-"""Which of a description's rates of operations an operation is costed by."""
+"""Finding the rate, among a description's rates of operations, by which an operation is costed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from demitasse import Quantity, Rate, RatedOperation, Request
 
 
 class OperationRates:
-    """The rates of operations that a level's ``sustained`` has; none where it has none."""
+    """The rates of operations in a level's ``sustained``; empty if it has none."""
 
     def __init__(self, sustained: Quantity | None) -> None:
         given: Mapping[str, Quantity] = sustained.operations if isinstance(sustained, Rate) else {}
@@ -20,10 +20,10 @@ class OperationRates:
         return self._rates[which]
 
     def find(self, request: Request) -> RatedOperation | None:
-        """The rate that says most of a request: of those that its operation's name begins with the
-        longest, of these the one of fewest channels that are enough, of these the one of its filters'
-        window, else the one of any window, else that of about as many points. None where none is of
-        it."""
+        """Return the most specific rate for a request; None if no rate applies. Candidates are the rates
+        whose names the operation's name begins with. Among these it prefers, in this order: the longest
+        name; the smallest limit on channels that is large enough; the window of its filters, else any
+        window, else the window with the nearest number of points."""
         about = request.operation.name, _filters(request)
         if about not in self._found:
             self._found[about] = self._nearest(*about)
@@ -49,7 +49,7 @@ class OperationRates:
         return min(filter(fits, self._rates), key=distance, default=None)
 
     def unknown(self, vocabulary: Mapping[str, object]) -> list[RatedOperation]:
-        """Those that no operation's name begins with."""
+        """Return the rates that apply to no operation of the vocabulary."""
         return [each for each in self._rates if not any(_begins(name, each) for name in vocabulary)]
 
 
@@ -58,8 +58,8 @@ def _begins(operation: str, rated: RatedOperation) -> bool:
 
 
 def _filters(request: Request) -> tuple[int, ...]:
-    """The shape of an operation's filters: of its input ``w``, or of what its output ``dw`` is the
-    gradient of. Nothing where it has none."""
+    """Return the shape of an operation's filters: of its input ``w``, or of the weights of which its
+    output ``dw`` is the gradient. Empty if it has no filters."""
     for operand, spec in zip(request.operation.inputs, request.inputs, strict=False):
         if operand.name == "w" and spec is not None:
             return spec.shape if len(spec.shape) > 2 else ()

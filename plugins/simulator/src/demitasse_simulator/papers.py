@@ -1,4 +1,4 @@
-"""The tables of papers, from all plugins that know them."""
+"""Collecting the tables of a paper from all plugins that know it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ ME = "simulator"
 def gather(
     paper: str, plugins: Sequence[str] | None = None, progress: Callable[[str], None] | None = None
 ) -> dict[str, Any]:
-    """``{"paper", "cells", "notes"}``: the cells of all composed plugins whose hook ``reproductions``
-    knows the paper; by default every installed one is asked. Raises ModelError for a paper that nobody
-    knows, PluginError for an answer of another form."""
+    """Return ``{"paper", "cells", "notes"}`` with the cells of all composed plugins whose hook
+    ``reproductions`` knows the paper. By default every installed plugin is asked. Raises ModelError for
+    a paper that no plugin knows, PluginError for an answer of another form."""
     known = {
         m.name: m.roles["reproductions"]
         for m in discover()
@@ -30,7 +30,7 @@ def gather(
     notes: list[str] = []
     answered, asked = False, list[str]()
     with compose("auto", names) as runtime:
-        # This plugin's own cells begin where others' end, so it comes last.
+        # This plugin's own cells are computed from those of others, so it comes last.
         serving = sorted(runtime.composition.serving("reproductions"), key=lambda each: each[0] == ME)
         for name, hook in serving:
             asked.append(name)
@@ -61,7 +61,8 @@ def gather(
 
 
 def _checked(name: str, answer: Any) -> tuple[list[dict[str, Any]], list[str]]:
-    """An answer's cells, in Python's numbers, and notes. Raises PluginError that says what is wrong."""
+    """Return an answer's cells, with Python numbers, and its notes. Raises PluginError, which says what
+    is wrong with the answer."""
     who = f"plugin {name!r}: reproductions returned"
     if not isinstance(answer, Mapping):
         raise PluginError(f"{who} {answer!r:.99} (valid: None, or a table of cells and notes)")
@@ -91,5 +92,5 @@ def _cell(where: str, cell: Any) -> dict[str, Any]:
         if not number or not math.isfinite(value):
             at = ", ".join(str(cell[label]) for label in ("table", "row", "column"))
             raise PluginError(f"{where} ({at}): {key} = {value!r} (valid: a finite number, or None)")
-        made[key] = int(value) if isinstance(value, Integral) else float(value)  # NumPy's are no JSON
+        made[key] = int(value) if isinstance(value, Integral) else float(value)  # JSON has no NumPy's
     return made

@@ -1,4 +1,4 @@
-"""The program ``planned``: a runtime whose trainers and nets show what would run elsewhere."""
+"""The program ``planned``: a runtime whose trainers and nets show what would run on another machine."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from demitasse_simulator.planning import Drawing, Samples
 
 
 class Planned(Drawing):
-    """The plans and notes of a runtime whose machine is elsewhere: kernels and synchronisations are the
-    composed plugins', memory is counted and not taken, and there are no streams. Nothing runs."""
+    """A runtime for the plans and notes of another machine. Kernels and synchronisations are those of
+    the composed plugins; memory is counted but not allocated, and there are no streams. Nothing
+    runs."""
 
     def __init__(self, real: Runtime) -> None:
         super().__init__(real, real.machine, {}, {})
@@ -21,7 +22,7 @@ class Planned(Drawing):
         return _unbound
 
     def open_source(self, spec: DataSpec) -> DataSource:
-        """The samples, or what the layer makes of any, where these are not here."""
+        """Open the samples; if they are not here, return the shapes that the layer declares."""
         try:
             return Runtime.open_source(self, spec)
         except DataError:
@@ -31,12 +32,13 @@ class Planned(Drawing):
 
 
 def _unbound(module: Any, group: Group) -> GradientSync:
-    """A plugin's own synchronisation, with its notes. One that only predicts is bound to nothing."""
+    """Return a plugin's own synchronisation, with its notes. If it only predicts, its ``bind`` does
+    nothing."""
     made: GradientSync = module.gradient_sync(group=group)
     if isinstance(made, Described) or hasattr(made, "stages"):
-        made.bind = _nothing  # type: ignore[method-assign]  # who trains is refused there, and nobody does
+        made.bind = _nothing  # type: ignore[method-assign]  # it would reject training; nothing trains
     return made
 
 
 def _nothing(memory: Any) -> None:
-    """There is nothing to bind."""
+    """Do nothing: there is nothing to bind."""

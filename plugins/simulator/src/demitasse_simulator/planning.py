@@ -1,5 +1,5 @@
-"""The plan that would run, made without its memory: the trainer of the composed plugins, on memory that
-is only counted."""
+"""Making the plan that would run, without its memory: by the trainer of the composed plugins, on memory
+that is only counted."""
 
 from __future__ import annotations
 
@@ -40,41 +40,44 @@ from demitasse import (
 from demitasse_simulator.described import AMONG_NODES, Described
 
 OWN = ("threads", "streams")
-"""Whose siblings are workers of one process; others are endpoints of the network."""
+"""Values of ``workers`` whose siblings are workers of one process; others are endpoints of the
+network."""
 
 
 REACHED = ("mpi", "simulated")
-"""Whose siblings are such endpoints that work."""
+"""Values of ``workers`` whose siblings are endpoints of the network that compute."""
 
 SQUARES = "squares"
-"""The operation that measures gradients, and the operand of an update that reads what it gave."""
+"""The operation that measures gradients, and the operand of an update that reads its result."""
 
 
 class CountedMemory:
-    """A block that is not there: every view of it is one element, seen under every index."""
+    """A block without memory: every view of it has a single element, which appears at every index."""
 
     def __init__(self, nbytes: int, counter: Counter) -> None:
         self.nbytes, self._counter = nbytes, counter
 
     def view(self, offset: int, shape: Sequence[int], dtype: str) -> Any:
-        """An array that may be written to, and holds what was written last."""
+        """Return an array that can be written to; all of its elements are the value that was written
+        last."""
         one = np.zeros(1, dtype)
         return np.lib.stride_tricks.as_strided(one, tuple(shape), (0,) * len(shape))
 
     def close(self) -> None:
-        """Count it as given back."""
+        """Count the block as freed."""
         self._counter.held -= self.nbytes
         self.nbytes = 0
 
 
 class Counter:
-    """An allocator of any space that only counts; ``held`` are the bytes not given back yet."""
+    """An allocator of any space that only counts; ``held`` is the number of bytes that are not freed
+    yet."""
 
     def __init__(self, space: str) -> None:
         self.space, self.allocations, self.bytes, self.held = space, 0, 0, 0
 
     def allocate(self, nbytes: int) -> CountedMemory:
-        """A block of which nothing is taken."""
+        """Return a block for which no memory is allocated."""
         self.allocations += 1
         self.bytes += nbytes
         self.held += nbytes
@@ -82,7 +85,8 @@ class Counter:
 
 
 class Recorder(Kernels):
-    """Kernels that are chosen as ever; ``requests`` has what each was chosen for, by its identity."""
+    """Kernels that are chosen as usual. ``requests`` has each candidate and the request that it was
+    chosen for, by the candidate's id."""
 
     def __init__(self, real: Kernels) -> None:
         super().__init__(real.offers, real.tuner, real.check)
@@ -96,7 +100,8 @@ class Recorder(Kernels):
 
 
 class _NotFilled:
-    """A graph builder whose parameters cost nothing to fill, and which tells that nothing will run."""
+    """A graph builder whose parameters cost nothing to fill. ``counted`` tells layers that nothing will
+    run."""
 
     counted = True
 
@@ -131,23 +136,24 @@ class _LayerType:
 
 @dataclass(frozen=True)
 class Samples:
-    """A source of samples that has shapes and no samples."""
+    """A source of samples that has only their shapes."""
 
     fields: Mapping[str, Field]
     size: int = 1 << 20
 
     def stream(self, first: int, count: int, step: int) -> Any:
-        """Raises DataError: there is nothing to read."""
+        """Raise DataError, because there is nothing to read."""
         raise DataError("these samples have only shapes, for a simulation, and no numbers")
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 class Beyond(GradientSync):
-    """A worker's synchronisation of which others, on ``nodes`` other machines, are only described:
-    ``inner`` is the composed plugin's own among the threads of this process, or None; ``outer`` what
-    the plugin has for a node that stands among others, or None."""
+    """A worker's synchronisation with workers on other machines that are only described; ``nodes`` is
+    the number of nodes, this one included. ``inner`` is the composed plugin's own synchronisation
+    between the threads of this process, or None; ``outer`` is the plugin's object for a node among
+    others, or None."""
 
     def __init__(
         self, inner: GradientSync | None, nodes: int, outer: GradientSync | None = None
@@ -166,7 +172,7 @@ class Beyond(GradientSync):
         return self.inner.owned(span) if self.inner else span
 
     def reduce(self, bucket: Bucket, span: Span) -> None:
-        """Nothing: nobody steps here, what siblings do is costed."""
+        """Do nothing: no step runs here, and the work of siblings is costed elsewhere."""
 
     def close(self) -> None:
         if self.inner:
@@ -174,7 +180,7 @@ class Beyond(GradientSync):
 
 
 class _Plugin:
-    """A plugin's module whose synchronisations reach beyond this process."""
+    """A plugin's module whose synchronisations are wrapped to reach beyond this process."""
 
     def __init__(self, real: Any, wrap: Callable[[Any, Group], GradientSync]) -> None:
         self._real, self._wrap = real, wrap
@@ -188,9 +194,10 @@ class _Plugin:
 
 @dataclass(frozen=True)
 class Chain:
-    """One group of siblings of the first worker: the levels of the ``network`` part of it, of which so
-    many ``nodes`` take part, its plugin's ``sync`` and the description's options; ``syncs`` are those of
-    all workers of the process in its place, the first one's first."""
+    """One group of siblings of the first worker: its ``levels``, those of them that are the
+    ``network``, the number of ``nodes`` that take part, its plugin's ``sync`` and the description's
+    options. ``syncs`` has the corresponding synchronisations of all workers of the process, the first
+    worker's first."""
 
     plugin: str
     levels: tuple[Level, ...]
@@ -203,8 +210,9 @@ class Chain:
 
 @dataclass(frozen=True)
 class Draft:
-    """What the trainer would bind: the first worker's plan and place, what its kernels were chosen for,
-    its chains of synchronisation, innermost first; the batch of all, and bytes by worker."""
+    """What the trainer would bind: the first worker's plan and place, the requests that its kernels
+    were chosen for, and its chains of synchronisation, innermost first. ``batch`` is the batch of all
+    workers, ``share`` the first worker's; ``memory`` is in bytes by purpose."""
 
     solver: Solver
     plan: Plan
@@ -220,15 +228,16 @@ class Draft:
 
     @property
     def measuring(self) -> bool:
-        """Whether an update needs the sizes of whole gradients (clipping, rates by layer): then all are
-        summed and measured before any is used, and nothing goes on beside backward."""
+        """Whether an update needs the norms of whole gradients (clipping, rates by layer). All
+        gradients are then summed and measured before any is used, and nothing overlaps with the
+        backward pass."""
         operation = self.vocabulary[self.solver.update]
         return bool(self.solver.clip) or any(each.name == SQUARES for each in operation.inputs)
 
 
 class Drawing(Runtime):
-    """A runtime on whose memory nothing lies, for plans of machines that are not here, or whose memory
-    would not do. Its kernels and their choices are the real runtime's."""
+    """A runtime without real memory, for plans of machines that are not here or whose memory would not
+    suffice. Its kernels and their choices are those of the real runtime."""
 
     def __init__(
         self, real: Runtime, machine: Machine, nodes: Mapping[str, int], fields: Mapping[str, Field]
@@ -250,7 +259,7 @@ class Drawing(Runtime):
             nodes = math.prod(self._nodes.get(level, 1) for level in group.levels)
             inner, outer, asked = None, None, group
             if nodes > 1:
-                # What is costed among nodes, the plugin is not asked; all other options it checks.
+                # The plugin does not see the options for costs between nodes; it checks all others.
                 own = {k: v for k, v in group.options.items() if k not in AMONG_NODES}
                 asked = replace(group, options=own)
             if group.team is not None and (group.team.size > 1 or nodes == 1):
@@ -258,12 +267,12 @@ class Drawing(Runtime):
             else:
                 alone = replace(asked, team=Team(1), remote=False, processes=Processes())
                 made = module.gradient_sync(group=alone)
-                if group.remote and not hasattr(made, "described"):  # as a process, not a thread?
+                if group.remote and not hasattr(made, "described"):  # try it as a process, not a thread
                     with suppress(CompositionError):
                         process = module.gradient_sync(group=replace(alone, team=None, remote=True))
                         if hasattr(process, "described"):
                             alone, made = replace(alone, team=None, remote=True), process
-                if hasattr(made, "described"):  # by its own options it says itself what it sends when
+                if hasattr(made, "described"):  # by its own options it states what it sends, and when
                     made.close()
                     made = module.gradient_sync(group=replace(alone, options=group.options))
                     outer = made.described()
@@ -277,25 +286,26 @@ class Drawing(Runtime):
         return wrap
 
     def allocator(self, space: str) -> Any:
-        """A counter of the space's bytes."""
+        """Return the counter of the space's bytes."""
         return self.counters.setdefault(space, Counter(space))
 
     def kernels(self, worker: WorkerPlace) -> Kernels:
-        """The real runtime's, with a record of what each was chosen for. Raises PlanError where this
-        machine has no such memory, which says more than that nothing computes in it."""
+        """Return the real runtime's kernels, with a record of what each was chosen for. Raises
+        PlanError if this machine does not have the worker's memory: this explains more than an error
+        that no kernel computes in it."""
         if not worker.place.simulated:
             self._real.allocator(worker.space)
         self.recorders.append(Recorder(self._real.kernels(worker)))
         return self.recorders[-1]
 
     def engine(self, worker: WorkerPlace) -> None:
-        """No streams: nothing runs in them."""
+        """Return None: there are no streams, because nothing runs."""
 
     def open_source(self, spec: DataSpec) -> DataSource:
-        """The samples, or their shapes where these were given instead."""
-        declared = spec.options.get("declared", {})  # what the layer makes of any samples
+        """Open the samples, or return their shapes if these were given instead."""
+        declared = spec.options.get("declared", {})  # the fields that the layer makes of any samples
         if self._fields:
-            fields = self._fields.items()  # a label that has no shape has the declared one
+            fields = self._fields.items()  # a label without a shape has the declared one
             return Samples({name: f if f.shape else declared.get(name, f) for name, f in fields})
         try:
             return super().open_source(spec)
@@ -307,9 +317,9 @@ class Drawing(Runtime):
 
 
 def network_levels(machine: Machine) -> tuple[Level, ...]:
-    """Levels with siblings that are not threads of one process, outermost first."""
+    """Return the levels with several siblings that are not workers of one process, outermost first."""
     inner = [i for i, level in enumerate(machine.levels) if level.workers in OWN]
-    first = inner[0] if inner else 0  # without threads, what is below processes is theirs
+    first = inner[0] if inner else 0  # without threads, levels below processes belong to these
     reached = [i for i, level in enumerate(machine.levels) if level.workers in REACHED]
     last = max(reached, default=-1)
     return tuple(
@@ -320,7 +330,7 @@ def network_levels(machine: Machine) -> tuple[Level, ...]:
 
 
 def endpoints(levels: Sequence[Level], count: int) -> str:
-    """So many of what the network's levels join, by the name of the innermost."""
+    """Return ``count`` endpoints of the network as text, by the name of the innermost level."""
     name = levels[-1].name if levels else "node"
     several = f"{name}es" if name.endswith(("s", "x", "ch", "sh")) else f"{name}s"
     return f"{count:,} {name if count == 1 else several}"
@@ -337,8 +347,8 @@ def draft(
     data: Mapping[str, Mapping[str, Any] | DataSpec] | None = None,
     samples: Mapping[str, Sequence[int]] | None = None,
 ) -> Draft:
-    """The plan of a solver on a runtime's machine with ``nodes`` endpoints of its network. Test nets are
-    left out: they share the training net's memory. Raises what the trainer raises."""
+    """Plan a solver on a runtime's machine with ``nodes`` endpoints of its network. Test nets are left
+    out, because they share the training net's memory. Raises what the trainer raises."""
     given = solver if isinstance(solver, Solver) else runtime.read(solver).solver(overrides)
     bare = replace(given, tests=(), test_interval=0, weights=())
     machine = runtime.machine
@@ -355,7 +365,7 @@ def draft(
         plan: Plan = trainer.plan
         workers = len(places)
         requests = {k: v for made in drawing.recorders for k, v in made.requests.items()}
-        around = len(places[0].groups)  # of each worker, one worker after the other
+        around = len(places[0].groups)  # synchronisations of a worker; they come worker by worker
         chains = tuple(
             Chain(
                 plugin,
@@ -373,7 +383,7 @@ def draft(
         more = sum(_workspace(each.sync, plan.trainable) for each in chains)
         memory["exchange"] = more
         memory["worker"] += more
-        # Of workers with memories of their own the first one's is told, who may need more than others.
+        # If workers have memories of their own, the first worker's is reported, which may need the most.
         memory["process"] += more
         read = {t.name for feed in trainer.net.graph.feeds for t in feed.tensors.values()}
         shares = [b.spec.shape[0] for name, b in plan.buffers.items() if name in read and b.spec.shape]
@@ -393,8 +403,8 @@ def draft(
 
 
 def _agreeing(machine: Machine, nodes: int) -> tuple[str, ...]:
-    """The levels of the group in which ``nodes`` endpoints of the network agree: the innermost one that
-    has processes, as in a training. Raises CompositionError where there is none."""
+    """Return the levels of the group in which ``nodes`` endpoints of the network synchronise: the
+    innermost group that has processes, as in training. Raises CompositionError if there is none."""
     reached = [level for level in machine.levels if level.workers in REACHED]
     for _, levels in machine.sync_groups():
         if any(level in reached for level in levels):
@@ -409,14 +419,14 @@ def _agreeing(machine: Machine, nodes: int) -> tuple[str, ...]:
 
 
 def _workspace(sync: GradientSync, elements: int) -> int:
-    """Bytes that the first worker's synchronisation needs besides, as it says itself."""
+    """Return the additional bytes that the first worker's synchronisation needs, as it states itself."""
     inner = sync.inner if isinstance(sync, Beyond) else sync
     says = getattr(inner, "workspace_bytes", None)
     return 0 if says is None or inner is None or inner.size == 1 else int(says(elements))
 
 
 def _memory(plan: Plan, total: int, workers: int, precision: str) -> dict[str, int]:
-    """Bytes of the first worker by what they are for, and of all workers of the process."""
+    """Return the bytes of the first worker by purpose, and those of all workers of the process."""
     item = np.dtype(PRECISIONS[precision]).itemsize
     known = {
         "arena": plan.arena_bytes,

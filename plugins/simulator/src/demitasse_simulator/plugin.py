@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 @hookimpl
 def kernels(request: Request) -> Iterable[Candidate]:
-    """At places that are only described, a kernel for what no other plugin computes there."""
+    """Offer, at places that are only described, a kernel for operations that no other plugin
+    computes."""
     from demitasse_simulator.described import candidates
 
     return candidates(request)
@@ -21,7 +22,7 @@ def kernels(request: Request) -> Iterable[Candidate]:
 
 @hookimpl
 def gradient_sync(group: Group) -> GradientSync:
-    """Siblings that agree in simulations only."""
+    """Return a synchronisation that exists in simulations only."""
     from demitasse_simulator.described import Described
 
     return Described(group)
@@ -29,8 +30,8 @@ def gradient_sync(group: Group) -> GradientSync:
 
 @hookimpl
 def programs() -> Mapping[str, Callable[..., Any]]:
-    """``simulate``: the predicted time and memory of a solver's step. ``planned``: a runtime that plans
-    for the same machine, on memory that is only counted."""
+    """Offer ``simulate``, which predicts the time and memory of a solver's step, and ``planned``, a
+    runtime that plans for the same machine on memory that is only counted."""
 
     def simulate(runtime: Any, solver: Any, **options: Any) -> Any:
         from demitasse_simulator.program import simulate as predict
@@ -47,7 +48,7 @@ def programs() -> Mapping[str, Callable[..., Any]]:
 
 @hookimpl
 def reproductions(paper: str) -> Any:
-    """The speedups of swCaffe on 1,024 nodes."""
+    """Return swCaffe's speedups on 1,024 nodes beside predictions."""
     from demitasse_simulator.scalability import speedups
 
     return speedups(paper)
@@ -55,7 +56,7 @@ def reproductions(paper: str) -> Any:
 
 @hookimpl
 def commands() -> Mapping[str, Callable[..., Any]]:
-    """``simulate`` and ``reproduce``."""
+    """Offer ``simulate`` and ``reproduce``."""
     from demitasse_simulator.commands import reproduce, simulate
 
     return {"simulate": simulate, "reproduce": reproduce}

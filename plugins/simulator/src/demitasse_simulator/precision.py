@@ -1,4 +1,4 @@
-"""What of a prediction in one precision rests on another's numbers, said in a line."""
+"""A note on which parts of a prediction in one precision rest on the numbers of another precision."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from demitasse_simulator.trials import wanted
 def fallen_back(
     precision: str, made: Draft, costs: Sequence[Costed], *, unrated: bool
 ) -> tuple[str, ...]:
-    """A line where operations are costed as those of float32 are, since nobody knows better; nothing
-    where all is known, or ``precision`` is that. ``unrated`` tells that the description has no rate of
-    ``precision`` for operations that are costed by it."""
+    """Return a line if operations are costed as in float32 because their cost in ``precision`` is
+    unknown. Returns nothing if all costs are known, or if ``precision`` is float32. ``unrated`` says
+    that the description has no rate in ``precision`` for operations that are costed by such a rate."""
     if precision == PLAIN:
         return ()
     chosen = [(entry, *made.requests[id(entry.candidate)]) for entry in made.plan.entries]
@@ -26,7 +26,7 @@ def fallen_back(
     by_source: dict[str, list[str]] = {}
     for (entry, candidate, _), cost in zip(chosen, costs, strict=True):
         if precision in candidate.kernel.split():
-            continue  # the kernel names it
+            continue  # the kernel's name has the precision
         by_source.setdefault(cost.source, []).append(entry.plugin)
     reasons = []
     if unrated:

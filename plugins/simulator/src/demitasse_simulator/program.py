@@ -1,4 +1,4 @@
-"""The program ``simulate``: the prediction for a solver on a runtime's machine."""
+"""The program ``simulate``, which predicts a solver's step on a runtime's machine."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from demitasse_simulator.step import Happening, Player
 from demitasse_simulator.trials import Bench
 
 EVICT = 40 * 2**20
-"""Bytes read between trials, more than the last cache of most processors, where the step itself moves
-more than the caches hold."""
+"""Bytes that are read between trials if the step itself moves more than the caches hold. It is more than
+the last-level cache of most processors holds."""
 
 
 MEASURED = (
@@ -44,16 +44,22 @@ MEASURED = (
 
 @dataclass(frozen=True)
 class Simulation:
-    """What a step is predicted to come to, for the first worker, who has the largest share: ``seconds``
-    and ``phases`` of a step, ``memory`` in bytes by purpose (``worker`` for a worker's together,
-    ``process`` for a process's workers, ``runtime`` what a process here has besides), ``capacity`` of
-    the memory (None where it is not told) and whether it ``fits``, ``timeline`` of the step,
-    ``exchange`` of all gradients among nodes in seconds, what reading the samples of a step costs
-    (``data``: ``seconds`` meanwhile, for ``wait`` of which the step waits, and what striped_io's program
-    ``reading_cost`` says), and where numbers are from (``sources``). ``nodes`` are what the network
-    joins, which ``joined`` calls by the name of its level: on some machines accelerators. ``notes`` say
-    in what the prediction is not quite of what was asked, ``passed_over`` what its files' readers have
-    read over."""
+    """The prediction of a step, for the first worker, which has the largest share of the batch.
+
+    - ``seconds`` and ``phases`` (seconds by phase) of a step, and its ``timeline``
+    - ``memory`` in bytes by purpose: ``worker`` is the sum for a worker, ``process`` that for all
+      workers of a process, and ``runtime`` what a process on this machine needs besides
+    - ``capacity`` of the memory in bytes (None if it is not described), and whether the memory ``fits``
+    - ``exchange``: seconds to exchange all gradients between nodes
+    - ``data``: the cost of reading a step's samples. ``seconds`` is how long this takes beside the
+      step, and ``wait`` how long of this the step waits; the rest is what striped_io's program
+      ``reading_cost`` returns
+    - ``sources``: where the numbers come from
+    - ``nodes``: the number of endpoints of the network, which ``joined`` names by their level (on some
+      machines these are accelerators)
+    - ``notes``: in what respects the prediction differs from what was asked for; ``passed_over``: what
+      the readers of its files ignored
+    """
 
     machine: str
     net: str
@@ -77,11 +83,11 @@ class Simulation:
 
     @property
     def samples_per_second(self) -> float:
-        """Of all workers together."""
+        """Samples per second of all workers together."""
         return self.batch / self.seconds if self.seconds else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for reports."""
+        """Return plain data for reports."""
         return {
             "source": "simulated",
             "machine": self.machine,
@@ -118,11 +124,11 @@ def simulate(
     rates: Rates | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Simulation:
-    """Predict one step. ``nodes`` of what the machine's network joins take part, all by default; files
-    of samples lie on ``stripes`` of its storage targets; ``samples`` are shapes by field that stand for
-    samples that are not here; ``rates`` cost operations in place of the machine's; ``progress`` is told
-    in a line what is done. Raises DescriptionError for a number that the description lacks, and whatever
-    the trainer raises."""
+    """Predict one step. ``nodes`` endpoints of the machine's network take part, by default all. Files of
+    samples lie on ``stripes`` of its storage targets. ``samples`` are shapes by field, which replace
+    samples that are not here. ``rates`` cost operations instead of the machine's own rates. ``progress``
+    is called with a line about the current activity. Raises DescriptionError for a number that the
+    description lacks, and whatever the trainer raises."""
     tell = progress or _silent
     machine, count = runtime.machine, taking_part(runtime.machine, nodes)
     tell("planning")
@@ -151,7 +157,7 @@ def simulate(
     capacity = _capacity(_home(machine, place, sharing))
     memory, lost = {**made.memory, "runtime": 0}, ""
     if isinstance(rates, Measured):
-        if place.space == "host":  # what a process has besides is in no accelerator's memory
+        if place.space == "host":  # the process's own memory is never an accelerator's
             memory["runtime"] = _process(rates)
         lost = rates.table.save()
         capacity = None if capacity is None else capacity * made.workers
@@ -191,7 +197,8 @@ def simulate(
 
 @dataclass(frozen=True)
 class _Walk:
-    """A step that was walked: what its operations cost, who agrees with whom, how it is fed."""
+    """A simulated step: the costs of its operations, its synchronisations, and the cost of its
+    samples."""
 
     costs: Sequence[Costed]
     links: Sequence[Link]
@@ -209,14 +216,15 @@ def _walk(
     stripes: int | None,
     tell: Callable[[str], None],
 ) -> _Walk:
-    """Cost what a step does, and walk it until one is as the one before."""
+    """Cost a step's operations and simulate it, several times if steps overlap, until the last step is
+    like the one before."""
     machine, place = runtime.machine, made.worker.place
     costs, update = _costs(made, rates, tell)
     if isinstance(rates, Measured) and rates.again():
         costs, update = _costs(made, rates, tell)
     home, apart = _home(machine, place, sharing), _home(machine, place, _processes(machine, count))
     bandwidth = _bandwidth(home, rates)
-    # Of those who share its memory, threads of one process add together, processes by themselves.
+    # Of the workers that share a memory, threads of one process add together, processes separately.
     others = apart.sharing if apart else 1
     shared = home.sharing // others if home else 1
     bandwidth = None if bandwidth is None else bandwidth / others
@@ -234,8 +242,8 @@ def _walk(
 
 
 def _costs(made: Draft, rates: Rates, tell: Callable[[str], None]) -> tuple[list[Costed], _Update]:
-    """Of each of the plan's operations, and of updates. Those of a gradient that is made and used in
-    parts are taken together: each update finds its part in the caches."""
+    """Return the costs of the plan's operations, and those of updates. If a gradient is made and used in
+    parts, it is measured together with its updates, because each update finds its part in the caches."""
     costs, update = [], _Update(made, rates)
     for number, entry in enumerate(made.plan.entries):
         tell(f"costing operation {number + 1} of {len(made.plan.entries)}")
@@ -251,12 +259,12 @@ def _costs(made: Draft, rates: Rates, tell: Callable[[str], None]) -> tuple[list
 
 
 def _silent(line: str) -> None:
-    """Nobody is told."""
+    """Report no progress."""
 
 
 def _process(rates: Measured) -> int:
-    """Bytes that a process has besides its tensors: this one's, now that kernels were loaded; else as
-    it was when samples were taken."""
+    """Return the bytes that a process needs besides its tensors: this process's current size if kernels
+    were loaded now, otherwise the size that was noted when samples were taken."""
     try:
         pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     except (OSError, IndexError, ValueError):
@@ -268,8 +276,8 @@ def _process(rates: Measured) -> int:
 
 
 def taking_part(machine: Machine, asked: int | None) -> int:
-    """How many of what a machine's network joins do: all where no number is asked for. Raises
-    CompositionError for more than there are."""
+    """Return how many endpoints of a machine's network take part: ``asked``, or all if it is None.
+    Raises CompositionError for less than one, or for more than there are."""
     levels = network_levels(machine)
     whole = math.prod(level.count for level in levels)
     if asked is not None and not 1 <= asked <= whole:
@@ -282,8 +290,8 @@ def taking_part(machine: Machine, asked: int | None) -> int:
 
 
 class _Lazy:
-    """A roofline that is only made where a kernel does not say its seconds, so that a description need
-    not have numbers that nothing asks for."""
+    """A roofline that is created only once a kernel does not state its seconds, so that a description
+    does not need numbers that nothing uses."""
 
     def __init__(self, machine: Machine, place: Place, sharing: Mapping[str, int]) -> None:
         self._about = machine, place, sharing
@@ -291,7 +299,7 @@ class _Lazy:
         self._said = 0
 
     def cost(self, plugin: str, candidate: Any, request: Request, flops: float, moved: float) -> Costed:
-        """The kernel's own word, else the roofline's."""
+        """Return the kernel's own seconds, or else the roofline's."""
         if candidate.seconds is not None:
             self._said += 1
             return Costed(candidate.seconds, "kernel")
@@ -324,8 +332,8 @@ def _measured(runtime: Runtime, made: Draft, tell: Callable[[str], None]) -> Mea
 
 
 class _Update:
-    """The cost of the solver's update of so many elements; ``after`` has those that were taken with the
-    gradient of a layer."""
+    """The cost of the solver's update of a number of elements. ``after`` has the costs that were
+    measured together with the gradient of a layer."""
 
     def __init__(self, made: Draft, rates: Rates) -> None:
         self._made, self._rates = made, rates
@@ -341,20 +349,20 @@ class _Update:
         return self._known[elements]
 
     def measure(self, elements: int) -> Costed:
-        """Of the sums of squares that such an update reads."""
+        """Return the cost of the sums of squares that such an update reads."""
         if elements not in self._sizes:
             self._sizes[elements] = self._rates.cost(*self._call(SQUARES, {}, elements))
         return self._sizes[elements]
 
     def call(self, elements: int) -> Call:
-        """The kernel that would be called."""
+        """Return the kernel call that the update would make."""
         solver = self._made.solver
         return self._call(solver.update, solver.update_attributes, elements)
 
     def _call(self, word: str, given: Mapping[str, Any], elements: int) -> Call:
         made, plan = self._made, self._made.plan
         operation = made.vocabulary[word]
-        # Of one parameter, which has two sums of squares.
+        # The shapes for one parameter, which has two sums of squares.
         small = {"rate": (1, "float64"), "iteration": (1, "uint64"), SQUARES: (2, "float64")}
         small |= {"total": (2, "float64")} if word == SQUARES else {}
         specs: list[TensorSpec | None] = []
@@ -373,7 +381,7 @@ class _Update:
         plugin, candidate, _ = made.kernels.choose(request, "solver")
         shapes = {o.name: s and s.shape for o, s in zip(operation.inputs, specs, strict=True)}
         flops = operation.flops(shapes, attributes) if operation.flops else float(elements)
-        # What an operand that is read and written moves counts twice.
+        # An operand that is read and written counts twice.
         moved = sum(
             s.nbytes * (2 if o.updated else 1)
             for o, s in zip(operation.inputs, specs, strict=True)
@@ -383,7 +391,8 @@ class _Update:
 
 
 def _idle(machine: Machine, place: Place) -> list[str]:
-    """Siblings of a worker's that take no part, since the description says of none how they would."""
+    """Return lines about siblings of a worker that do not take part, because the description does not
+    say how."""
     network = network_levels(machine)
     outside = machine.levels[: machine.levels.index(machine.level(place.level)) + 1]
     return [
@@ -395,8 +404,8 @@ def _idle(machine: Machine, place: Place) -> list[str]:
 
 
 def _processes(machine: Machine, nodes: int) -> dict[str, int]:
-    """Of each level of the network the siblings in one place that take part: ``nodes`` endpoints fill it
-    from the innermost level outwards."""
+    """Return, by level of the network, how many siblings in one place take part, if ``nodes`` endpoints
+    fill the network from the innermost level outwards."""
     found = {}
     for level in reversed(network_levels(machine)):
         found[level.name], nodes = min(level.count, nodes), -(-nodes // level.count)
@@ -408,8 +417,8 @@ def _home(machine: Machine, place: Place, sharing: Mapping[str, int]) -> Home | 
 
 
 def _bandwidth(home: Home | None, rates: Rates) -> float | None:
-    """Bytes a second of the memory that a worker's tensors lie in, as the description has it or as
-    copies measure it here."""
+    """Return the bytes per second of the memory that holds a worker's tensors, as measured by copies on
+    this machine, or as described."""
     if isinstance(rates, Measured):
         return rates.bench.copies()
     if home is not None and home.memory.bandwidth is not None:
@@ -424,8 +433,8 @@ def _capacity(home: Home | None) -> float | None:
 
 
 def _exchange(player: Player, made: Draft) -> dict[str, float]:
-    """The collectives of all parameters among nodes (an allreduce where a plugin does not say which), in
-    seconds by part."""
+    """Return the seconds, by part, of the collectives of all parameters between nodes (an allreduce if
+    the plugin does not say which collectives these are)."""
     goals = {each.goal for each in player.messages if isinstance(each.goal, str)} or {"allreduce"}
     for number, each in enumerate(player.links):
         elements = player.leaving(Span(0, made.plan.trainable), number)

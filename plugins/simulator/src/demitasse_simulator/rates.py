@@ -1,4 +1,4 @@
-"""What an operation costs at a place, by rates of kernels that are measured here."""
+"""The cost of an operation at a place, from rates of kernels that are measured on this machine."""
 
 from __future__ import annotations
 
@@ -23,31 +23,34 @@ T = TypeVar("T")
 SCHEMA = 2
 
 INTENSE = 8.0
-"""Operations a byte from which on a kernel's time is taken to grow with operations, not with bytes."""
+"""Operations per byte above which a kernel's time is assumed to grow with operations, not with bytes."""
 
 NEAR = 1.5
-"""How far from a sample's size, in both bytes and operations, its rate still holds."""
+"""The largest ratio between a sample's size and another, in both bytes and operations, at which the
+sample's rate still holds."""
 
 AGAIN = 20.0
-"""Seconds for samples that are taken again: once all were taken, since others on the machine, or on the
-host of a virtual one, come and go (measured: some slowed kernels of ResNet-50 to half for a second, and
-no figure of the system showed it), and by later simulations while they are disturbed."""
+"""The most seconds spent on taking samples again. This is done once all samples are taken, because
+other load on the machine, or on the host of a virtual machine, comes and goes (measured: kernels of
+ResNet-50 ran at half speed for a second, and none of the system's figures showed why). Later
+simulations take samples again as long as they are disturbed."""
 
 ONCE = 0.5
 
 UNSIZED = ("shape", "shapes", "segments", "stream", "seed")
-"""Attributes that do not change what a kernel does to a byte."""
+"""Attributes that do not change what a kernel does per byte."""
 
 
 class Costed(NamedTuple):
-    """Seconds of an operation, and how they are known: kernel, measured or roofline."""
+    """The seconds of an operation and their source: kernel, measured or roofline."""
 
     seconds: float
     source: str
 
 
 class Call(NamedTuple):
-    """A kernel that a plugin offers for a request, with the operations and bytes of one call."""
+    """A kernel that a plugin offers for a request, with the operations and the bytes moved by one
+    call."""
 
     plugin: str
     candidate: Candidate
@@ -62,15 +65,15 @@ class Rates(Protocol):
     def cost(
         self, plugin: str, candidate: Candidate, request: Request, flops: float, moved: float
     ) -> Costed:
-        """Of one call that does so many operations on so many bytes."""
+        """Return the cost of one call that does ``flops`` operations and moves ``moved`` bytes."""
 
     def describe(self) -> list[str]:
-        """The numbers behind them, each with its source."""
+        """Return lines with the numbers behind the costs, each with its source."""
 
 
 class Sample(NamedTuple):
-    """A measured call: its operations, its bytes, its seconds, and the ``doubt`` in them: 1 where
-    something else on the machine showed, 0.5 where it was taken at one time only, else 0."""
+    """A measured call: its operations, its bytes, its seconds, and the ``doubt`` about them: 1 if
+    something else on the machine disturbed it, 0.5 if it was taken at one time only, else 0."""
 
     flops: float
     bytes: float
@@ -79,22 +82,23 @@ class Sample(NamedTuple):
 
 
 class Table:
-    """Samples by kind of kernel, in a file of this machine, or only in memory without a path."""
+    """Samples by kind of kernel, in a file for this machine or, without a path, only in memory."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self.kinds: dict[str, list[Sample]] = {}
         self.process: dict[str, float] = {}
-        """Bytes that a process of this machine has before its tensors, once kernels are loaded: with
-        nets that lie in the caches (warm) and with others (cold), of which libraries keep more."""
+        """Bytes that a process on this machine needs besides its tensors, once kernels are loaded: with
+        nets that fit in the caches (warm) and with others (cold), for which libraries keep more
+        memory."""
 
         self.changed = False
         if path is not None:
             self.kinds, self.process = _read(path)
 
     def find(self, kind: str, flops: float, moved: float) -> float | None:
-        """The seconds of a call by the samples of its kind: between the two next ones in size by the
-        power law through them, beyond the last one by its rate; None where none is near."""
+        """Return the seconds of a call from the samples of its kind: between two samples of nearby size
+        by the power law through both, beyond the last one by its rate. None if no sample is near."""
         close = [s for s in self.kinds.get(kind, ()) if _distance(s, flops, moved) <= math.log(NEAR)]
         if not close:
             return None
@@ -118,7 +122,7 @@ class Table:
         self.changed = True
 
     def save(self) -> str:
-        """Write the file, whole or not at all; what went wrong, or nothing."""
+        """Write the file, as a whole or not at all. Returns what went wrong, or an empty text."""
         if self.path is None or not self.changed:
             return ""
         kinds = {**_read(self.path)[0], **self.kinds}
@@ -136,7 +140,7 @@ class Table:
 
 
 def table_file() -> Path | None:
-    """Where this machine's samples are kept; None where the user has no home."""
+    """Return the file that keeps this machine's samples; None if the user has no home folder."""
     try:
         return cache_folder("simulator") / f"{fingerprint()}.json"
     except RuntimeError:
@@ -144,8 +148,9 @@ def table_file() -> Path | None:
 
 
 def _read(path: Path) -> tuple[dict[str, list[Sample]], dict[str, float]]:
-    """The samples of a file, and the bytes of a process; nothing where the file is not there, or not of
-    this machine: samples are only a saving of time, and are taken anew."""
+    """Return the samples in a file, and the bytes of a process. Both are empty if the file does not
+    exist, is damaged or belongs to another machine: stored samples only save time, and are taken
+    again."""
     try:
         content = json.loads(path.read_text("utf-8"))
         if content["schema"] != SCHEMA or content["fingerprint"] != fingerprint():
@@ -173,10 +178,11 @@ def _size(flops: float, moved: float) -> float:
 
 
 class Measured:
-    """Rates of this machine's kernels by kind and size. Where no sample is near, one is taken: a kernel
-    of that kind alone, at that size, on memory that the caches do not hold, and remembered. The step
-    itself never runs. ``versions`` are the plugins'; ``suffix`` ends the names of the kinds that it
-    measures; ``tell`` is told in a line what that is."""
+    """Rates of this machine's kernels by kind and size. If no sample is near, one is taken and
+    remembered: the kernel is run alone at that size, on memory that the caches do not hold if ``bench``
+    evicts them. The step itself never runs. ``versions`` are those of the plugins. ``suffix`` is
+    appended to the names of the measured kinds. ``tell`` is called with a line about each
+    measurement."""
 
     def __init__(
         self,
@@ -195,7 +201,7 @@ class Measured:
     def cost(
         self, plugin: str, candidate: Candidate, request: Request, flops: float, moved: float
     ) -> Costed:
-        """From the samples of the kernel's kind, one more where there is none near."""
+        """Return the cost from the samples of the kernel's kind. If none is near, one more is taken."""
         kind = self._kind(plugin, candidate, request)
         take = partial(self.bench.seconds, request, candidate)
         if (seconds := self.table.find(kind, flops, moved)) is None:
@@ -207,8 +213,8 @@ class Measured:
         return Costed(seconds, "measured")
 
     def in_parts(self, gradient: Call, update: Call) -> tuple[Costed, Costed]:
-        """Of a gradient's parts together, and of the update of one part that follows it: measured in
-        turn, as a step calls them."""
+        """Return the cost of all parts of a gradient together, and that of the update of one part.
+        Gradients and updates are measured in turn, as a step calls them."""
         parts = gradient.candidate.parts
         kinds = f"{self._kind(*gradient[:3])} in parts", f"{self._kind(*update[:3])} after its gradient"
         both = partial(
@@ -245,14 +251,15 @@ class Measured:
         self.table.add(kind, Sample(flops, moved, seconds, 1.0 if self.bench.disturbed else ONCE))
 
     def _remember(self, kind: str, flops: float, moved: float, take: Callable[[], float]) -> None:
-        """How a doubtful sample of this very size is taken again."""
+        """Remember how to take a doubtful sample of exactly this size again."""
         for number, sample in enumerate(self.table.kinds.get(kind, ())):
             if sample.doubt and sample[:2] == (flops, moved):
                 self._doubtful[kind, number] = take
 
     def again(self) -> bool:
-        """Take the doubtful samples once more, for some seconds at most. The quicker one stays, but what
-        was disturbed gives way to what is not. Whether there were any."""
+        """Take the doubtful samples once more, for at most AGAIN seconds. The faster sample is kept,
+        except that an undisturbed sample always replaces a disturbed one. Returns whether there were
+        any."""
         end = time.perf_counter() + AGAIN
         for (kind, number), take in self._doubtful.items():
             if time.perf_counter() > end:
@@ -279,7 +286,8 @@ class Measured:
 
 
 def kind_of(plugin: str, version: str, candidate: Candidate, request: Request) -> str:
-    """What calls of one rate have in common: operation, kernel, window and stride, layouts, place."""
+    """Return a text for what calls with the same rate have in common: operation, kernel, window and
+    stride, layouts, place."""
     given = {k: v for k, v in sorted(request.attributes.items()) if k not in UNSIZED}
     attributes = " ".join(f"{k}={v}" for k, v in given.items() if not hasattr(v, "shape"))
     specs = wanted(request, candidate)

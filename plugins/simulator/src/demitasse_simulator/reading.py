@@ -1,4 +1,4 @@
-"""What a step's samples cost: copying them into the net, and reading the next ones meanwhile."""
+"""The cost of a step's samples: copying them into the net, and reading the next ones meanwhile."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from demitasse import (
 from demitasse_simulator.planning import Draft, network_levels
 
 PROGRAM = "reading_cost"
-"""Of a plugin that knows how processes share storage targets (striped_io's)."""
+"""The program of a plugin that knows how processes share storage targets (striped_io has it)."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Seconds in which a worker takes its samples (``copy``), and those in which a step's samples are
-    read ahead; ``facts`` of that for reports, and ``lines`` that say where the numbers are from."""
+    """The seconds in which a worker copies its samples (``copy``) and in which a step's samples are read
+    ahead (``ahead``); ``facts`` about reading for reports, and ``lines`` about the sources of the
+    numbers."""
 
     copy: float
     ahead: float = 0.0
@@ -36,9 +37,10 @@ class Reading:
 def reading(
     runtime: Runtime, made: Draft, nodes: int, bandwidth: float | None, stripes: int | None
 ) -> Reading:
-    """For a worker whose memory has ``bandwidth`` of its own. ``stripes`` are targets that files lie on,
-    by default as the plugin that offers the cost has it. Raises DescriptionError for a number that the
-    description lacks, CompositionError for stripes that nobody can cost."""
+    """Return the cost of samples for a worker whose share of the memory's bandwidth is ``bandwidth``.
+    ``stripes`` is the number of targets that files lie on, by default that of the plugin that offers the
+    cost. Raises DescriptionError for a number that the description lacks, CompositionError if no plugin
+    can cost stripes."""
     machine = runtime.machine
     moved = sum(
         buffer.spec.nbytes
@@ -91,7 +93,8 @@ def _storage(machine: Machine) -> tuple[Level, MemorySpace, float] | None:
 
 
 def _sharing(machine: Machine, level: Level, nodes: int) -> int:
-    """How many of the processes that take part read from the storage of one sibling of a level."""
+    """Return how many of the processes that take part read from the storage of one sibling of a
+    level."""
     names = [each.name for each in machine.levels]
     inside = [
         each for each in network_levels(machine) if names.index(each.name) > names.index(level.name)

@@ -1,4 +1,4 @@
-"""Predictions as tables for people, and files that are whole or not there."""
+"""Printing predictions as tables for people, and writing files atomically."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from demitasse import write_text
 from demitasse_simulator.program import Simulation
 
 LAYERS = 12
-"""Rows of the costliest layers; the timeline and the JSON file have all."""
+"""Number of layers shown, the costliest ones; the timeline and the JSON file have all layers."""
 
 
 def write(path: str, text: str) -> None:
-    """A file, whole or not at all; ``-`` is standard output. Raises OSError that names it."""
+    """Write a file, as a whole or not at all; ``-`` is standard output. Raises OSError, which names the
+    file."""
     if path == "-":
         click.echo(text, nl=False)
         return
@@ -25,12 +26,12 @@ def write(path: str, text: str) -> None:
 
 
 def as_json(value: Any) -> str:
-    """One object, as text."""
+    """Return an object as JSON text."""
     return json.dumps(value, indent=1, allow_nan=False) + "\n"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: int = 1) -> str:
-    """Aligned columns, from number ``right`` on to the right."""
+    """Return aligned columns; those from number ``right`` on are aligned to the right."""
     cells = [tuple(head), *map(tuple, rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
     return "\n".join(
@@ -43,7 +44,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: int = 1) ->
 
 
 def human_bytes(count: float) -> str:
-    """``3.52 MiB``."""
+    """Return bytes as text with a unit, such as ``3.52 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if count < 1024 or unit == "TiB":
             break
@@ -52,12 +53,12 @@ def human_bytes(count: float) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """Milliseconds below one second."""
+    """Return seconds as text, in milliseconds if below one second."""
     return f"{seconds:.3f} s" if seconds >= 1 else f"{seconds * 1e3:.3f} ms"
 
 
 def by_layer(simulation: Simulation) -> list[dict[str, Any]]:
-    """Seconds by layer and phase, operations added up, in order of first use."""
+    """Return the seconds by layer and phase, summed over operations, in the order of first use."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for each in simulation.timeline:
         if "kernel" in each.facts:
@@ -73,7 +74,8 @@ def by_layer(simulation: Simulation) -> list[dict[str, Any]]:
 
 
 def without_samples(s: Simulation) -> str:
-    """What to do where workers have no sample; nothing where all have some."""
+    """Return advice if some workers have no sample, or if the net has no data layer; else an empty
+    text."""
     if not s.batch:
         return (
             "the net has no data layer: each worker's inputs have the size that the net says, and no "
@@ -88,7 +90,7 @@ def without_samples(s: Simulation) -> str:
 
 
 def show(simulation: Simulation) -> str:
-    """A simulation for people."""
+    """Return a simulation as text for people."""
     s = simulation
     workers = f"{s.workers:,} worker{'s' * (s.workers > 1)}"
     nodes = f" on {s.joined}" if s.nodes > 1 else ""
@@ -142,7 +144,7 @@ def show(simulation: Simulation) -> str:
 
 
 def _data(s: Simulation) -> str:
-    """What the samples of a step cost, in a line."""
+    """Return a line about the cost of a step's samples."""
     d, shared = s.data, ""
     if "stripes" in d:
         many = f"{d['processes']:,} processes share" if d["processes"] > 1 else "one process has"
@@ -155,7 +157,8 @@ def _data(s: Simulation) -> str:
 
 
 def compared(cells: Sequence[Mapping[str, Any]]) -> str:
-    """A paper's tables beside predictions: a line for each row and column, and a summary."""
+    """Return a paper's tables beside predictions as text: a line for each row and column, and a
+    summary."""
     parts = []
     for name in dict.fromkeys(cell["table"] for cell in cells):
         rows = []
@@ -177,7 +180,7 @@ def compared(cells: Sequence[Mapping[str, Any]]) -> str:
 
 
 def summary(cells: Sequence[Mapping[str, Any]]) -> str:
-    """How near the predictions of printed cells are, by table and in all."""
+    """Return the errors of predictions of printed cells as text, by table and overall."""
     lines = []
     names = list(dict.fromkeys(cell["table"] for cell in cells))
     for name in [*names, None]:
@@ -196,7 +199,7 @@ def summary(cells: Sequence[Mapping[str, Any]]) -> str:
 
 
 def error_of(cell: Mapping[str, Any]) -> float | None:
-    """The relative error of a prediction; None where the paper prints nothing."""
+    """Return the relative error of a prediction; None if the paper prints no number."""
     paper, predicted = cell["paper"], cell["predicted"]
     if not isinstance(paper, int | float) or not isinstance(predicted, int | float) or not paper:
         return None

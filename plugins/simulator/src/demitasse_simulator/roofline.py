@@ -1,4 +1,5 @@
-"""What an operation costs on a machine that is only described: by its rates, bandwidths and launches."""
+"""The cost of an operation on a machine that is only described, from its rates, bandwidths and
+launches."""
 
 from __future__ import annotations
 
@@ -22,18 +23,18 @@ from demitasse_simulator.operation_rates import OperationRates
 from demitasse_simulator.rates import INTENSE, Costed
 
 PLAIN = "f32"
-"""The precision of a rate that names none."""
+"""The precision of a rate that does not name one."""
 
 BOUND = (
     "this time is a lower bound: arithmetic is costed by the peak {}, of which most layers reach a "
     "fifth to two thirds, and none all; describe what they reach, too (`sustained`)"
 )
-"""What is said where kernels do not say their time and a description has a peak alone."""
+"""The note that is given if kernels do not state their time and a description has only a peak."""
 
 
 class Rated(NamedTuple):
-    """A rate of a level: its key in the description, its number, the precision that it is of, and which
-    operations, if not all."""
+    """A rate of a level: its key in the description, its number, its precision, and the operation that
+    it applies to (empty: all)."""
 
     word: str
     quantity: Quantity
@@ -46,8 +47,8 @@ class Rated(NamedTuple):
 
 
 def rate_of(level: Level, precision: str) -> Rated | None:
-    """What a level's sibling computes in a second: what layers sustain, else the peak, in that
-    precision, else in float32. None where its table has neither."""
+    """Return the rate at which one sibling of a level computes: the sustained rate in this precision,
+    else the peak in it, else the same in float32. None if the description has none of these."""
     for taken in dict.fromkeys((precision, PLAIN)):
         for word in ("sustained", "peak"):
             quantity: Quantity | None = getattr(level, word)
@@ -59,14 +60,15 @@ def rate_of(level: Level, precision: str) -> Rated | None:
 
 
 def _in_precision(quantity: Quantity, precision: str) -> Quantity | None:
-    """What a rate is in one precision; None where it is not said."""
+    """Return a rate in one precision; None if it is not described."""
     if precision == PLAIN:
         return Quantity(quantity.value, quantity.unit, quantity.source)
     return quantity.others.get(precision) if isinstance(quantity, Rate) else None
 
 
 def beneath(machine: Machine, level: Level) -> list[tuple[Level, int]]:
-    """The levels below a level, outermost first, with how many of each one sibling has in all."""
+    """Return the levels below a level, outermost first, each with the total number that one sibling of
+    the level contains."""
     counts, found = {level.name: 1}, []
     for inner in machine.levels:
         if inner.parent in counts:
@@ -76,7 +78,7 @@ def beneath(machine: Machine, level: Level) -> list[tuple[Level, int]]:
 
 
 def around(machine: Machine, level: Level) -> list[Level]:
-    """A level and those that it lies in, innermost first."""
+    """Return a level and the levels around it, innermost first."""
     levels = [level]
     while (parent := levels[-1].parent) is not None:
         levels.append(machine.level(parent))
@@ -84,8 +86,8 @@ def around(machine: Machine, level: Level) -> list[Level]:
 
 
 class Home(NamedTuple):
-    """The memory that a worker's tensors lie in: the level that has it, how many ``memories`` of its
-    kind there are together, and how many workers share these."""
+    """The memory that holds a worker's tensors: its level, how many ``memories`` of its kind are used
+    together, and how many workers share these (``sharing``)."""
 
     level: Level
     memory: MemorySpace
@@ -94,8 +96,9 @@ class Home(NamedTuple):
 
 
 def home_of(machine: Machine, level: Level, sharing: Mapping[str, int]) -> Home | None:
-    """Where the tensors of a worker at a level lie: at it, around it, or below it, which is all its
-    own. ``sharing`` are the workers by level. None where no memory is described."""
+    """Return the memory that holds the tensors of a worker at a level: at the level itself, else around
+    it, else below it, where all memory is the worker's own. ``sharing`` has the number of workers by
+    level. None if no memory is described."""
     shared = 1
     for outer in around(machine, level):
         if outer.memory:
@@ -108,7 +111,7 @@ def home_of(machine: Machine, level: Level, sharing: Mapping[str, int]) -> Home 
 
 
 class _Computing(NamedTuple):
-    """Where the arithmetic of a worker is done: the level whose rate is known, how many siblings of it
+    """Where a worker's arithmetic is done: the level whose rate is known, how many of its siblings
     compute together, and how many workers share these."""
 
     level: Level
@@ -117,7 +120,8 @@ class _Computing(NamedTuple):
 
 
 def _computing(machine: Machine, level: Level, sharing: Mapping[str, int]) -> _Computing | None:
-    """At a level, else below it, else around it. None where no level has a rate."""
+    """Return where a worker computes: at a level, else below it, else around it. None if no level has a
+    rate."""
     for inner, count in [(level, 1), *beneath(machine, level)]:
         if rate_of(inner, PLAIN) is not None:
             return _Computing(inner, count, 1)
@@ -130,10 +134,10 @@ def _computing(machine: Machine, level: Level, sharing: Mapping[str, int]) -> _C
 
 
 class Roofline:
-    """A level's rate, its memory's bandwidth, and what a kernel takes besides (``launch``; 0 where no
-    level around says it). Raises DescriptionError that names the key where the description lacks a rate
-    or a bandwidth. ``fallen_back`` tells whether a product was costed in float32 because the description
-    has no rate of the precision that was asked for."""
+    """Costs from a level's rate, its memory's bandwidth, and the additional seconds of each kernel
+    (``launch``; 0 if no level around has one). If the description lacks a rate or a bandwidth, raises
+    DescriptionError, which names the key. ``fallen_back`` says whether a product was costed in float32
+    because the description has no rate for the requested precision."""
 
     def __init__(self, machine: Machine, place: Place, sharing: Mapping[str, int]) -> None:
         level = machine.level(place.level)
@@ -155,14 +159,15 @@ class Roofline:
         self._lines += [] if launch is None else [f"each kernel {launch} besides"]
         self._place, self._computing = level, computing
         self._operations = OperationRates(computing.level.sustained)
-        self._rates: dict[tuple[str, str, RatedOperation | None], Rated] = {}  # that costed operations
-        self._bounds: dict[Rated, None] = {}  # of these, peaks that decided
+        self._rates: dict[tuple[str, str, RatedOperation | None], Rated] = {}  # used for operations
+        self._bounds: dict[Rated, None] = {}  # the peaks among these that decided a cost
         self.fallen_back = False
 
     def cost(
         self, plugin: str, candidate: Candidate, request: Request, flops: float, moved: float
     ) -> Costed:
-        """The kernel's own word, or the larger of arithmetic and memory, and a launch."""
+        """Return the kernel's own seconds, or else the larger time of arithmetic and memory plus a
+        launch."""
         if candidate.seconds is not None:
             return Costed(candidate.seconds, "kernel")
         rated = self._rate(request, product=flops > INTENSE * moved)
@@ -174,9 +179,9 @@ class Roofline:
         return Costed(max(arithmetic, memory) + self.launch, "roofline")
 
     def _rate(self, request: Request, *, product: bool) -> Rated:
-        """What an operation's arithmetic is costed by: the rate of such operations, where the level has
-        one; else tf32 and bf16 only round what is multiplied in products, and leave all else to
-        float32."""
+        """Return the rate of an operation's arithmetic: the rate of such operations if the level has
+        one, otherwise the level's rate. tf32 and bf16 only speed up products; all other operations have
+        the rate of float32."""
         given = [each for each in request.inputs if each is not None]
         largest = max(given, key=lambda each: each.nbytes, default=None)
         double = largest is not None and largest.dtype == "float64"
@@ -190,8 +195,8 @@ class Roofline:
         return rated
 
     def _known(self, which: RatedOperation | None, asked: str, stored: str) -> Rated:
-        """The operation's own rate in the run's precision, else in the one that is asked for; else the
-        rate of all in that one, and where they have none, the operation's in float32."""
+        """Return the operation's own rate in the run's precision, else in the requested one; else the
+        level's rate in the requested precision; if there is none, the operation's in float32."""
         own = (asked,) if asked == "f64" else (stored, asked)
         if which is not None and (found := self._of_operation(which, *own)) is not None:
             return found
@@ -201,7 +206,7 @@ class Roofline:
         return self._of_operation(which, PLAIN) or whole
 
     def _of_operation(self, which: RatedOperation, *precisions: str) -> Rated | None:
-        """An operation's own rate in the first of these precisions that it is said in."""
+        """Return an operation's own rate in the first of these precisions that is described."""
         for precision in precisions:
             if (found := _in_precision(self._operations[which], precision)) is not None:
                 return Rated("sustained", found, precision, str(which))
@@ -213,7 +218,7 @@ class Roofline:
         return rated
 
     def describe(self) -> list[str]:
-        """The numbers behind costs, each with its source."""
+        """Return lines with the numbers behind the costs, each with its source."""
         _, siblings, sharing = self._computing
         at = f"x {siblings}{_shared(sharing)} at level {self._place.name!r}"
         used = dict.fromkeys(self._rates.values())
@@ -223,7 +228,8 @@ class Roofline:
         return lines + self._lines
 
     def unknown(self, vocabulary: Mapping[str, object]) -> tuple[str, ...]:
-        """A line for each rate of the description that is of no operation of the vocabulary."""
+        """Return a line for each rate of the description that applies to no operation of the
+        vocabulary."""
         where = self._computing.level.location or f"level {self._computing.level.name!r}"
         lines = []
         for each in self._operations.unknown(vocabulary):
@@ -234,7 +240,8 @@ class Roofline:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """That the time is a bound, where a peak alone is described and arithmetic counts."""
+        """A note that the time is a lower bound, if only a peak is described and it decided some
+        costs."""
         return (BOUND.format(" and ".join(map(str, self._bounds))),) if self._bounds else ()
 
 

@@ -1,8 +1,8 @@
 """swCaffe's speedups on 1,024 nodes (section VI.C, figures 10 and 11).
 
-A step on p nodes takes a node's own step and the exchange. Equations 2, 5 and 6 give about 0.05 s for
-the exchange of AlexNet's gradients; the paper's speedup implies 1.17 s. What they do not explain is a
-named residual, so many seconds a byte of gradients, fitted on one printed cell and used for all others.
+A step on p nodes takes a node's own step plus the exchange. Equations 2, 5 and 6 give about 0.05 s for
+the exchange of AlexNet's gradients; the paper's speedup implies 1.17 s. The difference is modelled as a
+residual in seconds per byte of gradients, fitted to one printed cell and used for all others.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from demitasse_simulator.exchange import offered
 
 NODES, SUPERNODE = 1024, 256
 ALPHA, BANDWIDTH, OVERSUBSCRIPTION = 1e-6, 12e9, 4
-"""Section II.B: 12 GB/s by MPI, a latency of about a microsecond, a quarter between supernodes."""
+"""Section II.B: 12 GB/s by MPI, a latency of about 1 us, and a quarter of the bandwidth between
+supernodes."""
 
 ADDITION = 4 * 28e9 / 3
-"""Bytes a second that four core groups add: each number is read twice and written once at the 28 GB/s of
-DMA of each (section III.A, principle 2)."""
+"""Bytes per second that four core groups add. Each addition reads two numbers and writes one, at the 28
+GB/s of each group's DMA (section III.A, principle 2)."""
 
 MIB = 2**20
 GRADIENTS = {"AlexNet": 232.6 * MIB, "ResNet-50": 97.7 * MIB}
-"""Bytes of parameters (section VI.C). Its MB are 2^20 bytes: AlexNet has 60,965,224 parameters, and
-ResNet-50 25,557,032 and 53,173 numbers of normalisations' statistics, of 4 bytes each."""
+"""Bytes of parameters (section VI.C). The paper's MB are 2^20 bytes: AlexNet has 60,965,224 parameters,
+and ResNet-50 has 25,557,032 and 53,173 numbers of normalisation statistics, of 4 bytes each."""
 
 PRINTED_RATES = {"AlexNet": 94.17}
-"""Images a second of one node that Table III prints, with the batch of 256."""
+"""Images per second of one node as Table III prints them, for a batch of 256."""
 
 SPEEDUPS: Mapping[tuple[str, int], float | None] = {
     ("AlexNet", 256): 715.45,
@@ -46,11 +47,12 @@ SHARES: Mapping[tuple[str, int], float | None] = {
 }
 FITTED = ("AlexNet", 256)
 ALONE = "one node"
-"""Column of figure 10 in which another plugin may say a single node's images a second."""
+"""The column of figure 10 in which another plugin may give a single node's images per second."""
 
 
 def exchange(size: float, nodes: int = NODES) -> float:
-    """Seconds of the schedule of equations 5 and 6, simulated, for ``size`` bytes of gradients."""
+    """Return the simulated seconds of the schedule of equations 5 and 6, for ``size`` bytes of
+    gradients."""
     tiers = (
         Tier("supernode", -(-nodes // SUPERNODE), ALPHA, BANDWIDTH, OVERSUBSCRIPTION),
         Tier("node", min(nodes, SUPERNODE), ALPHA, BANDWIDTH),
@@ -62,15 +64,15 @@ def exchange(size: float, nodes: int = NODES) -> float:
 
 @cache
 def _schedule() -> Algorithm:
-    """Recursive halving and doubling, of whichever installed plugin has it."""
+    """Return recursive halving and doubling from the installed plugin that has it."""
     names = [m.name for m in discover() if "collectives" in m.roles and not m.problem]
     with compose("auto", [f"+{name}" for name in names]) as runtime:
         return offered(runtime.composition, "swcaffe")["recursive-halving-doubling"]
 
 
 def residual() -> float:
-    """Seconds a byte of gradients that the equations do not explain: from the printed speedup and the
-    printed images a second of AlexNet with 256 images a node."""
+    """Return the seconds per byte of gradients that the equations do not explain, from the printed
+    speedup and the printed images per second of AlexNet with 256 images a node."""
     net, batch = FITTED
     speedup = SPEEDUPS[FITTED]
     assert speedup is not None
@@ -79,8 +81,9 @@ def residual() -> float:
 
 
 def speedups(paper: str, cells: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any] | None:
-    """The two figures' cells. ``cells`` are other plugins', whose predicted images a second give a
-    node's own step; without them, other installed plugins are asked for them."""
+    """Return the cells of both figures; None for another paper. ``cells`` are those of other plugins,
+    whose predicted images per second give a node's own step. If they are not given, the other installed
+    plugins are asked."""
     if paper != "swcaffe":
         return None
     found = _others(paper) if cells is None else cells
@@ -113,16 +116,16 @@ def speedups(paper: str, cells: Sequence[Mapping[str, Any]] | None = None) -> di
 
 
 def row_of(net: str, batch: int) -> str:
-    """A point of figures 10 and 11, as other plugins name it too."""
+    """Return the row of a point of figures 10 and 11, as other plugins name it too."""
     return f"{net}, sub-mini-batch {batch}"
 
 
 Step = tuple[float, str]
-"""Seconds of a node's own step, and where they are from."""
+"""The seconds of a node's own step, and their source."""
 
 
 def _notes(unexplained: float, steps: Mapping[tuple[str, int], Step | None]) -> list[str]:
-    """What the exchange is made of, and where each node's own step is from."""
+    """Return notes about the parts of the exchange, and about the source of each node's own step."""
     net = FITTED[0]
     notes = [
         f"the schedule explains {exchange(GRADIENTS[net]):.3f} s of the exchange of {net}'s "
@@ -151,7 +154,7 @@ def _notes(unexplained: float, steps: Mapping[tuple[str, int], Step | None]) -> 
 
 
 def _others(paper: str) -> list[Mapping[str, Any]]:
-    """The cells of the other installed plugins."""
+    """Return the cells of the other installed plugins."""
     names = [
         m.name
         for m in discover()
@@ -168,8 +171,8 @@ def _others(paper: str) -> list[Mapping[str, Any]]:
 
 
 def _alone(cells: Sequence[Mapping[str, Any]], net: str, batch: int) -> Step | None:
-    """A node's own step with so many images: as simulated with as many, else by Table III in proportion;
-    None where nobody predicts the net."""
+    """Return a node's own step with ``batch`` images: as simulated with this batch, else from Table III
+    in proportion to the batch. None if no plugin predicts the net."""
 
     def rate(matches: Callable[[str, str], bool], column: str) -> float | None:
         for cell in cells:

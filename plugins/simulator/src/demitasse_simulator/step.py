@@ -1,4 +1,4 @@
-"""A step as events: what each resource does when, with the overlaps that the synchronisation has."""
+"""A step as events: what each resource does and when, with the overlaps of the synchronisation."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ PHASES = ("read", "forward", "backward", "synchronise")
 
 @dataclass(frozen=True)
 class Happening:
-    """Something that a resource does from ``start`` on for so many seconds; ``source`` tells how its
-    time is known."""
+    """An activity of a resource, from ``start`` on for ``seconds``; ``source`` tells where its time
+    comes from."""
 
     resource: str
     name: str
@@ -34,9 +34,9 @@ class Happening:
 
 @dataclass
 class Round:
-    """Buckets whose gradients a synchronisation sends together, and its stages before and after their
-    update: (resource, name, seconds), one behind the other; a resource does one stage at a time.
-    ``there`` are those whose gradients are final."""
+    """Buckets whose gradients a synchronisation handles together, and its stages before and after their
+    update. Stages are (resource, name, seconds) and run one after the other; a resource does one stage
+    at a time. ``there`` has the buckets whose gradients are final."""
 
     buckets: Sequence[int]
     before: Sequence[tuple[str, str, float]]
@@ -46,8 +46,9 @@ class Round:
 
 @dataclass
 class Message:
-    """A collective among nodes, or the seconds of an exchange (``goal``), for some ``buckets``: from
-    which moment on it is under way, and at which the worker waits for it."""
+    """A collective between nodes for some ``buckets``. ``goal`` is its goal, or the seconds of an
+    exchange. It can start at the moment ``start``, and the worker waits for it at the moment ``wait``.
+    ``until`` is the time at which it ends, once it has started."""
 
     goal: str | float
     buckets: Sequence[int]
@@ -57,19 +58,19 @@ class Message:
 
 
 class Update(Protocol):
-    """What the solver's update of so many elements costs, and measuring them before."""
+    """The cost of the solver's update of a number of elements, and of measuring gradients before it."""
 
     def __call__(self, elements: int, layer: str = "") -> Costed:
-        """The update, of a part of a layer's gradient where that is told."""
+        """Return the cost of an update; with ``layer``, that of a part of this layer's gradient."""
 
     def measure(self, elements: int) -> Costed:
-        """The sums of squares of parameters and gradients."""
+        """Return the cost of the sums of squares of parameters and gradients."""
 
 
 class Player:
-    """Walks a plan as the step does, on resources with clocks: ``compute`` for the worker itself,
-    ``sync`` for what a synchronisation does beside it, ``network`` for messages, ``storage`` for
-    reading ahead."""
+    """Goes through a plan as the step does, on resources that have clocks: ``compute`` is the worker
+    itself, ``sync`` what a synchronisation does beside it, ``network`` carries messages, and
+    ``storage`` reads ahead."""
 
     def __init__(
         self,
@@ -86,13 +87,13 @@ class Player:
         self.clock: dict[str, float] = {}
         self.happenings: list[Happening] = []
         self.phases = dict.fromkeys(PHASES, 0.0)
-        self.waited = 0.0  # of a step, for samples
+        self.waited = 0.0  # seconds of a step in which it waits for samples
         self.overlaps = not self.measuring and any(link.overlaps for link in links)
         self.late = any(link.waits_before_forward for link in links)
         plan = draft.plan
         self.packed = any(made.network is not None and made.packed for made in links)
         self.deferred = self.packed or self.measuring
-        self.ready: dict[int, float] = {}  # by bucket, when its parameters are there again
+        self.ready: dict[int, float] = {}  # by bucket: the time at which its parameters are up to date
         self.cut = {entry.stretches[0].start for entry in plan.entries if entry.stretches}
         self.staged = next((number for number, each in enumerate(links) if each.staged), None)
         self.rounds = self._rounds() if self.staged is not None else []
@@ -101,7 +102,8 @@ class Player:
         self.renewed: set[int] = set()
 
     def play(self, iterations: int = 1) -> float:
-        """Seconds of the last of some iterations; its happenings and phases are kept."""
+        """Simulate some iterations and return the seconds of the last one, whose happenings and phases
+        are kept."""
         begun = 0.0
         for _ in range(iterations):
             begun = self.clock.get("compute", 0.0)
@@ -198,8 +200,9 @@ class Player:
                     self._gathered(bucket)
 
     def _messages(self) -> list[Message]:
-        """What a plugin sends among nodes when, by its own word. Where gradients are measured before any
-        is used, each bucket's sum is awaited when it is final."""
+        """Return what a plugin sends between nodes and when, as it states itself. If gradients are
+        measured before any is used, the worker waits for each bucket's sum as soon as the bucket is
+        final."""
         order, _ = self._finished()
         firsts = zip(self.draft.plan.buckets, self.draft.plan.first_read, strict=True)
         reads = [bucket.index for bucket, _ in sorted(firsts, key=lambda each: (each[1], each[0].index))]
@@ -216,7 +219,8 @@ class Player:
         return [each for each in found if each not in sums] + alone
 
     def _moment(self, now: Any) -> None:
-        """The worker waits for what it needs ``now``, begins what may go, and waits for that."""
+        """Handle a moment: wait for the messages that are needed ``now``, start those that may start,
+        and wait for those of them that are needed now too."""
         for each in self.messages:
             if each.wait == now and each.until is not None:
                 self._arrived(each)
@@ -228,8 +232,9 @@ class Player:
                 self._arrived(each)
 
     def leaving(self, span: Span, number: int) -> int:
-        """The elements of a span that all workers of the process send by link ``number``: each those
-        that the levels inside have left to it. They leave by the process's one endpoint."""
+        """Return the number of elements of a span that all workers of the process send over link
+        ``number``: each sends those that the levels inside leave to it. All use the process's only
+        endpoint."""
         total = 0
         for worker in range(len(self.links[number].chain.syncs)):
             mine = span
@@ -261,7 +266,7 @@ class Player:
             message.until = self._do("network", f"exchange {name}", *about, after=now)
 
     def _arrived(self, message: Message) -> None:
-        """The worker has waited for a message; what was summed by it is updated."""
+        """Wait for a message, and update the buckets that it summed."""
         layers = [layer for bucket in self._buckets(message) for layer in bucket.layers]
         assert message.until is not None
         self._wait(message.until, f"wait for {layers[0] if layers else 'nothing'}")
@@ -271,7 +276,7 @@ class Player:
                 self._renew(bucket)
 
     def _renew(self, bucket: Bucket) -> None:
-        """Update a bucket, and give siblings inside its parameters."""
+        """Update a bucket, and give its parameters to siblings inside."""
         self.renewed.add(bucket.index)
         start, span, back, name = self.clock["compute"], bucket.span, 0.0, ", ".join(bucket.layers)
         for link in self.links:
@@ -282,7 +287,7 @@ class Player:
         self.phases["synchronise"] += self.clock["compute"] - start
 
     def _spoken_final(self, bucket: Bucket) -> None:
-        """A bucket is final: siblings inside add theirs, then it may be sent."""
+        """Handle a bucket that is final: siblings inside add their gradients, then it may be sent."""
         start, span, name = self.clock["compute"], bucket.span, ", ".join(bucket.layers)
         for link in self.links[: self.spoken]:
             reduce, _ = link.among_threads(bucket, span)
@@ -293,7 +298,8 @@ class Player:
         self._measure(bucket)
 
     def _spoken_end(self) -> None:
-        """After backward: what is still awaited, and updates that nothing was awaited for."""
+        """After backward, wait for what is still under way, and update buckets that needed no
+        message."""
         self._moment("end")
         for each in self.messages:
             if each.until is not None:
@@ -304,7 +310,8 @@ class Player:
         self.renewed.clear()
 
     def _finished(self) -> tuple[list[Bucket], list[float]]:
-        """Buckets in the order in which backward ends them, and the seconds at which it does."""
+        """Return the buckets in the order in which backward finishes them, and the seconds at which it
+        does."""
         plan = self.draft.plan
         passed, ready = 0.0, dict[int, float]()
         for i, entry in enumerate(plan.entries):
@@ -314,18 +321,19 @@ class Player:
         return order, [ready[bucket.index] for bucket in order]
 
     def _rounds(self) -> list[Round]:
-        """What the synchronisation in stages sends together, by its own word."""
+        """Return the buckets that a synchronisation in stages handles together, as it states itself."""
         assert self.staged is not None
         stages, (order, ready) = self.links[self.staged].staged, self._finished()
         together = stages(order, ready)
         if not self.measuring:
             return [Round(*each) for each in together]
         each_alone = [stages([bucket], [at]) for bucket, at in zip(order, ready, strict=True)]
-        stages(order, ready)  # the last call is what its sources are of
+        stages(order, ready)  # its sources describe the last call
         return [Round(*each) for alone in each_alone for each in alone]
 
     def _gathered(self, bucket: Bucket) -> None:
-        """With the last gradients of those that go together, what happens to them until their update."""
+        """Note that a bucket is final. With the last bucket of those that go together, run their stages
+        before the update."""
         for each in self.rounds:
             if bucket.index not in each.buckets:
                 continue
@@ -339,7 +347,8 @@ class Player:
                         self._measure(one)
 
     def _stages(self, stages: Sequence[tuple[str, str, float]], after: float) -> float:
-        """One behind the other; where gradients are measured before any is used, nothing overlaps."""
+        """Run stages one after the other; return when the last one ends. If gradients are measured
+        before any is used, nothing overlaps with computing."""
         moment, begun = after, self.clock.get("compute", 0.0)
         for resource, name, seconds in stages:
             where = "compute" if self.measuring else resource
@@ -348,7 +357,7 @@ class Player:
         return moment
 
     def _staged_end(self) -> None:
-        """After backward all buckets are awaited, then passed on to what is around, and updated."""
+        """After backward, wait for all buckets, pass them on to the levels around, and update them."""
         around = range((self.staged or 0) + 1, len(self.links))
         packed = next((n for n in around if self.links[n].network and self.links[n].packed), None)
         self._wait(max([0.0, *self.ready.values()]), "wait for gradients")
@@ -368,7 +377,7 @@ class Player:
             self._stages(each.after, self.clock["compute"])
 
     def _passed_on(self, number: int, span: Span, name: str) -> None:
-        """What the process has of a span as a message among nodes, which the worker awaits."""
+        """Send the process's part of a span as a message between nodes, and wait for it."""
         elements, now = self.leaving(span, number), self.clock["compute"]
         self._wait(self._message(self.links[number], elements, name, now), f"wait for {name}")
 
@@ -406,7 +415,7 @@ class Player:
         cost = link.over_network(elements, goal)
         if cost is None:
             return after
-        # Of several algorithms the link takes the cheapest for each size.
+        # If there are several algorithms, the link uses the cheapest for each size.
         who = "cheapest" if link.algorithm == AUTO else link.algorithm
         what = f"{goal} " if goal != "allreduce" else ""
         return self._do(
@@ -423,7 +432,7 @@ class Player:
         )
 
     def _update(self, where: str, name: str, span: Span, after: float, layer: str = "") -> float:
-        """Of a span; after a part of a layer's gradient, ``layer`` says whose."""
+        """Update a span; return when this ends. ``layer``: the update follows a part of its gradient."""
         if not span:
             return after
         costed = self.update(len(span), layer)
@@ -434,8 +443,8 @@ class Player:
         return done
 
     def _measure(self, bucket: Bucket) -> None:
-        """Where an update needs the sizes of whole gradients: what is measured of a bucket, once what
-        this worker owns of it is summed."""
+        """If an update needs the norms of whole gradients, measure this worker's part of a bucket,
+        which is summed by now."""
         span = bucket.span
         for link in self.links:
             span = link.kept(span)
@@ -446,7 +455,8 @@ class Player:
         self.phases[phase] += costed.seconds
 
     def _at_the_end(self) -> None:
-        """What waits for all gradients: one message for them, updates, and the parameters' return."""
+        """Do what has to wait for all gradients: send one message with them, update, and distribute the
+        parameters."""
         start = self.clock["compute"]
         moment = max(start, self.clock.get("sync", 0.0))
         buckets = self.draft.plan.buckets
@@ -467,5 +477,5 @@ class Player:
             name = ", ".join(bucket.layers)
             self._update("compute", name, span, 0.0)
             self._do("compute", f"give {name}", "synchronise", back, "memory")
-        if self.links:  # else the updates have been counted
+        if self.links:  # without links, the updates have been counted already
             self.phases["synchronise"] += self.clock["compute"] - start

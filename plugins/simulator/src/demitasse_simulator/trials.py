@@ -1,4 +1,4 @@
-"""A kernel called alone, on memory of its own, as it would be in a step."""
+"""Timing a kernel alone, on memory of its own, as it would run in a step."""
 
 from __future__ import annotations
 
@@ -15,36 +15,39 @@ from demitasse import PLAIN, Allocator, Candidate, Memory, Request, TensorSpec, 
 
 ALIGNMENT = 64
 CALLS = 300
-"""At most, after one that is not counted; the quickest counts, since others on the machine only add."""
+"""The most calls, after one that does not count. The fastest counts, because other load on the machine
+only adds time."""
 
 SECONDS = 0.4
-"""Within which there is another call, unless the quickest ones agree."""
+"""Seconds within which calls are repeated, unless the fastest ones agree."""
 
 AGREE, ALIKE, LEAST = 3, 1.03, 0.03
-"""So many of the quickest calls within this ratio are taken for undisturbed, once calls have gone on for
-so many seconds: those that a busy system cuts short agree too, on the length of its time slices."""
+"""If the AGREE fastest calls differ by no more than the ratio ALIKE, they count as undisturbed, but
+only after LEAST seconds of calls: calls that a busy system interrupts agree too, on the length of its
+time slices."""
 
 WAITED, SETTLED = 0.02, 2e-5
-"""A call is not quiet in which a thread of the process could have run and waited for a core for more
-than this part of the call, and more than the seconds that waking takes. Agreement is not enough: beside
-a process that always runs, all calls take twice their time, and agree."""
+"""A call is not quiet if a thread of the process was ready to run but waited for a core, for more than
+the share WAITED of the call and for more than SETTLED seconds, which waking up takes. Agreement between
+calls is not enough: beside a process that always runs, all calls take twice their time, and agree."""
 
 PATIENCE = 1.0
-"""Seconds for calls while too few were quiet."""
+"""The most seconds of calls if too few were quiet."""
 
 COLD = 3
-"""A step's own operands come round again after so many times what is read between calls."""
+"""Operands of updates are reused only after other operands of this many times the bytes that are read
+between calls, so that the caches no longer hold them."""
 
 WHOLE = ("label", "index", "place", "regions", "steps", "lengths")
-"""What operands of classes (and objects), of rows, of places, of regions of images and of how many steps
-or places there are, are called, in every vocabulary here."""
+"""The names of operands that hold whole numbers, in every vocabulary here: classes (and objects), rows,
+places, regions of images, and numbers of steps or places."""
 
 Parts = tuple[float, ...]
 
 
 class Bench:
     """Times candidates on memory of an allocator. Between calls it reads ``evict`` bytes of its own, so
-    that operands are where a step that moves as many would have left them: not in the caches."""
+    that operands are not in the caches, as in a step that moves that many bytes."""
 
     def __init__(
         self,
@@ -57,10 +60,10 @@ class Bench:
         self._block: Memory | None = None
         self._other = np.ones(evict // 8) if evict else None
         self.disturbed = False
-        """Whether the last one had too few quiet calls, or its quickest ones did not agree."""
+        """Whether the last trial had too few quiet calls, or its fastest calls did not agree."""
 
     def seconds(self, request: Request, candidate: Candidate) -> float:
-        """Of one call, the quickest of a few. Raises MemoryError."""
+        """Return the seconds of one call, the fastest of several. Raises MemoryError."""
         specs, count = wanted(request, candidate), len(request.inputs)
         arrays, (workspace,) = self._arrays(specs, [candidate.workspace], _counts(request))
         work, clock = candidate.bind(arrays[:count], arrays[count:], workspace), self._clock
@@ -75,9 +78,10 @@ class Bench:
     def in_parts(
         self, request: Request, candidate: Candidate, update: Request, updating: Candidate
     ) -> tuple[float, float]:
-        """Seconds of a gradient's parts together, and of the updates that follow each, as in a step:
-        all parts in turn in one place, where an update finds them in the caches, while what it updates
-        is not. ``update`` is that of one part. Raises MemoryError."""
+        """Return the seconds of all parts of a gradient together, and of all updates that follow them.
+        As in a step, the parts are made in turn in the same place, where an update finds them in the
+        caches; what it updates is not in the caches. ``update`` is the update of one part. Raises
+        MemoryError."""
         assert candidate.bind_part is not None
         elements = max(s.shape[0] for s in update.inputs if s is not None)
         specs, count = wanted(request, candidate), len(request.inputs)
@@ -114,8 +118,8 @@ class Bench:
         return parts, updates
 
     def _quickest(self, call: Callable[[], Parts]) -> Parts:
-        """The times within the quickest of some quiet calls. Where none was quiet, what calls would
-        have taken had their threads not waited for a core."""
+        """Return the times within the fastest of several quiet calls. If no call was quiet, return the
+        median of what calls would have taken if their threads had not waited for a core."""
         call()
         quiet, all_calls = list[Parts](), list[tuple[float, Parts]]()
         begun, best = self._clock(), list[float]()
@@ -147,7 +151,7 @@ class Bench:
         return sorted(free, key=sum)[len(free) // 2]
 
     def copies(self, nbytes: int = 64 * 2**20) -> float:
-        """Bytes a second that copies read and write."""
+        """Return the bytes per second that copies read and write together."""
         source, target = np.ones(nbytes // 8), np.ones(nbytes // 8)
         best = float("inf")
         for _ in range(5):
@@ -157,22 +161,22 @@ class Bench:
         return 2 * nbytes / best
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory for operands."""
         if self._block is not None:
             self._block.close()
             self._block = None
 
     def end(self) -> None:
-        """Give all memory back; there are no more trials."""
+        """Free all memory; no trial can follow."""
         self.close()
         self._other = None
-        gc.collect()  # works may hold their arrays in circles
+        gc.collect()  # works may hold their arrays in reference cycles
 
     def _arrays(
         self, specs: Sequence[TensorSpec | None], rooms: Sequence[int], counts: Container[int]
     ) -> tuple[list[Any], list[Any]]:
-        """Operands in the bench's memory, filled, and workspaces of so many bytes; ``counts`` are the
-        positions of those that hold classes or counts."""
+        """Return filled operands in the bench's memory, and workspaces of the sizes ``rooms`` in bytes.
+        ``counts`` has the positions of operands that hold classes or counts."""
         sizes = [0 if spec is None else spec.nbytes for spec in specs] + list(rooms)
         offsets = [0, *accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)]
         whole = max(ALIGNMENT, offsets[-1])
@@ -196,7 +200,7 @@ class Bench:
 
 
 def wanted(request: Request, candidate: Candidate) -> list[TensorSpec | None]:
-    """The operands in the layouts that a candidate asks for."""
+    """Return the operands of a request in the layouts that a candidate requires."""
     found: list[TensorSpec | None] = []
     sides: Sequence[tuple[Any, Any]] = (
         (request.inputs, candidate.input_layouts),
@@ -210,21 +214,23 @@ def wanted(request: Request, candidate: Candidate) -> list[TensorSpec | None]:
 
 
 def given(spec: TensorSpec | None) -> TensorSpec:
-    """An operand that the operation always has."""
+    """Return an operand that the operation always has."""
     assert spec is not None
     return spec
 
 
 def _counts(request: Request) -> set[int]:
-    """The inputs that hold whole numbers in numbers' guise, for which 0 is always valid."""
+    """Return the inputs that hold whole numbers although their type is a real one. 0 is always valid in
+    them."""
     operands, last = request.operation.inputs, len(request.operation.inputs) - 1
     return {i for i in range(len(request.inputs)) if operands[min(i, last)].name in WHOLE}
 
 
 def _fill(array: Any, spec: TensorSpec | None, counts: bool) -> None:
-    """Small numbers in no order, so that nothing overflows and nothing is skipped as zero."""
+    """Fill an array with small numbers in no particular order, so that nothing overflows and nothing is
+    skipped as zero."""
     if spec is None or counts or array.dtype.kind != "f":
-        # The bits of bfloat16 lie in unsigned numbers: 0x3C00 is 2^-7.
+        # bfloat16 is stored as unsigned integers: 0x3C00 is 2^-7.
         array[...] = 0x3C00 if spec is not None and spec.stored == "bfloat16" else 0
         return
     flat = array.reshape(-1)

@@ -1,4 +1,4 @@
-"""The collectives of this plugin by name, for any number of ranks; ``demitasse.check`` proves each."""
+"""This plugin's collectives by name, each for any number of ranks; ``demitasse.check`` proves them."""
 
 from __future__ import annotations
 
@@ -101,11 +101,12 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         ),
     )
 }
-"""By name."""
+"""This plugin's algorithms by name."""
 
 
 def algorithm(name: str, where: object = None, known: Mapping[str, Algorithm] = ALGORITHMS) -> Algorithm:
-    """The algorithm of that name. Raises CompositionError that lists them."""
+    """Return the algorithm of that name. Raises CompositionError, which lists the ``known`` ones, for
+    any other name."""
     if name not in known:
         raise CompositionError(unknown("algorithm", name, known, where))
     return known[name]
@@ -113,13 +114,14 @@ def algorithm(name: str, where: object = None, known: Mapping[str, Algorithm] = 
 
 @cache
 def others() -> Mapping[str, Algorithm]:
-    """What other installed plugins give by the hook ``collectives``, for who has no runtime. They are
-    imported by this call alone; one that cannot be used is left out, as ``demitasse doctor`` tells."""
+    """Return the algorithms that other installed plugins offer through the hook ``collectives``, for
+    callers without a runtime. Only this call imports those plugins. A plugin that cannot be used is left
+    out; ``demitasse doctor`` reports it."""
     found: dict[str, Algorithm] = {}
     for manifest in discover():
         if "collectives" not in manifest.roles or manifest.name == "allreduce":
             continue
-        # That of a plugin which nobody asked for is no reason to fail.
+        # An error in a plugin that nobody asked for is no reason to fail.
         with (
             suppress(DemitasseError),
             compose(Machine("any", (Level("machine"),)), [manifest.name]) as one,
@@ -129,8 +131,9 @@ def others() -> Mapping[str, Algorithm]:
 
 
 def installed(name: str, where: object = None, besides: Iterable[str] = ()) -> Algorithm:
-    """The algorithm of that name, of this plugin or, where it has none, of another that is installed.
-    Raises CompositionError that lists them, and the names ``besides`` that are valid too."""
+    """Return the algorithm of that name: this plugin's or, if it has none, another installed plugin's.
+    Raises CompositionError for any other name; the error lists the algorithms and the names in
+    ``besides``, which are valid too."""
     if name in ALGORITHMS:
         return ALGORITHMS[name]
     if name not in (more := others()):
@@ -139,8 +142,9 @@ def installed(name: str, where: object = None, besides: Iterable[str] = ()) -> A
 
 
 def given(collectives: Mapping[str, Any]) -> Mapping[str, Algorithm]:
-    """What plugins give by the hook ``collectives``, each called as it is named there; these where
-    nobody gives any. Raises PluginError for anything but an algorithm."""
+    """Return the algorithms that plugins offered through the hook ``collectives``, each renamed to the
+    name under which it was offered; this plugin's own if none was offered. Raises PluginError for
+    anything that is not an Algorithm."""
     for name, made in collectives.items():
         if not isinstance(made, Algorithm):
             raise PluginError(f"algorithm {name!r} of a collective: {made!r:.99} (valid: an Algorithm)")
@@ -162,8 +166,9 @@ def schedule(
     chunks: int | None = None,
     order: Iterable[int] | None = None,
 ) -> Schedule:
-    """The schedule of a named algorithm for ``size`` elements by ``ranks``. ``groups`` are ranks near
-    each other for two-level algorithms (an int: so many in a row), ``chunks`` the pieces of a pipeline,
-    ``order[i]`` is the rank that takes the part of number i (a rank map). Raises CompositionError for an
-    unknown algorithm, PlanError for a goal or number that it does not have."""
+    """Return the schedule of a named algorithm for ``size`` elements and ``ranks`` ranks. ``groups``
+    are the groups of nearby ranks for two-level algorithms (an int: that many consecutive ranks each),
+    ``chunks`` is the number of pieces in a pipeline, and ``order[i]`` is the rank that plays the role
+    of rank i (a rank map). Raises CompositionError for an unknown algorithm, PlanError for a goal or a
+    number that it does not support."""
     return installed(name).schedule(ranks, size, goal, root, groups, chunks, order)

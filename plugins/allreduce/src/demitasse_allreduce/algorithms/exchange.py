@@ -1,8 +1,8 @@
-"""Collectives in which all ranks exchange parts: ring, halving and doubling, and their kin.
+"""Collectives in which all ranks exchange parts: ring, halving, doubling, and related algorithms.
 
 Sources: Patarasuk and Yuan (2009) for the ring; Thakur, Rabenseifner and Gropp, "Optimization of
 collective communication operations in MPICH" (2005), for halving, doubling and folds; swCaffe, section
-V.A, for halving that begins with the farthest rank.
+V.A, for halving that starts with the farthest rank.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def cut(size: int, index: Any, parts: int) -> Any:
-    """Where one of ``parts`` even parts of ``size`` elements begins."""
+    """Return the first element of part ``index`` if ``size`` elements are cut into ``parts`` even
+    parts."""
     return size * index // parts
 
 
 def ring(schedule: Schedule, program: InRounds) -> Iterator[Round]:
-    """Each rank passes a part on to the next, who adds its own: n - 1 rounds, after which rank r has
-    part r of the sum; then, or to gather only, the same backwards. Least bytes, most rounds."""
+    """Each rank passes a part to the next rank, which adds its own. After n - 1 such rounds rank r has
+    part r of the sum. An allreduce then runs the same rounds backwards to distribute the parts; an
+    allgather is only this second half. Fewest bytes, most rounds."""
     n, size, rank = schedule.ranks, schedule.size, np.arange(schedule.ranks)
 
     def scatter(step: int) -> Round:
@@ -38,7 +40,8 @@ def ring(schedule: Schedule, program: InRounds) -> Iterator[Round]:
 
 
 def ring_in_turn(schedule: Schedule, program: InRounds) -> Iterator[Round]:
-    """The ring's rounds with their number: the largest part is under way somewhere in each."""
+    """Yield the ring's rounds for costing: one round that stands for n - 1 equal ones in each direction,
+    in which every rank sends a part of the largest size, as some rank does in each real round."""
     n, rank = schedule.ranks, np.arange(schedule.ranks)
     part, none = np.full(n, -(-schedule.size // n)), np.zeros(n, int)
     way = Round(rank, (rank + 1) % n, none, part, True, n - 1)
@@ -49,12 +52,13 @@ def ring_in_turn(schedule: Schedule, program: InRounds) -> Iterator[Round]:
 
 
 def power(ranks: int) -> int:
-    """The largest power of two that is not more."""
+    """Return the largest power of two that does not exceed ``ranks``."""
     return 1 << (ranks.bit_length() - 1)
 
 
 def folded(rank: int, ranks: int) -> int | None:
-    """A rank's number among a power of two; None for one whose data its neighbour sums."""
+    """Return a rank's number among the largest power of two of ranks; None for a rank that gives its
+    data to its neighbour."""
     extra = ranks - power(ranks)
     if rank >= 2 * extra:
         return rank - extra
@@ -62,20 +66,20 @@ def folded(rank: int, ranks: int) -> int | None:
 
 
 def unfolded(number: Any, ranks: int) -> Any:
-    """The rank that has a number."""
+    """Return the rank that has a number: the inverse of ``folded``."""
     extra = ranks - power(ranks)
     return np.where(number < extra, 2 * number + 1, number + extra)
 
 
 def _bits(ranks: int, near_first: bool) -> list[int]:
-    """Distances in the order in which ranks exchange."""
+    """Return the distances between exchanging ranks, in the order of the exchanges."""
     distances = [1 << bit for bit in range(power(ranks).bit_length() - 1)]
     return distances if near_first else distances[::-1]
 
 
 def _halved(ranks: int, number: Any, near_first: bool) -> list[tuple[Any, Any, Any]]:
-    """Of each exchange: (the first unit that a number keeps, that it sends, units in either), in as many
-    units as there are numbers."""
+    """Return for each exchange: (first unit that a number keeps, first unit that it sends, how many
+    units each of the two has). The vector is divided into as many units as there are numbers."""
     made, first, units = [], number * 0, power(ranks)
     for distance in _bits(ranks, near_first):
         units //= 2
@@ -87,7 +91,7 @@ def _halved(ranks: int, number: Any, near_first: bool) -> list[tuple[Any, Any, A
 
 
 def _halving(schedule: Schedule, near_first: bool) -> list[Round]:
-    """Numbers exchange half of what they hold, a quarter, and so on: a reduce-scatter."""
+    """Return the rounds of a reduce-scatter: pairs exchange half of what they hold, again and again."""
     n, size, number = power(schedule.ranks), schedule.size, np.arange(power(schedule.ranks))
     rank, rounds = unfolded(number, schedule.ranks), []
     halves = _halved(schedule.ranks, number, near_first)
@@ -98,11 +102,11 @@ def _halving(schedule: Schedule, near_first: bool) -> list[Round]:
 
 
 def _towards_root(schedule: Schedule, rounds: list[Round], near_first: bool) -> Iterator[Round]:
-    """Of the rounds of an allgather, only the messages whose content ends at the root's number."""
+    """Yield the rounds of an allgather, reduced to the messages whose content reaches the root."""
     away = np.arange(power(schedule.ranks)) ^ _number_of_root(schedule)
     done = 0
     for distance, each in zip(reversed(_bits(schedule.ranks, near_first)), rounds, strict=True):
-        # A mirrored round lists who gets first: who sends is the one at that distance from it.
+        # A mirrored round lists receivers first: the sender is the number at that distance.
         sends = away ^ distance
         yield each.kept((sends & done == 0) & (sends & distance != 0))
         done |= distance
@@ -114,7 +118,8 @@ def _number_of_root(schedule: Schedule) -> int:
 
 
 def _by_halves(schedule: Schedule, near_first: bool, fold: list[Round]) -> Iterator[Round]:
-    """A fold, a reduce-scatter by halving, its mirror image, the unfolding: as the goal needs them."""
+    """Yield what the goal needs of: the fold, a reduce-scatter by halving, its mirror image (an
+    allgather), and the unfolding."""
     goal, ranks, root = schedule.goal, schedule.ranks, schedule.root
     scatter = _halving(schedule, near_first)
     gather = [each.mirrored() for each in reversed(scatter)]
@@ -138,23 +143,24 @@ def _by_halves(schedule: Schedule, near_first: bool, fold: list[Round]) -> Itera
 
 
 def _whole(schedule: Schedule, source: Array, target: Array, reduces: bool = False) -> Round:
-    """The whole vector from each source to each target."""
+    """Return a round that sends the whole vector from each source to its target."""
     return Round(source, target, source * 0, source * 0 + schedule.size, reduces)
 
 
 def _fold(schedule: Schedule) -> Round:
-    """Where ranks are no power of two, the first even ones give their data to a neighbour."""
+    """Return the round in which the surplus ranks give their data to a neighbour, if the number of ranks
+    is not a power of two. The surplus ranks are the first even ones."""
     idle = 2 * np.arange(schedule.ranks - power(schedule.ranks))
     return _whole(schedule, idle, idle + 1, True)
 
 
 def _unfold(schedule: Schedule) -> Round:
-    """They get the result from him."""
+    """Return the round in which the surplus ranks get the result from that neighbour."""
     return _fold(schedule).mirrored()
 
 
 def _shared_fold(schedule: Schedule) -> list[Round]:
-    """Rabenseifner's fold: both neighbours add a half, and one gives the other its own."""
+    """Return Rabenseifner's fold: both neighbours sum one half, then one gives its half to the other."""
     even = 2 * np.arange(schedule.ranks - power(schedule.ranks))
     half, size = even * 0 + schedule.size // 2, schedule.size
     source, target = np.concatenate([even, even + 1]), np.concatenate([even + 1, even])
@@ -166,23 +172,25 @@ def _shared_fold(schedule: Schedule) -> list[Round]:
 
 
 def halving_doubling(schedule: Schedule, program: InRounds) -> Iterable[Round]:
-    """swCaffe's: the farthest ranks exchange halves, nearer ones quarters, and so on, and back."""
+    """swCaffe's algorithm: the farthest ranks exchange halves, nearer ones quarters, and so on; then
+    the same backwards."""
     return _by_halves(schedule, near_first=False, fold=[_fold(schedule)])
 
 
 def rabenseifner(schedule: Schedule, program: InRounds) -> Iterable[Round]:
-    """Rabenseifner's, as MPICH has it: neighbours exchange the halves, the farthest ranks the least;
-    where ranks are no power of two, both of a folded pair add one half."""
+    """Rabenseifner's algorithm, as in MPICH: neighbours exchange halves, and the farthest ranks exchange
+    the least. If the number of ranks is not a power of two, both ranks of a folded pair sum one half."""
     return _by_halves(schedule, near_first=True, fold=_shared_fold(schedule))
 
 
 def halving_owner(schedule: Schedule, rank: int) -> tuple[int, int]:
-    """What a rank has after halving from far to near: its number's part; nothing if it was folded."""
+    """Return the elements (start, stop) that a rank has after halving from far to near: the part of its
+    number, or nothing if the rank was folded."""
     return _kept(schedule, rank, near_first=False)
 
 
 def rabenseifner_owner(schedule: Schedule, rank: int) -> tuple[int, int]:
-    """What a rank has after halving from near to far."""
+    """Return the elements (start, stop) that a rank has after halving from near to far."""
     return _kept(schedule, rank, near_first=True)
 
 
@@ -196,8 +204,8 @@ def _kept(schedule: Schedule, rank: int, near_first: bool) -> tuple[int, int]:
 
 
 def doubling(schedule: Schedule, program: InRounds) -> Iterator[Round]:
-    """Everyone exchanges all it has with ranks at distances 1, 2, 4: the fewest rounds. Both add the
-    same two numbers, so that both have the same bits."""
+    """All ranks exchange everything they have with ranks at distances 1, 2, 4, ...: the fewest rounds.
+    Both ranks of a pair add the same two numbers, so both get the same bits."""
     number = np.arange(power(schedule.ranks))
     yield _fold(schedule)
     for distance in _bits(schedule.ranks, near_first=True):

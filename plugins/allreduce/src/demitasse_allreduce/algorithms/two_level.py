@@ -1,14 +1,23 @@
-"""The pipelined allreduce for groups of ranks that a thin trunk joins.
+"""A pipelined allreduce for groups of ranks that are joined by a thin trunk.
 
-A chunk passes four stages: members of a group sum what each of them owns; owners of the same elements in
-different groups sum a part each; they give it back; members give each other what they own. The stages of
-different chunks go at once, so that the trunk works while links inside the groups do.
+Each chunk passes through four stages:
 
-What it takes for n bytes and p ranks in g groups of q, with beta seconds a byte on a rank's link and a
-trunk as wide as q/o links: on each link 2 (p-1)/p n beta, which is the least of any allreduce (for each
-element p - 1 messages until someone knows the sum, and p - 1 until all do); on each trunk
-2 (g-1)/g n beta o/q, where a ring has 2 (p-1)/p n beta o/q. Eight ranks in two groups at 4:1 take 1.75
-n beta as a ring does, but the trunk is busy for 1.0 of it; at 8:1 it is 2.0 where a ring takes 3.5.
+1. The members of a group each sum the part that they own over the group.
+2. The owners of the same elements in different groups each sum a part of these over the groups.
+3. They give the sums back to each other.
+4. The members of a group give each other the parts that they own.
+
+Stages of different chunks run at the same time, so the trunk works while the links inside groups do.
+
+The time for n bytes and p ranks in g groups of q, with beta seconds per byte on a rank's link and a
+trunk as wide as q/o links, is
+
+- on each link 2 (p-1)/p n beta, the minimum of any allreduce: each element needs p - 1 messages until
+  some rank knows the sum, and p - 1 more until all do;
+- on each trunk 2 (g-1)/g n beta o/q, where a ring takes 2 (p-1)/p n beta o/q.
+
+Eight ranks in two groups at 4:1 take 1.75 n beta, as with a ring, but the trunk is busy for only 1.0 of
+it; at 8:1 they take 2.0 where a ring takes 3.5.
 """
 
 from __future__ import annotations
@@ -24,17 +33,19 @@ from demitasse import InRounds, Round, Schedule, joined
 Array = np.ndarray[Any, np.dtype[Any]]
 
 CHUNKS, LEAST_CHUNK = 8, 65_536
-"""Chunks of the pipeline, and the elements below which one more costs more latency than it hides."""
+"""Most chunks of the pipeline, and the fewest elements in one: a smaller chunk costs more latency than
+it hides."""
 
 
 def pieces(ranks: int, size: int) -> int:
-    """Chunks where nobody says how many."""
+    """Return the default number of chunks."""
     return max(1, min(CHUNKS, size // LEAST_CHUNK))
 
 
 def _inside(groups: tuple[tuple[int, ...], ...], start: int, stop: int) -> Round | None:
-    """Every member sends every other one of its group the part that he owns; each begins with the next
-    one, so that nobody gets all at once."""
+    """Return the round in which every member sends each other member of its group the part that the
+    receiver owns. Each sender starts with the member after it, so no receiver gets everything at
+    once."""
     made = []
     for group in groups:
         members, q = np.array(group), len(group)
@@ -48,8 +59,9 @@ def _inside(groups: tuple[tuple[int, ...], ...], start: int, stop: int) -> Round
 
 
 def _across(groups: tuple[tuple[int, ...], ...], start: int, stop: int) -> Round | None:
-    """Owners of the same elements in different groups: each sends each other one the part that he sums.
-    Groups may differ in size: then elements are cut wherever one of them cuts."""
+    """Return the round in which the owners of the same elements in different groups send each other the
+    parts that the receivers sum. If groups differ in size, elements are cut wherever any group cuts
+    them."""
     g, size = len(groups), stop - start
     bounds = [start + size * np.arange(len(group) + 1) // len(group) for group in groups]
     cuts = np.unique(np.concatenate(bounds))
@@ -71,7 +83,7 @@ def _across(groups: tuple[tuple[int, ...], ...], start: int, stop: int) -> Round
 
 
 def two_level(schedule: Schedule, program: InRounds) -> Iterator[Round]:
-    """The rounds: in each, one stage of each of four chunks in a row."""
+    """Yield the rounds. Each has one stage of each of up to four consecutive chunks."""
     size, chunks, groups = schedule.size, program.chunks, program.groups
     edges = [size * i // chunks for i in range(chunks + 1)]
     inside = [_inside(groups, *edge) for edge in pairwise(edges)]
@@ -79,7 +91,7 @@ def two_level(schedule: Schedule, program: InRounds) -> Iterator[Round]:
     stages = (
         (0, inside, False),
         (3, inside, True),
-        (1, across, False),  # the trunk's last: what it brings is waited for last
+        (1, across, False),  # the trunk's messages come last: what they bring is waited for last
         (2, across, True),
     )
     for now in range(chunks + 3):

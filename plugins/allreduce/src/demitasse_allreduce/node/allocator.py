@@ -16,8 +16,8 @@ SPACE = "shared:node"
 
 
 class SharedMemory:
-    """One rank's part of a block. The siblings' parts have the same size; ``Node.siblings`` gives
-    their arrays beside one of this part's."""
+    """One rank's part of a block. The siblings' parts have the same size; for an array in this part,
+    ``Node.siblings`` returns the arrays at the same place in all ranks' parts."""
 
     def __init__(self, node: Node, block: Block) -> None:
         self.nbytes = block.nbytes
@@ -26,21 +26,22 @@ class SharedMemory:
         self._closed = False
 
     def view(self, offset: int, shape: Sequence[int], dtype: str) -> Any:
-        """An array over part of the block; ``offset`` in bytes. Raises ValueError when the part
-        does not lie in the block, or the block was closed."""
+        """Return an array over a part of the block; ``offset`` is in bytes. Raises ValueError if the
+        part does not lie inside the block, or if the block was closed."""
         if self._closed:
             raise ValueError("the memory was closed")
         return self._mapping.view(offset, shape, dtype)
 
     def close(self) -> None:
-        """Give the block back: the system has it again when all ranks have, and their views are gone."""
+        """Free the block. The system gets it back when all ranks have freed it and their views are
+        gone."""
         self._closed = True
         self._node.release(self._block)
 
 
 class SharedAllocator:
-    """Gives blocks of ``shared:node`` and counts all that it ever gave. ``allocate`` is collective:
-    every rank of the node asks for the same, in the same order."""
+    """Allocates blocks of ``shared:node``, and counts all blocks and bytes that it ever allocated.
+    ``allocate`` is collective: every rank of the node makes the same requests, in the same order."""
 
     space = SPACE
 
@@ -50,8 +51,8 @@ class SharedAllocator:
         self.bytes = 0
 
     def allocate(self, nbytes: int) -> SharedMemory:
-        """A new zeroed block, in large pages where it has as much. Raises MemoryError on all ranks
-        with what was asked for and what went wrong."""
+        """Return a new zeroed block, in large pages if it is large enough. Raises MemoryError on all
+        ranks with the requested size and the reason."""
         try:
             block = self.node.allocate(nbytes)
         except WorkerError as error:
@@ -62,15 +63,17 @@ class SharedAllocator:
 
 
 class _Lease:
-    """What an array's memory hangs on, to be told when the last view of it has gone."""
+    """The base object of an array's memory. When the last view of the array is gone, so is this object,
+    and its finalizer frees the block."""
 
     def __init__(self, block: Block, rank: int) -> None:
         self.__array_interface__ = block.mappings[rank].__array_interface__
 
 
 def shared_array(node: Node, shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """A zeroed array in a block of its own, which goes with it. Collective, and raises, as
-    ``SharedAllocator.allocate``; all ranks ask for the same shape and type."""
+    """Return a zeroed array in a block of its own, which is freed with the last view of the array. It is
+    collective and raises MemoryError as ``SharedAllocator.allocate`` does; all ranks ask for the same
+    shape and type."""
     nbytes = prod(shape) * dtype.itemsize
     try:
         block = node.allocate(max(1, nbytes))

@@ -1,4 +1,4 @@
-"""The ranks of one node: calls that add arrays in memory that all of them map."""
+"""The ranks of one node, and their calls, which add arrays in memory that all of them map."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from demitasse_allreduce.node.mapping import Mapping, Segment, attach
 from demitasse_allreduce.node.work import SMALL, WHOLE, Array, Check, NodeWork, hear
 
 CHUNKS, STAGED = (256 * 1024, 512 * 1024), 2 * 1024 * 1024
-"""Least and most bytes of an array that a rank stages at a time, and most that all ranks do, where that
-is not below the least: stages stay in the last cache. On two cores with 1 MiB of L2 and 32 MiB of L3,
-16 MB by 2 ranks took as long by 1 MiB and 3% longer by 256 KiB; by 4 ranks 9% longer by 256 KiB and 35%
-by 128 KiB, where what is read is still in the other's L2."""
+"""The least and the most bytes of an array that a rank stages at a time, and the most bytes that all
+ranks together stage, unless the least per rank requires more: stages must stay in the last-level cache.
+On two cores with 1 MiB of L2 and 32 MiB of L3, 2 ranks took as long for 16 MB with chunks of 1 MiB, and
+3% longer with 256 KiB. 4 ranks took 9% longer with 256 KiB, and 35% longer with 128 KiB, where what a
+rank reads is still in another's L2."""
 
 LINE = 64
 """Bytes of a cache line."""
 
 PIECE = 256 * 1024
-"""Bytes of arrays in shared memory that a rank adds before it takes the next piece."""
+"""Bytes of a piece: of arrays in shared memory, a rank adds one piece before it takes the next."""
 
 PATIENCE = 0.02
-"""Seconds of a wait after which a caller looks whether the others are still there."""
+"""Seconds of waiting after which a caller checks whether the others are still there."""
 
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221}
 _CONTROL_BYTES = 4096
@@ -35,7 +36,8 @@ _DOMAINS = "sys/devices/system/node"
 
 
 class Block:
-    """Memory of all ranks that was allocated together: its number, size, and where each rank's lies."""
+    """Memory that all ranks allocated together: its number, its size per rank, and the address of each
+    rank's part."""
 
     def __init__(self, number: int, nbytes: int, mappings: Sequence[Mapping], rank: int) -> None:
         self.number, self.nbytes, self.mappings = number, nbytes, mappings
@@ -44,16 +46,17 @@ class Block:
 
 
 class Node:
-    """The ranks of ``comm``, which must share a machine. Making one is collective, and so is every call,
-    in the same order on all ranks; one call at a time (``channel`` gives a second line).
+    """The ranks of ``comm``, which must share a machine. Making a Node is collective, and so is every
+    call on it, in the same order on all ranks. Only one call can be under way at a time (``channel``
+    returns another Node for a second thread).
 
-    Sums are taken in the order of ranks, element by element in the element's own type, each once:
-    all ranks have the same bits.
+    Each element is summed once, in the order of ranks and in the element's own type. All ranks therefore
+    get the same bits.
     """
 
     def __init__(self, comm: Any, siblings: Node | None = None) -> None:
-        """``siblings``: a Node of the same ranks whose memory is known here too. Raises WorkerError on
-        all ranks where one cannot map another's memory."""
+        """``siblings``: a Node of the same ranks, whose memory is known to this one too. Raises
+        WorkerError on all ranks if one of them cannot map another's memory."""
         from demitasse_allreduce.node import loops
 
         self.comm, self.rank, self.size = comm, comm.Get_rank(), comm.Get_size()
@@ -69,7 +72,8 @@ class Node:
         self._watched = [_watch(int(pid)) for pid in self._pids]
 
     def _map(self, nbytes: int) -> list[Mapping]:
-        """A segment of every rank, in the order of ranks."""
+        """Allocate a segment on every rank, and return the mappings of all of them in the order of
+        ranks."""
         problem, segment, handle = "", None, np.full(4, -1, np.int64)
         try:
             segment = Segment(max(1, nbytes))
@@ -116,9 +120,10 @@ class Node:
         state = np.zeros(loops.STATE_WORDS, np.int64)
         state[loops.RANK], state[loops.SIZE] = self.rank, self.size
         state[loops.CONTROL] = self._segments[0].address
-        # Crowded ranks wait for one that needs the processor on which they wait. Others sleep at last:
-        # two that the system put on one processor would yield it to each other and stay there for
-        # milliseconds, while one that sleeps is woken on a free processor.
+        # If ranks are more than processors, a rank may wait for one that needs its processor, so it
+        # spins briefly and then yields. Otherwise ranks sleep in the end: two that the system put on
+        # one processor would yield it to each other and stay there for milliseconds, while a sleeping
+        # rank is woken on a free processor.
         state[loops.SPINS], state[loops.YIELDS] = (20, 20) if crowded else (4000, 0)
         state[loops.SYSCALL] = _address(libc.syscall)
         state[loops.FUTEX] = number
@@ -134,12 +139,14 @@ class Node:
         return state
 
     def channel(self) -> Node:
-        """Another Node of these ranks and memory, for calls from a second thread. Collective."""
+        """Return another Node of the same ranks and memory, for calls from a second thread.
+        Collective."""
         return Node(self.comm, self)
 
     def allocate(self, nbytes: int) -> Block:
-        """Memory of every rank, zeroed, in this and the siblings' addresses. Collective: all ranks ask
-        for the same number of bytes. Raises WorkerError on all where one cannot."""
+        """Allocate ``nbytes`` of zeroed memory on every rank, and map all of it in this process.
+        Collective: all ranks ask for the same number of bytes. Raises WorkerError on all ranks if one
+        of them cannot."""
         mappings = self._map(nbytes)
         block = Block(self._count[0], nbytes, mappings, self.rank)
         self._count[0] += 1
@@ -147,20 +154,21 @@ class Node:
         return block
 
     def release(self, block: Block) -> None:
-        """Forget a block; its memory goes when the last array in it does."""
+        """Forget a block. Its memory is freed with the last array in it."""
         if block in self.blocks:
             self.blocks.remove(block)
 
     def find(self, array: Array) -> tuple[Block, int] | None:
-        """The block in which an array lies and its offset in bytes, or None where it is in no block."""
+        """Return the block in which an array lies and its offset in bytes; None if it is in no block."""
         address = array.__array_interface__["data"][0]
-        for block in tuple(self.blocks):  # one may go meanwhile, with the last view of it
+        for block in tuple(self.blocks):  # a block may be freed meanwhile, with the last view of it
             if block.start <= address < block.start + block.nbytes:
                 return block, address - block.start
         return None
 
     def siblings(self, array: Array) -> list[Array]:
-        """The arrays of all ranks at the place of one in shared memory; PlanError if it is not there."""
+        """Return the arrays of all ranks at the same place as ``array``. Raises PlanError if it is not
+        in shared memory."""
         found = self.find(array)
         if found is None:
             raise PlanError("the array is not in memory of the space shared:node")
@@ -168,8 +176,9 @@ class Node:
         return [each.view(offset, array.shape, array.dtype) for each in block.mappings]
 
     def allreduce(self, array: Array, check: Check | None = None) -> NodeWork:
-        """The sum of all ranks' arrays, to all, in place. Contiguous; ``adds`` says which types.
-        Arrays that lie at one place in shared memory are added there, others through a stage."""
+        """Prepare the sum of all ranks' arrays, in place on all ranks. The arrays are contiguous, and
+        of a type for which ``added_as`` is not None. If they lie at the same place in shared memory
+        they are added there, otherwise through stages."""
         from demitasse_allreduce.node import loops
 
         return NodeWork(self, loops.ALLREDUCE, array, check)
@@ -177,8 +186,8 @@ class Node:
     def reduce_scatter(
         self, array: Array, owned: Sequence[tuple[int, int]], check: Check | None = None
     ) -> NodeWork:
-        """The sum of elements start up to stop of all ranks' arrays, into the array of their owner
-        only: ``owned`` has each rank's (start, stop). The arrays are in shared memory."""
+        """Prepare the sum of all ranks' arrays in which only the owner of elements start up to stop gets
+        their sum, in place. ``owned`` has each rank's (start, stop). The arrays are in shared memory."""
         from demitasse_allreduce.node import loops
 
         return NodeWork(self, loops.REDUCE_SCATTER, array, check, owned)
@@ -186,20 +195,20 @@ class Node:
     def allgather(
         self, array: Array, owned: Sequence[tuple[int, int]], check: Check | None = None
     ) -> NodeWork:
-        """Each owner's elements, copied to all ranks' arrays, which are in shared memory."""
+        """Prepare copying each owner's elements to all ranks' arrays, which are in shared memory."""
         from demitasse_allreduce.node import loops
 
         return NodeWork(self, loops.ALLGATHER, array, check, owned)
 
     def barrier(self, check: Check | None = None) -> NodeWork:
-        """A wait until all ranks are here."""
+        """Prepare a wait until all ranks are here."""
         from demitasse_allreduce.node import loops
 
         return NodeWork(self, loops.BARRIER, np.empty(0, np.float32), check)
 
     def agree(self, element: int, nbytes: int, check: Check | None = None) -> None:
-        """A wait for all ranks. Raises WorkerError on all where they name different numbers, or do
-        something else."""
+        """Wait for all ranks. Raises WorkerError on all of them if they pass different numbers, or if
+        some make another call."""
         from demitasse_allreduce.node import loops
 
         work = NodeWork(self, loops.BARRIER, np.empty(0, np.float32), check)
@@ -207,7 +216,7 @@ class Node:
         work.run()
 
     def watch(self, check: Check | None) -> None:
-        """Raise WorkerError when a rank's process has ended, and what ``check`` raises."""
+        """Raise WorkerError if a rank's process has ended, or what ``check`` raises."""
         if check is not None:
             check()
         for rank, descriptor in enumerate(self._watched):
@@ -216,20 +225,21 @@ class Node:
                 raise WorkerError(f"rank {rank} of the node (process {self._pids[rank]}) has ended")
 
     def abort(self) -> None:
-        """Have all ranks' waits end with an error: this rank cannot go on. No call works any more."""
+        """End all ranks' waits with an error because this rank cannot continue. No call works any
+        more."""
         from demitasse_allreduce.node import loops
 
         loops.abort(self.state, self.rank + 1)
 
     def aborted_by(self) -> int:
-        """The rank that called ``abort``, or -1."""
+        """Return the rank that called ``abort``, or -1."""
         from demitasse_allreduce.node import loops
 
         words = self._segments[0].view(0, (_CONTROL_BYTES // 8,), np.int64)
         return int(words[loops.ABORT]) - 1
 
     def posts(self) -> list[tuple[int, int, int, int]]:
-        """What each rank asked for in the last call: kind, bytes, element type, place."""
+        """Return what each rank asked for in the last call: kind, bytes, element type, place."""
         from demitasse_allreduce.node import loops
 
         parity = (int(self._state[loops.CALLS]) - 1) % 2
@@ -237,7 +247,7 @@ class Node:
         return [tuple(row[:4].tolist()) for row in lines[:, parity]]
 
     def close(self) -> None:
-        """Give back descriptors; memory goes with the last array in it."""
+        """Close file descriptors. Memory is freed with the last array in it."""
         for each in self._watched:
             if each is not None:
                 os.close(each)
@@ -245,8 +255,8 @@ class Node:
 
 
 def processor_row(cpus: Sequence[int], files: KernelFiles) -> Array | None:
-    """The row PROCESSORS of the loops for these processors; None where the C library does not tell on
-    which one a thread is."""
+    """Return the row PROCESSORS (of ``loops``) for these processors; None if the C library cannot tell
+    which processor a thread runs on."""
     from demitasse_allreduce.node import loops
 
     libc = ctypes.CDLL(None)
@@ -269,7 +279,7 @@ def _address(function: Any) -> int:
 
 
 def _watch(pid: int) -> int | None:
-    """A descriptor that tells when a process ends, where the system has them."""
+    """Return a descriptor that becomes readable when a process ends; None if the system has none."""
     if pid == os.getpid() or not hasattr(os, "pidfd_open"):
         return None
     try:

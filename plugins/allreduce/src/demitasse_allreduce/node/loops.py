@@ -1,14 +1,17 @@
-"""What a rank of a node does, compiled: wait for the others, stage, add, and take the sums.
+"""The compiled work of a node's rank: it waits for the others, stages, adds, and takes the sums.
 
-A call's work is in steps with a wait between them, and can be left in any wait and taken up again: its
-place is in its record. All state is in rows of int64, named below; a loop gets the address of one.
+The work of a call consists of steps with a wait between them. It can be left in any wait and resumed
+later: its position is in its record. All state is in rows of int64, named below; loops get the address
+of a row.
 
-STATE, one a node and process: where the segments are, and what was done so far. CALL, one a prepared
-call: what to add. CONTROL, in shared memory, each word in a line of its own; behind it for each rank and
-the parity of the call a line that tells what that rank asked for, a line that counts what was taken of
-its share (TICKET of STATE is what these counters were before the call), and a line with its processor.
-
-PROCESSORS, one a node and process: those that the ranks have, if they are no more than ranks."""
+- STATE, one per node and process: where the segments are, and what has been done so far.
+- CALL, one per prepared call: what to add.
+- CONTROL, in shared memory, with each word in a cache line of its own. It is followed by lines for each
+  rank: two lines, one for each parity of the call, with what the rank asked for; a line that counts the
+  pieces taken of its share (TICKET of STATE is the value of these counters before the call); and a line
+  with its processor.
+- PROCESSORS, one per node and process: the processors that the ranks have, if these are no more than the
+  ranks."""
 
 from __future__ import annotations
 
@@ -38,40 +41,43 @@ RANK, SIZE, CONTROL, ROUND, TURN, TICKET, CALLS, SPINS, YIELDS, SYSCALL, FUTEX, 
     13
 )
 NANOSECONDS, STAGES, CHUNK, SMALL, PIECE, ARRIVED, ADD, PROCESSORS, STATE_WORDS = range(13, 22)
-"""Of STATE; ADD is the address of ``add``, STAGES that of a table of all ranks' stages, each of PARTS
-chunks, PROCESSORS that of a row, or 0."""
+"""Words of STATE. ADD is the address of ``add``; STAGES the address of a table of all ranks' stages,
+each of PARTS chunks; PROCESSORS the address of that row, or 0."""
 
 MASK_WORDS = 16
-"""Of a set of processors, as the system's calls have it: a bit for each of 1,024."""
+"""Words of a set of processors, as the system calls use it: a bit for each of 1,024."""
 
 GETCPU, GET_AFFINITY, SET_AFFINITY, COUNT, CPU, OLD = range(6)
 NEW, DOMAINS = OLD + MASK_WORDS, OLD + 2 * MASK_WORDS
 LISTED = DOMAINS + 64 * MASK_WORDS
-"""Of PROCESSORS: functions of the C library, how many processors there are, where a call puts one, sets
-of them, the memory domain of each of 1,024, and the numbers of those that there are."""
+"""Words of PROCESSORS: addresses of functions of the C library, the number of processors, the place
+where a call puts a processor's number, two sets of processors, the memory domain of each of 1,024
+processors, and the list of processors."""
 
 PARTS = 2
-"""Of a stage: while a chunk is added in one, the sums of the one before are copied out of the other and
-the one to come is copied in, line by line, so that a line goes to another rank and comes back once.
-While all were copied out and then in, in three parts, 16 MB by 2 ranks took 1.0 to 1.3 ms, and now 0.81
-to 0.94.
+"""Parts of a stage. While a chunk is added in one part, the sums of the previous chunk are copied out
+of the other part and the next chunk is copied in, line by line, so that a cache line goes to another
+rank and comes back once. With three parts, where all lines were copied out and then all in, 2 ranks
+took 1.0 to 1.3 ms for 16 MB; now they take 0.81 to 0.94.
 
-A sum takes the place of the summand in every sibling's stage, so where ranks add slices each
-writes again only what another has written last. What another has only read is dear to write again, as
-its owner has to ask all caches: 7 ns a line by processors that share a last cache and 28 by others
-(chiplets, sockets), and 1 and 3 where the reader wrote it back. While sums stood in one stage for all,
-4 ranks on two processors took 9.4 ms for 16 MB where each has a last cache of its own, and now 3.2;
-0.15 and 0.11 for 1 MB where they share one."""
+A sum replaces the summand in every sibling's stage. If ranks add slices, each therefore overwrites only
+lines that another rank wrote last. A line that another rank has only read is expensive to overwrite,
+because its owner has to ask all caches: 7 ns per line for processors that share a last-level cache and
+28 ns for others (chiplets, sockets), compared with 1 and 3 ns if the reader wrote the line back. When
+the sums were in one stage for all ranks, 4 ranks on two processors took 9.4 ms for 16 MB if each
+processor has a last-level cache of its own, and now 3.2 ms; if they share one, 0.15 and now 0.11 ms for
+1 MB."""
 
 STATE, KIND, STEP, ADDRESS, NBYTES, PLACE, ELEMENT, OWNED, SIBLINGS, NUMBER, ITEMSIZE, SCRATCH = range(
     12
 )
 CALL_WORDS = 12
-"""Of CALL. PLACE says where in shared memory the array is (-1: it is in a rank's own memory), SIBLINGS
-is the address of a table of the siblings' arrays there, OWNED of one of the ranks' (start, stop) in
-bytes. ELEMENT tells the others the element type; it is added as ``ADDED[NUMBER]``, of ITEMSIZE bytes.
-SCRATCH is the address of a table with where each rank's summands of a chunk are, and behind it another:
-by how many bytes that rank's array lies beyond a line."""
+"""Words of CALL. PLACE is the array's place in shared memory (-1: it is in the rank's own memory).
+SIBLINGS is the address of a table of the siblings' arrays there, OWNED that of a table of the ranks'
+(start, stop) in bytes. ELEMENT tells the other ranks the element type; elements are added as
+``ADDED[NUMBER]``, of ITEMSIZE bytes. SCRATCH is the address of a table with the address of each rank's
+summands of a chunk, followed by a table with the offset of each rank's array from the start of a cache
+line, in bytes."""
 
 ARRIVALS, GENERATION, SLEEPERS, ABORT, POSTS = (8 * i for i in range(5))
 """Words of CONTROL."""
@@ -80,16 +86,16 @@ ALLREDUCE, REDUCE_SCATTER, ALLGATHER, BARRIER = range(4)
 """Kinds of call."""
 
 DONE, WAITING, ABORTED, DIFFERENT, OTHER = range(5)
-"""What a loop returns."""
+"""Results of loops."""
 
 _STAGED, _MIXED = 1000, 999
-"""Steps of a call whose arrays are staged: of its first chunk, and before, where only some lie in shared
-memory."""
+"""Steps of a call whose arrays are staged: the step of the first chunk, and the step before it, if only
+some of the arrays lie at the same place in shared memory."""
 
 
 @compiled_loop
 def _arrive(state: int) -> None:
-    """Tell the others that this rank is here; the last one lets all go on."""
+    """Tell the others that this rank is here. The last rank to arrive lets all continue."""
     control = get(state, CONTROL)
     put(state, ROUND, get(state, ROUND) + 1)
     put(state, ARRIVED, 1)
@@ -102,7 +108,8 @@ def _arrive(state: int) -> None:
 
 @compiled_loop
 def _wait(state: int) -> int:
-    """Wait until all have arrived, for as long as a futex waits at most: DONE, WAITING or ABORTED."""
+    """Wait until all ranks have arrived, for at most the timeout of one futex wait. Returns DONE,
+    WAITING or ABORTED."""
     control, target = get(state, CONTROL), get(state, ROUND)
     for _ in range(get(state, SPINS)):
         if look(control, GENERATION) >= target:
@@ -117,7 +124,7 @@ def _wait(state: int) -> int:
     fetch_add(control, SLEEPERS, 1)
     seen = look(control, GENERATION)
     if seen < target and look(control, ABORT) == 0:
-        # A futex compares 32 bits.
+        # A futex compares only 32 bits.
         futex(state + 8 * SYSCALL, control + 8 * GENERATION, seen & 0xFFFFFFFF, state + 8 * SECONDS)
     fetch_add(control, SLEEPERS, -1)
     if look(control, GENERATION) >= target:
@@ -128,7 +135,7 @@ def _wait(state: int) -> int:
 
 @compiled_loop
 def _processor(processors: int) -> int:
-    """On which processor this thread is."""
+    """Return the processor that this thread runs on."""
     put(processors, CPU, 0)
     call_seven(get(processors, GETCPU), processors + 8 * CPU, 0, 0, 0, 0, 0, 0)
     cpu: int = get(processors, CPU)
@@ -137,7 +144,8 @@ def _processor(processors: int) -> int:
 
 @compiled_loop
 def _move(processors: int, cpu: int) -> None:
-    """Go to a processor, if this thread may, which then may be on the same ones as before."""
+    """Move this thread to a processor, if it is allowed there. Afterwards the thread may run on the same
+    set of processors as before."""
     old, new, nbytes = processors + 8 * OLD, processors + 8 * NEW, 8 * MASK_WORDS
     for word in range(MASK_WORDS):
         put(old, word, 0)
@@ -151,9 +159,10 @@ def _move(processors: int, cpu: int) -> None:
 
 @compiled_loop
 def spread(state: int) -> None:
-    """Tell on which processor this rank is, and leave one that has two ranks more than another. The
-    system leaves ranks that sleep briefly where they are: 3 on one of two processors and the fourth on
-    the other added 16 MB in 5.2 ms where 2 and 2 take 3.3."""
+    """Publish the processor that this rank runs on, and leave it if it has at least two ranks more than
+    another processor of the same memory domain. The system leaves ranks that sleep briefly where they
+    are: with 3 ranks on one of two processors and the fourth on the other, adding 16 MB took 5.2 ms;
+    with 2 and 2 it takes 3.3."""
     processors = get(state, PROCESSORS)
     if processors == 0:
         return
@@ -166,7 +175,7 @@ def spread(state: int) -> None:
         if look(lines + LINE * other, 0) == cpu + 1:
             here += 1
             if other > rank:
-                return  # the last one goes
+                return  # only the last rank on a processor moves
     if here * count <= size or cpu >= 64 * MASK_WORDS:
         return
     target, least = -1, here - 1
@@ -185,7 +194,7 @@ def spread(state: int) -> None:
 
 @compiled_loop
 def _post(state: int, record: int) -> None:
-    """What this rank asks for, for the others to compare."""
+    """Publish what this rank asks for, for the others to compare."""
     calls = get(state, CALLS)
     line = get(state, CONTROL) + 8 * POSTS + LINE * (2 * get(state, RANK) + calls % 2)
     put(line, 0, get(record, KIND))
@@ -197,8 +206,8 @@ def _post(state: int, record: int) -> None:
 
 @compiled_loop
 def _compare(state: int, record: int) -> int:
-    """DONE where all ask for the same, OTHER where they do in arrays that lie at different places,
-    else DIFFERENT."""
+    """Return DONE if all ranks ask for the same, OTHER if they do but their arrays lie at different
+    places, else DIFFERENT."""
     outcome, calls = DONE, get(state, CALLS)
     for rank in range(get(state, SIZE)):
         line = get(state, CONTROL) + 8 * POSTS + LINE * (2 * rank + calls % 2)
@@ -214,11 +223,12 @@ def _compare(state: int, record: int) -> int:
     return outcome
 
 
-# A C function is called by its address: what calls it is compiled without it, all of it in 3 s, not 12.
+# ``add`` is called as a C function, by its address, so that its callers are compiled without it: all
+# loops then compile in 3 s instead of 12.
 @compiled_callback(types.void(*[types.int64] * 7), error_model="numpy")
 def add(record: int, sources: int, count: int, targets: int, stores: int, start: int, stop: int) -> None:
-    """Bytes ``start`` to ``stop`` of the sum, in whole lines of the first target (rank 0's, where there
-    are several) as far as there are."""
+    """Add bytes ``start`` to ``stop`` of the sources and write the sums to the targets: as far as
+    possible in whole cache lines of the first target (rank 0's, if there are several)."""
     number, width = get(record, NUMBER), get(record, ITEMSIZE)
     first = min(stop, start - (get(targets, 0) + start) % -LINE)
     lines = (stop - first) // LINE
@@ -231,14 +241,16 @@ def add(record: int, sources: int, count: int, targets: int, stores: int, start:
 
 @compiled_loop
 def _slice(nbytes: int, rank: int, size: int) -> int:
-    """Where a rank's lines begin in so many bytes."""
+    """Return the byte at which a rank's slice of ``nbytes`` begins; slices are cut at multiples of a
+    line."""
     return min(nbytes, (nbytes + LINE - 1) // LINE * rank // size * LINE)
 
 
 @compiled_loop
 def _stage(state: int, record: int, rank: int, chunk: int) -> int:
-    """Where a chunk begins in a rank's stage: as far beyond a line as in its array, so that vectors of
-    both are whole lines at once."""
+    """Return the address of a chunk in a rank's stage. Its offset from the start of a cache line is
+    that of the rank's array, so that a vector that is a whole line of one is a whole line of the
+    other."""
     part, shift = (get(state, TURN) + chunk) % PARTS, get(record, ADDRESS) % LINE
     if rank != get(state, RANK):
         shift = get(get(record, SCRATCH), get(state, SIZE) + rank)
@@ -248,7 +260,8 @@ def _stage(state: int, record: int, rank: int, chunk: int) -> int:
 
 @compiled_loop
 def _stage_in(state: int, record: int, chunk: int) -> None:
-    """Copy what others will add of a chunk; of a small array everything, as all will add."""
+    """Copy the part of a chunk that other ranks will add into the stage; all of a small array, which
+    every rank adds whole."""
     rank, size, nbytes = get(state, RANK), get(state, SIZE), get(record, NBYTES)
     begin = chunk * get(state, CHUNK)
     length = min(get(state, CHUNK), nbytes - begin)
@@ -263,7 +276,7 @@ def _stage_in(state: int, record: int, chunk: int) -> None:
 
 @compiled_loop
 def _add_staged(state: int, record: int, chunk: int) -> None:
-    """Add this rank's slice of a chunk, into its array and all others' stages."""
+    """Add this rank's slice of a chunk into its array and all other ranks' stages."""
     rank, size, nbytes = get(state, RANK), get(state, SIZE), get(record, NBYTES)
     begin = chunk * get(state, CHUNK)
     length = min(get(state, CHUNK), nbytes - begin)
@@ -281,7 +294,7 @@ def _add_staged(state: int, record: int, chunk: int) -> None:
 
 @compiled_loop
 def _stage_out(state: int, record: int, chunk: int) -> None:
-    """Take the other ranks' sums of a chunk."""
+    """Copy the other ranks' sums of a chunk out of the stage."""
     rank, size, nbytes = get(state, RANK), get(state, SIZE), get(record, NBYTES)
     begin = chunk * get(state, CHUNK)
     length = min(get(state, CHUNK), nbytes - begin)
@@ -293,8 +306,8 @@ def _stage_out(state: int, record: int, chunk: int) -> None:
 
 @compiled_loop
 def _add_shared(state: int, record: int) -> None:
-    """Add pieces of arrays in shared memory: those of this rank's share, which its caches may have from
-    the last sum, then what is left of the others'."""
+    """Add arrays in shared memory piece by piece: first the pieces of this rank's share, which its
+    caches may still have from the last sum, then what is left of the other ranks' shares."""
     rank, size, nbytes, piece = (
         get(state, RANK),
         get(state, SIZE),
@@ -319,7 +332,8 @@ def _add_shared(state: int, record: int) -> None:
 
 @compiled_loop
 def _exchange(to: int, stage: int, source: int, nbytes: int) -> None:
-    """Copy bytes of a stage to ``to`` and those of ``source`` to the stage; all lie alike to lines."""
+    """Copy the bytes of a stage to ``to``, and those of ``source`` to the stage. All three have the same
+    offset from the start of a cache line."""
     first = min(nbytes, -stage % LINE)
     lines = (nbytes - first) // LINE
     rest = first + LINE * lines
@@ -332,8 +346,8 @@ def _exchange(to: int, stage: int, source: int, nbytes: int) -> None:
 
 @compiled_loop
 def _stage_on(state: int, record: int, chunk: int) -> None:
-    """Take the other ranks' sums of a chunk, and copy what they will add of the one that has the same
-    part next to where these were; both are whole."""
+    """Copy the other ranks' sums of a chunk out of the stage, and in their place what they will add of
+    the next chunk that uses the same part of the stage. Both chunks have the full size."""
     rank, size, length = get(state, RANK), get(state, SIZE), get(state, CHUNK)
     start, stop = _slice(length, rank, size), _slice(length, rank + 1, size)
     stage, to = _stage(state, record, rank, chunk), get(record, ADDRESS) + chunk * length
@@ -344,7 +358,7 @@ def _stage_on(state: int, record: int, chunk: int) -> None:
 
 @compiled_loop
 def _work(state: int, record: int, step: int) -> int:
-    """Do a step; whether a wait follows it (1), the call is done (0), or it cannot be (-1)."""
+    """Do a step. Returns 1 if a wait follows, 0 if the call is done, and -1 if it cannot be done."""
     kind, nbytes = get(record, KIND), get(record, NBYTES)
     chunks = (nbytes + get(state, CHUNK) - 1) // get(state, CHUNK)
     if step == 0:
@@ -356,7 +370,7 @@ def _work(state: int, record: int, step: int) -> int:
         outcome = _compare(state, record)
         put(state, CALLS, get(state, CALLS) + 1)
         if outcome == DIFFERENT or (outcome == OTHER and kind != ALLREDUCE):
-            return -1  # whose slices lie elsewhere reads and gives those of another array
+            return -1  # a rank whose array lies elsewhere would read and write slices of another array
         if kind == BARRIER:
             return 0
         if nbytes > get(state, SMALL):
@@ -395,7 +409,7 @@ def _work(state: int, record: int, step: int) -> int:
 
 @compiled_loop
 def _own_or_take(state: int, record: int) -> None:
-    """Add the slice that this rank owns into its own memory, or copy the slices of the others."""
+    """Add the slice that this rank owns into its own array, or copy the slices of the other ranks."""
     rank, size = get(state, RANK), get(state, SIZE)
     siblings, owned = get(record, SIBLINGS), get(record, OWNED)
     if get(record, KIND) == REDUCE_SCATTER:
@@ -410,8 +424,9 @@ def _own_or_take(state: int, record: int) -> None:
 
 @compiled_loop
 def advance(record: int, blocks: bool) -> Any:
-    """Go on with a call: DONE, WAITING (call again; after a while where it ``blocks``, else at once),
-    ABORTED, or DIFFERENT where the ranks ask for different things."""
+    """Continue a call. Returns DONE, WAITING (call again), ABORTED, or DIFFERENT if the ranks ask for
+    different things. If it ``blocks`` it waits a while before it returns WAITING; otherwise it returns
+    at once."""
     state = get(record, STATE)
     while True:
         if get(state, ARRIVED) == 0:
@@ -434,8 +449,8 @@ def advance(record: int, blocks: bool) -> Any:
 
 @compiled_loop
 def advance_on(record: int, array: int, data: int) -> Any:
-    """``advance``, which blocks, on a NumPy array in a rank's own memory: ``array`` is the address of
-    the object, whose word ``data`` is that of its elements."""
+    """Call a blocking ``advance`` on a NumPy array in a rank's own memory: ``array`` is the address of
+    the array object, and its word number ``data`` is the address of the elements."""
     put(record, ADDRESS, get(array, data))
     put(record, PLACE, -1)
     return advance(record, True)
@@ -443,7 +458,7 @@ def advance_on(record: int, array: int, data: int) -> Any:
 
 @compiled_loop
 def abort(state: int, value: int) -> None:
-    """Have every wait end."""
+    """End every rank's wait."""
     control = get(state, CONTROL)
     publish(control, ABORT, value)
     futex(state + 8 * SYSCALL, control + 8 * GENERATION, -1, 0)

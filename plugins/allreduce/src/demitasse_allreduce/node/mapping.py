@@ -1,7 +1,7 @@
-"""Segments of memory that have no name: made by one process, mapped by its siblings.
+"""Unnamed segments of memory, made by one process and mapped by its siblings.
 
-A segment is a memfd, which a sibling opens through ``/proc/PID/fd``: nothing stands in a file system,
-so nothing is left there however a process ends.
+A segment is a memfd, which a sibling opens through ``/proc/PID/fd``. It has no entry in a file system,
+so nothing is left behind however a process ends.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _HUGE = getattr(mmap, "MADV_HUGEPAGE", 14)
 
 
 class Mapping:
-    """A segment in this process's addresses, from a large page's begin where it is as long. Arrays
-    over it keep it alive; when the last one is gone the addresses are given back."""
+    """A segment in this process's address space, aligned to a large page if it is at least that long.
+    Arrays over it keep it alive; it is unmapped when the last one is gone."""
 
     def __init__(self, descriptor: int, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -45,7 +45,8 @@ class Mapping:
             libc.munmap(*self._reserved)
             raise MemoryError(f"{nbytes:,} bytes of shared memory: {reason}")
         if align == LARGE_PAGE:
-            # A system that refuses gives small pages, which are as good but for address translation.
+            # A system that refuses gives small pages, which work as well, with slower address
+            # translation.
             libc.madvise(self.address, self._length, _HUGE)
         self._unmap = libc.munmap
         self.__array_interface__ = {
@@ -56,7 +57,7 @@ class Mapping:
         }
 
     def view(self, offset: int, shape: Sequence[int], dtype: Any) -> np.ndarray[Any, np.dtype[Any]]:
-        """An array over a part, ``offset`` in bytes. Raises ValueError when it is not inside."""
+        """Return an array over a part; ``offset`` is in bytes. Raises ValueError if it is not inside."""
         size = prod(shape) * np.dtype(dtype).itemsize
         if offset < 0 or offset + size > self.nbytes:
             raise ValueError(f"{size} bytes at {offset} do not fit in a block of {self.nbytes}")
@@ -70,7 +71,7 @@ class Mapping:
 
 
 class Segment:
-    """A zeroed segment of this process, and what siblings need to map it."""
+    """A zeroed segment of this process, and the ``handle`` with which siblings map it."""
 
     def __init__(self, nbytes: int) -> None:
         length = -(-nbytes // LARGE_PAGE) * LARGE_PAGE if nbytes >= LARGE_PAGE else nbytes
@@ -84,15 +85,15 @@ class Segment:
         self.handle = (os.getpid(), self.descriptor, os.fstat(self.descriptor).st_ino, nbytes)
 
     def close(self) -> None:
-        """Give up the descriptor, once all siblings have mapped the segment."""
+        """Close the descriptor. Call this once all siblings have mapped the segment."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
 
 
 def attach(handle: tuple[int, int, int, int]) -> Mapping:
-    """Map a sibling's segment by its handle (process, descriptor, inode, bytes). Raises WorkerError
-    when the system does not let this process open it, or something else is found there."""
+    """Map a sibling's segment by its handle (process, descriptor, inode, bytes). Raises WorkerError if
+    the system does not let this process open it, or if the descriptor is a different file."""
     pid, number, inode, nbytes = handle
     path = Path(f"/proc/{pid}/fd/{number}")
     try:

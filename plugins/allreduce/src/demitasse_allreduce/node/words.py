@@ -1,8 +1,7 @@
-"""Compiled access to memory by address: words that ranks share, lines that they add, the system's calls.
+"""Compiled access to memory by address: words that ranks share, cache lines that they add, system calls.
 
-All are parts of the compiler's own (intrinsics), so that they may be imported where loops that call each
-other stand in one file. Addresses and words are int64. Orders are the strictest (sequentially
-consistent) except where it says otherwise.
+All of these are compiler intrinsics, so they can be imported into the file whose loops call each other.
+Addresses and words are int64. Atomic accesses are sequentially consistent.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from numba.extending import intrinsic
 from demitasse_allreduce.node.work import ADDED
 
 LINE = 64
-"""Bytes of a cache line: what a loop over vectors moves at a time."""
+"""Bytes of a cache line, which a loop over vectors moves at a time."""
 
-_TOGETHER = 8  # lines that are added at a time: one by one they took twice as long
+_TOGETHER = 8  # lines that are added at a time; one by one they took twice as long
 
-_EXCHANGED = 4  # lines that are exchanged at a time: what half of 16 registers of 32 bytes hold
+_EXCHANGED = 4  # lines that are exchanged at a time: half of 16 registers of 32 bytes hold these
 
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _word_type, _nothing = types.int64, types.void
@@ -35,12 +34,13 @@ def _pointer(builder: Any, address: Any, offset: Any, kind: Any) -> Any:
 
 
 def _place(builder: Any, args: Any) -> Any:
-    """The address of word ``args[1]`` behind ``args[0]``."""
+    """Return a pointer to word number ``args[1]`` after the address ``args[0]``."""
     return _pointer(builder, args[0], builder.mul(args[1], _I64(8)), _I64)
 
 
 def _of_words(count: int, result: Any, generate: Callable[[Any, Any, Any], Any]) -> Any:
-    """An intrinsic of so many int64; ``generate(context, builder, args)`` gives its value."""
+    """Return an intrinsic of ``count`` int64 arguments. ``generate(context, builder, args)`` returns its
+    value."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         value = generate(context, builder, args)
@@ -106,8 +106,9 @@ def _call_seven(context: Any, builder: Any, args: Any) -> Any:
 
 
 def _futex(context: Any, builder: Any, args: Any) -> Any:
-    """``args``: the functions' row (syscall, number), the word's address, and to wait the value
-    expected and a timespec's address, or to wake -1 and anything."""
+    """``args``: the address of a row (address of syscall, number of the futex call), the word's
+    address, and either, to wait, the expected value and a timespec's address, or, to wake all, -1 and
+    anything."""
     syscall, number = (builder.load(_pointer(builder, args[0], _I64(8 * i), _I64)) for i in (0, 1))
     kind = ir.FunctionType(_I64, [_I64], var_arg=True)
     wakes = builder.icmp_signed("<", args[2], _I64(0))
@@ -118,7 +119,7 @@ def _futex(context: Any, builder: Any, args: Any) -> Any:
 
 
 def _pause(context: Any, builder: Any, args: Any) -> Any:
-    """Tell the processor that this is a loop that waits, where there is a way to."""
+    """Tell the processor that this is a wait loop, if it has an instruction for this."""
     hint = _HINTS.get(platform.machine())
     if hint is not None:
         name, words = hint
@@ -128,28 +129,29 @@ def _pause(context: Any, builder: Any, args: Any) -> Any:
 
 
 get = _of_words(2, _word_type, _get)
-"""get(address, index): a word."""
+"""get(address, index): return a word."""
 put = _of_words(3, _nothing, _put)
-"""put(address, index, value)."""
+"""put(address, index, value): write a word."""
 look = _of_words(2, _word_type, _look)
-"""look(address, index): a word that other ranks write."""
+"""look(address, index): return a word that other ranks write."""
 publish = _of_words(3, _nothing, _publish)
-"""publish(address, index, value): a word that other ranks read, after all that was written before."""
+"""publish(address, index, value): write a word that other ranks read, after all earlier writes."""
 fetch_add = _of_words(3, _word_type, _fetch_add)
-"""fetch_add(address, index, amount): what the word was."""
+"""fetch_add(address, index, amount): add to a word, and return what it was before."""
 copy = _of_words(3, _nothing, _copy)
-"""copy(to, source, bytes)."""
+"""copy(to, source, bytes): copy memory that does not overlap."""
 call = _of_words(1, _nothing, _call_none)
-"""call(function): a C function of nothing."""
+"""call(function): call a C function without arguments."""
 call_seven = _of_words(8, _nothing, _call_seven)
-"""call_seven(function, a, b, c, d, e, f, g): a C function of seven words."""
+"""call_seven(function, a, b, c, d, e, f, g): call a C function with seven words."""
 futex = _of_words(4, _nothing, _futex)
-"""futex(functions, address, value, timespec): wait while the word has the value, or wake all (-1)."""
+"""futex(functions, address, value, timespec): wait while the word has the value; wake all waiters if the
+value is -1."""
 pause = _of_words(1, _nothing, _pause)
 
 
 def _kind(number: int) -> Any:
-    """A type of numbers that are added, for the compiler."""
+    """Return the compiler's type for ``ADDED[number]``."""
     name = ADDED[number]
     if name[0] == "i":
         return ir.IntType(8 * int(name[1:]))
@@ -157,7 +159,8 @@ def _kind(number: int) -> Any:
 
 
 def _for_each(builder: Any, number: Any, generate: Callable[[Any, int, str], None]) -> None:
-    """Code for every type of ``ADDED``, of which ``number`` chooses: ``generate(kind, bytes, add)``."""
+    """Emit code for every type of ``ADDED``, by ``generate(kind, bytes, add)``; at run time ``number``
+    selects one."""
     after = builder.append_basic_block("added")
     choice = builder.switch(number, after)
     for i, name in enumerate(ADDED):
@@ -170,8 +173,8 @@ def _for_each(builder: Any, number: Any, generate: Callable[[Any, int, str], Non
 
 
 def _add_up(builder: Any, add: str, kind: Any, align: int, tables: Any, places: Any) -> None:
-    """The sums of what is at ``places(table, i)``, as many as these are, for all sources, written for
-    all targets: the pointers in a table are read once for all of them."""
+    """Emit code that sums the values at ``places(table, i)`` over all sources i, one sum for each place,
+    and writes the sums to all targets. A pointer in a table is read once for all places."""
     sources, count, targets, stores = tables
     pointers = places(sources, _I64(0))
     totals = [cgutils.alloca_once(builder, kind) for _ in pointers]  # type: ignore[no-untyped-call]
@@ -191,7 +194,8 @@ def _add_up(builder: Any, add: str, kind: Any, align: int, tables: Any, places: 
 
 
 def _adding(vectors: bool) -> Callable[[Any, Any, Any], None]:
-    """Code that adds vectors of a line each, some at a time, or one element."""
+    """Return a generator of code that adds vectors of one cache line each, several at a time, or one
+    element."""
 
     def generate(context: Any, builder: Any, args: Any) -> None:
         def of(element: Any, size: int, add: str) -> None:
@@ -222,7 +226,8 @@ def _adding(vectors: bool) -> Callable[[Any, Any, Any], None]:
 
 
 def _exchange(context: Any, builder: Any, args: Any) -> None:
-    """All that a round moves is read before any of it is written, as far as registers hold it."""
+    """Emit code in which all that a round moves is read before any of it is written: as many lines as
+    the registers hold."""
     kind = ir.VectorType(_I64, LINE // 8)
 
     def some(offset: Any, lines: int) -> None:
@@ -244,13 +249,14 @@ def _exchange(context: Any, builder: Any, args: Any) -> None:
 
 
 exchange_lines = _of_words(4, _nothing, _exchange)
-"""exchange_lines(to, stage, source, lines): copy so many cache lines of ``stage`` to ``to``, and those
-of ``source`` to ``stage``."""
+"""exchange_lines(to, stage, source, lines): copy ``lines`` cache lines of ``stage`` to ``to``, and
+those of ``source`` to ``stage``."""
 
 add_lines = _of_words(7, _nothing, _adding(vectors=True))
-"""add_lines(sources, count, targets, stores, at, lines, number): of ``lines`` cache lines from byte
-``at`` on, the sum over ``count`` addresses of the table ``sources``, in its order, written at ``stores``
-addresses of the table ``targets``; elements are of the type ``ADDED[number]``."""
+"""add_lines(sources, count, targets, stores, at, lines, number): sum ``lines`` cache lines from byte
+``at`` on over the ``count`` addresses in the table ``sources``, in their order, and write the sum at
+the ``stores`` addresses in the table ``targets``. Elements are of the type ``ADDED[number]``."""
 
 add_element = _of_words(6, _nothing, _adding(vectors=False))
-"""add_element(sources, count, targets, stores, at, number): as a line, one element at byte ``at``."""
+"""add_element(sources, count, targets, stores, at, number): as ``add_lines``, for one element at byte
+``at``."""

@@ -1,4 +1,4 @@
-"""A call of a node's ranks prepared for one array, and then for others like it."""
+"""A prepared call of a node's ranks, for one array and then for others like it."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Check: TypeAlias = Callable[[], object]
 
 SMALL = 16 * 1024
-"""Up to here arrays are staged wherever they lie, and ranks that share processors add everything each:
-one wait, where slices need two."""
+"""Bytes up to which arrays are staged wherever they lie, and ranks that share processors each add
+everything, which needs one wait; slices need two."""
 
 WHOLE = 2 * 1024
-"""Up to here ranks with a processor each add everything, too: their waits are short (2 ranks, 16 KiB:
-4.4 microseconds, and 2.4 in slices)."""
+"""Bytes up to which ranks that have a processor each also add everything. The limit is lower because
+their waits are short (2 ranks, 16 KiB: 4.4 microseconds if both add everything, 2.4 in slices)."""
 
 HEARSAY = 2.0
-"""Seconds in which the cause of a rank's end may still be told by somebody else."""
+"""Seconds within which another process may still report why a rank ended."""
 
 ADDED = ("f4", "f8", "i1", "i2", "i4", "i8")
-"""Types in which elements are added. All are compiled at once: calls that were compiled for each type by
-itself kept every rank busy for four seconds before the first sum of each."""
+"""Types in which elements are added. All are compiled together. When calls were compiled for each type
+separately, the first sum of each type kept every rank busy for four seconds."""
 
 _BLOCK_BITS = 44  # of a place in shared memory: the block's number above, the offset in bytes below
 
 
 class NodeWork:
-    """A call prepared for one array: ``run`` it whole, or ``start`` it, ``progress`` and ``wait``."""
+    """A call prepared for one array. ``run`` makes the whole call; ``start``, ``progress`` and ``wait``
+    make it beside other work."""
 
     def __init__(
         self,
@@ -86,11 +87,11 @@ class NodeWork:
         self._place(found)
 
     def forget(self) -> None:
-        """Keep no array: ``take`` gives one before each run."""
+        """Do not keep the array: ``take`` must provide one before each run."""
         self.array = None
 
     def take(self, array: Array) -> None:
-        """Sum this array in the next run, contiguous and of the same size and type as the first one."""
+        """Use this array in the next run. It is contiguous, and of the first array's size and type."""
         _checked(array)
         self._record[self._places[0]] = array.__array_interface__["data"][0]
         if self.node.blocks and array.nbytes > SMALL:
@@ -98,7 +99,8 @@ class NodeWork:
             self._place(found)
 
     def sum(self, array: Array, check: Check | None = None) -> None:
-        """``take`` an array and ``run``, in fewer steps, which take longer than a small sum."""
+        """``take`` an array and ``run``, in fewer Python steps: these would take longer than a small
+        sum."""
         self.check = check
         node = self.node
         if DATA < 0 or node._current is not None or (node.blocks and not self._staged):
@@ -127,7 +129,7 @@ class NodeWork:
         self._record[loops.ELEMENT], self._record[loops.NBYTES] = element, nbytes
 
     def _place(self, found: tuple[Block, int] | None) -> None:
-        """Say where in shared memory the array is."""
+        """Set the array's place in shared memory."""
         if found is None:
             self._record[self._places[1]] = -1
             return
@@ -136,18 +138,18 @@ class NodeWork:
         self._record[self._places[1]] = block.number << _BLOCK_BITS | offset
 
     def run(self) -> None:
-        """Do the call. Raises WorkerError where a rank asks for something else, has ended or gave up,
-        and what the check raises; then, but for the first, the node can be used no more."""
+        """Make the call. Raises WorkerError if a rank asks for something else, has ended, or gave up,
+        and what ``check`` raises. Except in the first case, the node cannot be used afterwards."""
         self._enter()
         self._finish()
 
     def start(self) -> None:
-        """Begin: do what needs no other rank."""
+        """Begin the call: do what needs no other rank."""
         self._enter()
         self.progress()
 
     def progress(self) -> bool:
-        """Go on without waiting; whether the call is done."""
+        """Continue without waiting; return whether the call is done."""
         if self.node._current is not self:
             return True
         try:
@@ -160,7 +162,7 @@ class NodeWork:
         return bool(status != WAITING)
 
     def wait(self) -> None:
-        """Go on until the call is done."""
+        """Continue until the call is done. Raises as ``run`` does."""
         if self.node._current is self:
             self._finish()
 
@@ -208,8 +210,9 @@ _KINDS = ("allreduce", "reduce_scatter", "allgather", "barrier")
 
 
 def _word_of_data() -> int:
-    """Which word of an array's object is the address of its elements: the first behind what all objects
-    have (NumPy's PyArrayObject). To ask NumPy takes longer than to add 4 KB. -1: it is not there."""
+    """Return which word of an array object is the address of its elements: the first word after the
+    object header (NumPy's PyArrayObject). Asking NumPy for it takes longer than adding 4 KB. Returns -1
+    if the address is not there."""
     if sys.implementation.name != "cpython":
         return -1
     probe, word = np.empty(1), object.__basicsize__ // 8
@@ -221,8 +224,8 @@ DATA = _word_of_data()
 
 
 def added_as(dtype: np.dtype[Any]) -> str | None:
-    """As which type of ``ADDED`` a loop adds elements, or None where loops do not add them: complex
-    numbers as pairs, unsigned integers as signed ones, which have the same bits."""
+    """Return the type of ``ADDED`` as which loops add such elements, or None if they cannot. Complex
+    numbers are added as pairs, and unsigned integers as signed ones, which gives the same bits."""
     if not dtype.isnative:
         return None
     name = {"f": f"f{dtype.itemsize}", "c": f"f{dtype.itemsize // 2}"}.get(dtype.kind)
@@ -232,13 +235,13 @@ def added_as(dtype: np.dtype[Any]) -> str | None:
 
 
 def element_number(dtype: np.dtype[Any]) -> int:
-    """A number for an element type, the same in every process."""
+    """Return a number for an element type that is the same in every process."""
     return ord(dtype.kind) << 8 | dtype.itemsize
 
 
 def hear(check: Check | None) -> None:
-    """Give who watches processes the time to raise what it knows of a cause: a rank that has ended did
-    so for a reason that others may have heard."""
+    """Give ``check`` the time (HEARSAY) to raise the cause: a rank that has ended did so for a reason
+    that other processes may report."""
     until = time.monotonic() + HEARSAY
     while check is not None and time.monotonic() < until:
         check()

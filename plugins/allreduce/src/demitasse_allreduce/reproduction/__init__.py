@@ -1,3 +1,3 @@
-"""S-Caffe's printed figures beside what its equations and its cluster's description predict."""
+"""S-Caffe's printed figures beside predictions from its equations and its cluster's description."""
 
 from demitasse_allreduce.reproduction.tables import reproduce as reproduce

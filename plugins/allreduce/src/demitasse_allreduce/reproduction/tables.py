@@ -1,4 +1,4 @@
-"""What S-Caffe prints as numbers, in Table 2 and in its text, each with a prediction."""
+"""The figures that S-Caffe prints as numbers, in Table 2 and in its text, each with a prediction."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ROWS: Mapping[str, tuple[float, float, float, float] | None] = {
     "CB-4": None,
     "CB-8": (17.6, 90.6, 2.3, 1.25),
 }
-"""Table 2: aggregation and total time, speedups of both; CB-4 is withheld."""
+"""Table 2: aggregation and total time in seconds, and the speedups of both. CB-4 is withheld."""
 
 COLUMNS = ("Aggregation Time", "Total Time", "Speedup for Aggregation", "Overall Speedup")
 CALIBRATES = {
@@ -53,31 +53,32 @@ CALIBRATES = {
     ("CC-8", COLUMNS[0]): "passing on between nodes",
     ("N/A", COLUMNS[0]): "a step among hosts",
 }
-"""Cells that calibrated a constant, and which. The table's other printed cells follow from these; what
-they check is that the paper's figures agree with each other."""
+"""The cells that calibrated a constant, and which one. The table's other printed cells follow from
+these: they only check that the paper's figures agree with each other."""
 
 FOLLOWS = "follows from calibrated cells"
 AGAINST = "against section 6.3"
 
 BATCHES = {GOOGLENET: 32 * 32, CAFFENET: 256}
-"""Images of all devices together. Section 6.2's example is 1,024 for 32 devices, 32 each; CaffeNet's own
-solver says 256."""
+"""Images on all devices together. Section 6.2's example has 1,024 for 32 devices, 32 each; CaffeNet's
+own solver says 256."""
 
 EACH = 32
-"""Images of each device in GoogLeNet's baselines."""
+"""Images on each device in GoogLeNet's baselines."""
 
 DEVICE_COUNTS = (2, 4, 8, 16, 32, 64, 128, 160)
 CIFAR_BATCH = 8192
 
 NEAR = 0.1
-"""Relative error above which a prediction is named as off."""
+"""Relative error above which the notes list a prediction as off."""
 
 LARGEST = 256 * MB
-"""Section 3.4's large message."""
+"""The large message of section 3.4, in bytes."""
 
 
 def reduction(row: str, constants: Constants = CALIBRATED) -> float:
-    """Seconds of one reduction of GoogLeNet's gradients by 160 devices, in a row of Table 2."""
+    """Return the seconds of one reduction of GoogLeNet's gradients on 160 devices, for a row of Table
+    2."""
     if row == "N/A":
         return mvapich2(GPUS, GOOGLENET.size, constants)
     level, chain = row.split("-")
@@ -85,21 +86,23 @@ def reduction(row: str, constants: Constants = CALIBRATED) -> float:
 
 
 def reductions() -> float:
-    """How many the table's times are of, which the paper does not say: from its cell of CB-8."""
+    """Return how many reductions Table 2's times are for. The paper does not say; it is derived from the
+    cell of CB-8."""
     cell = ROWS["CB-8"]
     assert cell is not None
     return cell[0] / reduction("CB-8")
 
 
 def rest() -> float:
-    """Seconds of Table 2's runs that are no aggregation, the same in all printed rows: from CB-8's."""
+    """Return the seconds of Table 2's runs that are not aggregation, from row CB-8; all printed rows
+    have the same."""
     cell = ROWS["CB-8"]
     assert cell is not None
     return cell[1] - cell[0]
 
 
 def table_2() -> Iterator[dict[str, Any]]:
-    """Its rows."""
+    """Yield the cells of Table 2."""
     count, other = reductions(), rest()
     basic = count * reduction("N/A")
     for row, printed in ROWS.items():
@@ -115,7 +118,7 @@ def table_2() -> Iterator[dict[str, Any]]:
 
 
 def crossovers() -> Iterator[dict[str, Any]]:
-    """Section 5's, and where the schedules cross by their cost on the cluster."""
+    """Yield the crossovers of section 5, and those of the schedules by their cost on the cluster."""
     ideal, table = ideal_chain(), "Section 5"
     yield _cell(
         table,
@@ -144,7 +147,7 @@ def crossovers() -> Iterator[dict[str, Any]]:
 
 
 def microbenchmark() -> Iterator[dict[str, Any]]:
-    """Figures 11 and 12: 160 processes."""
+    """Yield the cells of figures 11 and 12, with 160 processes."""
     sizes = (1 * MB, 8 * MB, 64 * MB, LARGEST)
     gain = max(mvapich2(GPUS, size) / tuned(GPUS, size)[0] for size in sizes)
     yield _cell("Section 6.5", "HR (Tuned), 160 GPUs", "over MVAPICH2, at most", "x", 2.6, gain, "check")
@@ -157,7 +160,8 @@ def microbenchmark() -> Iterator[dict[str, Any]]:
 
 
 def largest_broadcast_gain() -> tuple[float, str, int]:
-    """Of SC-OB over SC-B in per cent, with its net and devices: the largest of section 6's nets."""
+    """Return the largest gain of SC-OB over SC-B in per cent among section 6's nets, with its net and
+    number of devices."""
     return max(
         (broadcast_gain(net, batch, devices), net.name, devices)
         for net, batch in BATCHES.items()
@@ -166,7 +170,7 @@ def largest_broadcast_gain() -> tuple[float, str, int]:
 
 
 def training() -> Iterator[dict[str, Any]]:
-    """Sections 6.3 and 6.6."""
+    """Yield the cells of sections 6.3 and 6.6."""
 
     def scaled(net: Net, batch: int, few: int, many: int) -> tuple[str, str, float]:
         row = f"{net.name}, {many} GPUs" if many > 1 else net.name
@@ -189,7 +193,7 @@ def training() -> Iterator[dict[str, Any]]:
 
 
 def conclusion() -> Iterator[dict[str, Any]]:
-    """Section 8, where it says more or other than the sections before."""
+    """Yield the cells of section 8, as far as it adds to or contradicts the earlier sections."""
     count, other = reductions(), rest()
     basic, best = (count * reduction(row) + other for row in ("N/A", "CB-8"))
     row, column = f"GoogLeNet, {GPUS} GPUs", "SC-OBR and HR over SC-B"
@@ -215,12 +219,13 @@ def _cell(
 
 
 def cells() -> list[dict[str, Any]]:
-    """All of them, Table 2 first."""
+    """Return all cells, those of Table 2 first."""
     return [*table_2(), *crossovers(), *microbenchmark(), *training(), *conclusion()]
 
 
 def notes() -> list[str]:
-    """Each constant with its source, what calibrated and what checks, and what is left unexplained."""
+    """Return notes: the source of each constant, which figures calibrate and which check, and what
+    remains unexplained."""
     c, found = CALIBRATED, cells()
     gain, net, devices = largest_broadcast_gain()
     caffenet = max(broadcast_gain(CAFFENET, BATCHES[CAFFENET], each) for each in DEVICE_COUNTS)
@@ -300,7 +305,7 @@ def _notes_of_table_2() -> list[str]:
 
 
 def reproduce(paper: str) -> dict[str, Any] | None:
-    """``{"paper", "cells", "notes"}`` of s-caffe; None for other papers."""
+    """Return ``{"paper", "cells", "notes"}`` for s-caffe; None for other papers."""
     if paper != PAPER:
         return None
     return {"paper": paper, "cells": cells(), "notes": notes()}

@@ -1,4 +1,5 @@
-"""What all stages share: chains put off until sums are there, the helper thread, and the record."""
+"""What all stages share: chains deferred until their sums are available, the helper thread, the
+record."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ from demitasse_allreduce.stages.options import BUCKETS, OVERLAP, SC_OBR, Options
 from demitasse_allreduce.stages.parcels import Parcel, Part, parcels
 
 HELPER, MAIN, CHAIN = "communication", "waiting", "chains"
-"""Lanes of the record: what the helper thread does; what a worker does of it itself, or waits for; and
-its chains, which are that and updates."""
+"""Lanes of the record: the communication of the helper thread; the communication that a worker does
+itself or waits for; and a worker's chains, which contain the latter and updates."""
 
 
 class Taken(NamedTuple):
-    """A stretch of time in the record, in seconds of ``time.perf_counter``."""
+    """An interval in the record, in seconds of ``time.perf_counter``."""
 
     iteration: int
     name: str
@@ -32,29 +33,29 @@ class Taken(NamedTuple):
 
 
 class InLine:
-    """Tasks one after the other, as one."""
+    """A task that consists of several tasks, one after the other."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.tasks, self._turn = tasks, 0
 
     def start(self) -> None:
-        """Begin with the first."""
+        """Start the first task."""
         self._turn = 0
         if self.tasks:
             self.tasks[0].start()
 
     def mark(self) -> None:
-        """What they are to work on was enqueued before, where that is a device's."""
+        """Tell the tasks that all work on their device arrays has been enqueued."""
         for task in self.tasks:
             mark(task)
 
     def run(self) -> None:
-        """All of them."""
+        """Run all tasks."""
         for task in self.tasks:
             task.run()
 
     def progress(self) -> bool:
-        """Go on; whether the last is done."""
+        """Continue without waiting; return whether the last task is done."""
         while self._turn < len(self.tasks) and self.tasks[self._turn].progress():
             self._turn += 1
             if self._turn < len(self.tasks):
@@ -63,14 +64,14 @@ class InLine:
 
 
 class ProcessSync(GradientSync):
-    """Synchronises a worker with those of other processes.
+    """Synchronises a worker with the workers of other processes.
 
-    A bucket's chain (reduce, update, distribute) is put off: when its gradients are final it is only
-    noted that they are, and its parcel is summed when all of it is, by the helper thread, at once, or at
-    the end of the iteration, as the stage says; the chains run in the worker's own thread at the end of
-    the iteration, each once its sum is there, since who updates uses the cores, and so do kernels. Where
-    levels inside this one synchronise too, or somebody measures gradients before any update, chains
-    run at once, and nothing overlaps.
+    A bucket's chain (reduce, update, distribute) is deferred. When the bucket's gradients are final,
+    this is only noted. Once all buckets of a parcel are final, the parcel is summed: by the helper
+    thread, immediately, or at the end of the iteration, depending on the stage. The chains run in the
+    worker's own thread at the end of the iteration, each as soon as its sum is available, because
+    updates and kernels use the same cores. If levels inside this one synchronise too, or if gradients
+    are measured before any update, chains run immediately and nothing overlaps.
 
     Parcels are summed in the order of their buckets, which is the same on all ranks.
     """
@@ -79,7 +80,7 @@ class ProcessSync(GradientSync):
         self.index, self.size = group.processes.rank, group.processes.size
         self.processes, self.options, self.stage = group.processes, options, stage
         self.dtype = np.dtype(group.dtype)
-        # Where this process is, for those who wait for it in vain: an attribute is set, no more.
+        # Reports where this process is, for processes that wait for it in vain. It only sets attributes.
         others = group.processes
         self.reach: Callable[[str], None] = _unwatched
         if isinstance(others, MpiProcesses):
@@ -97,44 +98,46 @@ class ProcessSync(GradientSync):
         self._changed = False
         self._record: deque[Taken] = deque(maxlen=8192)
 
-    # What the stages say.
+    # What stages define.
 
     @property
     def notes(self) -> list[str]:  # type: ignore[override]
-        """What was chosen and why; before the first iteration, by size, what costs least."""
+        """What was chosen and why; before the first iteration, the forecast of what will be chosen."""
         return [*self.told, *([] if self._sums else self.forecast())]
 
     def forecast(self) -> list[str]:
-        """What is going to be chosen, by size."""
+        """Return lines about what will be chosen, by size."""
         return []
 
     def sum_of(self, parcel: Parcel) -> Task:
-        """The collective that sums a parcel."""
+        """Return the collective that sums a parcel."""
         raise NotImplementedError
 
     def share_of(self, parcel: Parcel) -> Task:
-        """What gives all ranks the parameters of a parcel, when all of it is updated."""
+        """Return the task that gives all ranks a parcel's parameters, once all of these are updated."""
         raise NotImplementedError
 
     # The hooks of a step.
 
     def bind(self, memory: FlatMemory) -> None:
-        """Take a worker's memory."""
+        """Use a worker's memory."""
         self.memory = memory
 
     def begin(self) -> Work | None:
-        """An iteration begins."""
+        """Return the work at the beginning of an iteration."""
         return self._begin
 
     def before_forward(self, bucket: Bucket) -> Work | None:
-        """Tells where this process is."""
-        first = bucket.layers[-1]  # of those that follow each other in backward
+        """Return work that reports where this process is."""
+        first = bucket.layers[-1]  # layers are in backward's order: the last one is first in forward
         return lambda: self.reach(first)
 
     def reduce(self, bucket: Bucket, span: Span) -> Work | None:
-        """The sum of a bucket's gradients, or the wait for that of its parcel."""
+        """Return work that sums a bucket's gradients, or waits for its parcel's sum."""
         self._parts[bucket.index] = Part(bucket, span)
-        sync = weakref.proxy(self)  # it has the chain that has this: a trainer's memory goes with it
+        # Weak, since this object keeps the chain that keeps this work: the trainer's memory can be
+        # freed.
+        sync = weakref.proxy(self)
 
         def work() -> None:
             part = sync._parts[bucket.index]
@@ -150,7 +153,8 @@ class ProcessSync(GradientSync):
         return work
 
     def distribute(self, bucket: Bucket, span: Span) -> Work | None:
-        """The parameters of a bucket, or with its parcel's last one of all of it, to all ranks."""
+        """Return work that gives all ranks a bucket's parameters. If chains are deferred, the last
+        bucket of a parcel does so for the whole parcel."""
         sync = weakref.proxy(self)  # as in reduce
 
         def work() -> None:
@@ -169,7 +173,8 @@ class ProcessSync(GradientSync):
         return work
 
     def schedule(self, bucket: Bucket, chain: Work) -> Work:
-        """Work that notes that a bucket is final; its chain runs at once, or at the end."""
+        """Return work that notes that a bucket is final, so that its chain runs later; or the chain
+        itself if it must run immediately."""
         part = self._parts.get(bucket.index)
         if part is None or self._at_once:
             return chain
@@ -185,17 +190,17 @@ class ProcessSync(GradientSync):
         return ready
 
     def end(self) -> Work | None:
-        """The chains that were put off."""
+        """Return work that runs the deferred chains."""
         return self._finish
 
     def quiesce(self) -> None:
-        """Bring all of parameters and solver state to rank 0, at least."""
+        """Bring all parameters and the whole solver state to rank 0, at least."""
         if self._changed:
             self._changed = False
             self.complete()
 
     def complete(self) -> None:
-        """What ``quiesce`` does after an iteration or more."""
+        """Do what ``quiesce`` needs after one or more iterations."""
 
     def close(self) -> None:
         """End the helper thread."""
@@ -204,40 +209,40 @@ class ProcessSync(GradientSync):
             self._lane = None
 
     def spans(self) -> Iterable[tuple[str, float, float]]:
-        """The communication beside the last iteration: (name, start, stop), in seconds of
-        ``time.perf_counter``."""
+        """Return the communication that ran beside the last iteration: (name, start, stop), in seconds
+        of ``time.perf_counter``."""
         return [(each.name, each.start, each.stop) for each in self.record() if each.lane == HELPER]
 
     def record(self) -> list[Taken]:
-        """The last iteration's communication, and what was waited for."""
+        """Return the last iteration's communication, and the waits for it."""
         last = self._iteration
         return [each for each in self._record.copy() if each.iteration == last]
 
-    # How they are done.
+    # How the hooks work.
 
     def _alone(self, part: Part) -> Parcel:
-        """The parcel of a part whose chain runs at once."""
+        """Return a parcel that has only this part, whose chain runs immediately."""
         return self._of.setdefault(part.bucket.index, Parcel(part.bucket.index, [part]))
 
     @property
     def depth(self) -> int:
-        """How many parcels may be under way at once."""
+        """How many parcels may be under way at the same time."""
         return 1
 
     @property
     def overlaps(self) -> bool:
-        """Whether a helper thread sums while backward goes on."""
+        """Whether a helper thread sums during the backward pass."""
         return self.stage in (OVERLAP, SC_OBR) and not self._at_once
 
     def lane(self) -> Lane:
-        """The helper thread, made when it is first needed."""
+        """Return the helper thread, which is created when it is first needed."""
         if self._lane is None:
             name = f"demitasse-allreduce-{self.index}"
             self._lane = Lane(name, self.processes.check, self.taken, self.depth)
         return self._lane
 
     def taken(self, name: str, start: float, stop: float, lane: str = HELPER) -> None:
-        """Put a stretch of time into the record."""
+        """Add an interval to the record."""
         self._record.append(Taken(self._iteration, name, start, stop, lane))
 
     def waited(self, ticket: Ticket) -> None:
@@ -256,7 +261,7 @@ class ProcessSync(GradientSync):
             parcel.reset()
 
     def _seal(self) -> None:
-        """When all parts are known, put them into parcels."""
+        """Join the parts into parcels, now that all parts are known."""
         if self._parcels:
             return
         whole = self.stage not in (OVERLAP, SC_OBR, BUCKETS)
@@ -268,11 +273,11 @@ class ProcessSync(GradientSync):
             parcel.reset()
 
     def parcel_bytes(self) -> int:
-        """From how many bytes on a parcel is full."""
+        """Return the number of bytes from which on a parcel is full."""
         return self.options.bucket
 
     def _advance(self) -> None:
-        """Post or do what is ready, in order."""
+        """Post the sums of ready parcels, or run their chains, in order."""
         while self._next < len(self._parcels) and self._parcels[self._next].pending == 0:
             parcel = self._parcels[self._next]
             if self.overlaps:
@@ -283,7 +288,7 @@ class ProcessSync(GradientSync):
             self._next += 1
 
     def _await(self, parcel: Parcel) -> None:
-        """The parcel's sum is there afterwards."""
+        """Wait for a parcel's sum, or make it now."""
         if parcel.summed:
             return
         if parcel in self._tickets:
@@ -293,7 +298,7 @@ class ProcessSync(GradientSync):
         parcel.summed = True
 
     def _run_chains(self, stop: int) -> None:
-        """The chains of parcels before number ``stop`` that did not run yet."""
+        """Run the chains of all parcels before number ``stop`` that have not run yet."""
         while self._run < stop:
             parcel, start = self._parcels[self._run], time.perf_counter()
             for part in parcel.parts:
@@ -314,4 +319,4 @@ class ProcessSync(GradientSync):
 
 
 def _unwatched(layer: str) -> None:
-    """Where nobody asks how far a process is."""
+    """Report nothing: no other process asks where this one is."""

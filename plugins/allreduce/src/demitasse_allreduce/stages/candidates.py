@@ -1,4 +1,4 @@
-"""Which offers are run before one is taken, and which is taken then."""
+"""Which offers are tried before one is chosen, and which one is chosen then."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from demitasse_allreduce.algorithms import ALGORITHMS
 from demitasse_allreduce.choice import Offer
 
 CANDIDATES, NEAR = 4, 2.0
-"""Of so many algorithms the cheapest way is run, where its predicted time is no more than so many times
-the least; and the cheapest of those with two levels in any case."""
+"""The cheapest way of each of up to CANDIDATES algorithms is tried if its predicted time is at most NEAR
+times the least; the cheapest two-level way is tried in any case."""
 
 ALIKE = 1.1
-"""Who is measured to take so many times as long as the quickest is as quick: so far apart are runs of
-one algorithm."""
+"""A way that was measured to take up to this many times as long as the fastest counts as equally fast:
+runs of one algorithm differ as much."""
 
 
 def candidates(offers: list[Offer], known: Mapping[str, Algorithm] = ALGORITHMS) -> list[Offer]:
-    """Those that are worth a run: the cheapest of each algorithm, as far as they are near the cheapest
-    of all, and the cheapest with two levels of ranks."""
+    """Return the offers that are worth trying: the cheapest of each algorithm, if it is near the
+    cheapest of all, and the cheapest one with two levels of ranks."""
     first: dict[str, Offer] = {}
     for offer in offers:
         first.setdefault(offer.way.algorithm, offer)
@@ -31,9 +31,9 @@ def candidates(offers: list[Offer], known: Mapping[str, Algorithm] = ALGORITHMS)
 
 
 def steady(offers: list[Offer]) -> list[Offer]:
-    """With those first that were measured: what was predicted to cost more than they is cheaper at most
-    by how far off they were, and has not been run. Of them those about as quick as the quickest come in
-    the order of what was predicted: chance does not decide among equals, and runs add in one order."""
+    """Sort offers, measured ones first: an offer that was not tried is cheaper only as far as
+    predictions are off. Measured offers that are about as fast as the fastest are sorted by predicted
+    time, so that chance does not decide among equals, and repeated runs add in the same order."""
     least = min((each.measured for each in offers if each.measured is not None), default=0.0)
 
     def rank(offer: Offer) -> tuple[Any, ...]:

@@ -1,5 +1,5 @@
-"""Sums of arrays in a device's memory, on the same schedules: by messages from and to that memory where
-the MPI library reaches it, else through pinned memory of the host.
+"""Sums of arrays in a device's memory, by the same schedules: with messages directly from and to that
+memory if the MPI library can access it, otherwise through pinned memory of the host.
 
 Source: S-Caffe, section 5 (reductions by kernels, from device memory) and section 4.3 (beside backward).
 """
@@ -16,11 +16,11 @@ from demitasse_allreduce.executor import Collective, Memory, patiently
 from demitasse_allreduce.stages.lane import Task
 
 IN, OUT = "d2h", "h2d"
-"""The engine's streams for copies to the host, and from it."""
+"""The engine's streams for copies to the host (IN) and from the host (OUT)."""
 
 
 def on_device(array: Any) -> bool:
-    """Whether an array lies where NumPy does not reach it."""
+    """Return whether an array lies in memory that NumPy cannot access."""
     return not isinstance(array, np.ndarray)
 
 
@@ -33,10 +33,10 @@ def collective(
     beside: bool,
     aware: bool,
 ) -> Task:
-    """A collective on an array of a device, or of the host. ``beside``: a helper thread runs it while
-    the worker's own enqueues kernels; additions on the device are kernels too, in the worker's own
-    stream, so that then the host adds. ``aware``: MPI reads and writes the device's memory. Raises
-    PlanError for a device's array without its streams."""
+    """Return a collective on an array in a device's memory, or in the host's. ``beside``: a helper
+    thread runs it while the worker's own thread enqueues kernels. Since additions on the device are
+    kernels in the worker's own stream too, the host adds in this case. ``aware``: MPI can read and
+    write the device's memory. Raises PlanError for a device's array if the worker has no streams."""
     if not on_device(array):
         return Collective(schedule, comm, array, check=check)
     if engine is None:
@@ -52,14 +52,14 @@ def collective(
 
 
 def adds(array: Any) -> bool:
-    """Whether an array is added to on its device, and can be had a second time there."""
+    """Return whether an array supports addition and copies on its device."""
     return hasattr(type(array), "__iadd__") and hasattr(array, "copy")
 
 
 class Staged:
-    """A collective on the host's copy of a device's array: all of it there, added on the host, and back.
-    ``mark`` is called by the worker's own thread when what fills the array is enqueued; all else may be
-    done by another one."""
+    """A collective on a host copy of a device's array: the whole array is copied to the host, summed
+    there, and copied back. The worker's own thread calls ``mark`` once the kernels that fill the array
+    are enqueued; any thread may call all other methods."""
 
     def __init__(
         self,
@@ -76,22 +76,22 @@ class Staged:
         self._course: Iterator[None] | None = None
 
     def mark(self) -> None:
-        """What fills the array was enqueued before."""
+        """Note that all work that fills the array has been enqueued."""
         self._filled = self._engine.default.record()
 
     def run(self) -> None:
-        """All of it."""
+        """Make the whole collective."""
         self.mark()
         self.start()
         patiently(self.progress, self._on_host.check)
 
     def start(self) -> None:
-        """Begin with the copy to the host."""
+        """Begin the collective with the copy to the host."""
         self._course = self._run()
         self.progress()
 
     def progress(self) -> bool:
-        """Go on; whether all is done."""
+        """Continue without waiting; return whether all is done."""
         if self._course is not None:
             for _ in self._course:
                 return False
@@ -111,26 +111,27 @@ class Staged:
 
 
 class Mirrored(Memory):
-    """A device's array with pinned memory of the host beside it: what is sent is copied there first,
-    what is received from there, and added on the device. Used by the worker's own thread alone."""
+    """A device's array with a mirror in pinned memory of the host. Elements are copied to the mirror
+    before they are sent; received elements are copied from the host and added on the device. Only the
+    worker's own thread may use it."""
 
     def __init__(self, array: Any, engine: StreamEngine) -> None:
         self._engine, self._device = engine, array
         super().__init__(engine.pinned(array.shape, np.dtype(array.dtype).name))
-        self._fresh = np.zeros(array.shape, bool)  # where the mirror has what the device has
+        self._fresh = np.zeros(array.shape, bool)  # elements for which mirror and device agree
         self._second: Any = None
         self._kept: list[Any] = []
 
     def spare(self, elements: int) -> Any:
-        """Pinned memory."""
+        """Return pinned memory of the host."""
         return self._engine.pinned((elements,), self.dtype.name)
 
     def begin(self) -> None:
-        """The device has all of it."""
+        """Note that the mirror is out of date."""
         self._fresh[:] = False
 
     def sendable(self, start: int, stop: int) -> Iterator[None]:
-        """Until the mirror has these elements."""
+        """Wait until the mirror has these elements."""
         if self._fresh[start:stop].all():
             return
         come = self._engine.stream(IN)
@@ -140,12 +141,12 @@ class Mirrored(Memory):
         self._fresh[start:stop] = True
 
     def reduce(self, start: int, stop: int, other: Any) -> None:
-        """Copied to a second place of the device, and added by its kernel."""
+        """Copy the received elements to a second array on the device, and add that by a kernel."""
         default, go = self._engine.default, self._engine.stream(OUT)
         if self._second is None or self._second.shape[0] < stop - start:
             self._second = self._device[start:stop].copy()
         second, mine = self._second[: stop - start], self._device[start:stop]
-        go.wait(default.record())  # the last addition has read that place
+        go.wait(default.record())  # until the last addition has read the second array
         go.copy(second, other)
         default.wait(go.record())
         mine += second
@@ -153,7 +154,7 @@ class Mirrored(Memory):
         self._kept.append(other)
 
     def store(self, start: int, stop: int, other: Any) -> None:
-        """Copied to the device."""
+        """Copy the received elements to the mirror and to the device."""
         super().store(start, stop, other)
         default, go = self._engine.default, self._engine.stream(OUT)
         go.wait(default.record())
@@ -162,54 +163,54 @@ class Mirrored(Memory):
         self._fresh[start:stop] = True
 
     def finish(self) -> Iterator[None]:
-        """Until the device has read what was received, which the next run overwrites."""
+        """Wait until the device has read what was received, since the next run overwrites it."""
         yield from _reached(self._engine.stream(OUT).record())
         self._kept.clear()
 
 
 class Reached(Memory):
-    """A device's array that MPI itself reads and writes. Used by the worker's own thread alone."""
+    """A device's array that MPI itself reads and writes. Only the worker's own thread may use it."""
 
     def __init__(self, array: Any, engine: StreamEngine) -> None:
         super().__init__(array)
         self._engine, self._changed, self._enqueued = engine, True, engine.default.record()
 
     def spare(self, elements: int) -> Any:
-        """Memory of the device, as MPI may write to it: what makes it may be in a stream, where MPI is
-        not, and come after what was received."""
+        """Return memory of the device that MPI may write to. Waits until it has been made: this happens
+        in a stream, of which MPI does not know, and might come after MPI's writes."""
         made = self.array[:elements].copy()
         self._engine.default.record().wait()
         return made
 
     def begin(self) -> None:
-        """Kernels may still be at it."""
+        """Note that kernels may still be writing the array."""
         self._changed = True
 
     def sendable(self, start: int, stop: int) -> Iterator[None]:
-        """Until the device has done what was enqueued for it."""
+        """Wait until the device has done what was enqueued."""
         if self._changed:
             self._enqueued, self._changed = self._engine.default.record(), False
         yield from _reached(self._enqueued)
 
     def reduce(self, start: int, stop: int, other: Any) -> None:
-        """Added by the device's kernel."""
+        """Add the received elements by a kernel of the device."""
         mine = self.array[start:stop]
         mine += other
         self._changed = True
 
     def store(self, start: int, stop: int, other: Any) -> None:
-        """Copied on the device, where it lies elsewhere."""
+        """Copy the received elements on the device, unless they were received in their place."""
         if other is not None:
             self.array[start:stop] = other
             self._changed = True
 
     def finish(self) -> Iterator[None]:
-        """Until spare memory has been read, which the next run overwrites."""
+        """Wait until spare memory has been read, since the next run overwrites it."""
         yield from self.sendable(0, 0)
 
 
 def _reached(event: Any) -> Iterator[None]:
-    """Until an event is reached; raises what went wrong before it."""
+    """Wait until an event is reached; yields meanwhile, and raises the error of earlier work, if any."""
     while not event.done:
         yield
     event.wait()

@@ -1,4 +1,4 @@
-"""What a synchronisation is going to choose, told before any message: algorithms by size and cost."""
+"""The algorithms that a synchronisation will choose by size and cost, predicted without any message."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from demitasse_allreduce.stages.network import Network
 
 LADDER = (4 * 2**10, 64 * 2**10, 2**20, 16 * 2**20, 256 * 2**20)
-"""Bytes for which an algorithm is told."""
+"""Sizes in bytes for which a forecast names an algorithm."""
 
 
 def forecast(network: Network, goals: Sequence[str]) -> list[str]:
-    """A line for each goal and size of the LADDER: what costs least, its predicted time, and the next
-    algorithm's; of two levels of communicators each one's. No rank waits for another."""
+    """Return a line for each goal and size of the LADDER: the cheapest way, its predicted time, and the
+    next algorithm's; for two levels of communicators, those of each level. No rank waits for another."""
     if not network.described:
         names = [name for goal in goals for _, _, name in network.levels(goal)]
         taken = "what costs least" if AUTO in names else ", ".join(dict.fromkeys(names))
@@ -46,8 +46,8 @@ def forecast(network: Network, goals: Sequence[str]) -> list[str]:
 
 
 class Described:
-    """Stands in for a communicator (by mpi4py's names) of ranks that a description has and nobody
-    runs."""
+    """A stand-in for a communicator, with mpi4py's names, of ranks that a description has but that do
+    not run."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
@@ -63,8 +63,8 @@ class Described:
 
 
 def foretold(machine: Machine | None, options: Options, item: int) -> list[str]:
-    """What the processes that a machine describes would do, by ``forecast``; nothing where it describes
-    no more than one, or no links between them."""
+    """Return what the processes of a described machine would do, by ``forecast``; an empty list if the
+    machine describes only one process, or no links between them."""
     from demitasse_allreduce.stages.network import Network
 
     try:
@@ -86,7 +86,7 @@ def _cheapest(network: Network, size: int, goal: str, ranks: int, name: str) -> 
     chooser = network.chooser(ranks, name)
     part = f" for {goal} by {ranks} ranks" if ranks != network.ranks else ""
     offers = chooser.offers(size, goal)
-    if not offers:  # of so few ranks that a two-level algorithm has one group
+    if not offers:  # too few ranks for more than one group of a two-level algorithm
         return name + part
     best = offers[0]
     others = (each for each in offers if each.way.algorithm != best.way.algorithm)

@@ -1,4 +1,5 @@
-"""A stage on processes that a description has and nobody runs: which messages go when."""
+"""A stage for processes that a description has but that do not run: which messages are sent, and
+when."""
 
 from __future__ import annotations
 
@@ -25,18 +26,19 @@ from demitasse_allreduce.stages.options import (
 from demitasse_allreduce.stages.parcels import Part, parcels
 
 Moment: TypeAlias = "str | tuple[str, int]"
-"""``begin`` and ``end`` of an iteration; with the index of a bucket ``read``, before the first operation
-that reads its parameters, and ``final``, when its gradients are."""
+"""A moment of an iteration: ``begin``, ``end`` or, with the index of a bucket, ``read`` (before the
+first operation that reads its parameters) or ``final`` (when its gradients are final)."""
 
 Message: TypeAlias = tuple[str, tuple[int, ...], Moment, Moment]
-"""A collective, the indices of its buckets, when it may begin, and where the worker waits for it."""
+"""A collective: its goal, the indices of its buckets, when it may begin, and when the worker waits for
+it."""
 
 
 class ForeseenSync(GradientSync):
-    """The first of several processes, which is the root, in a simulation: ``messages`` say what it sends
-    when, ``collective`` by which algorithms, ``sources`` what the stage is. ``at_once``: levels inside
-    synchronise too. So many ``node_ranks`` of the first node add in its shared memory (1: none do), each
-    its slice, or with ``leaders`` the first of them everything."""
+    """The first of several processes, the root, in a simulation. ``messages`` returns what it sends and
+    when, ``collective`` has the algorithms, and ``sources`` describes the stage. ``at_once``: levels
+    inside synchronise too. ``node_ranks`` ranks of the first node add in its shared memory (1: none
+    do): each its slice or, with ``leaders``, the first of them everything."""
 
     def __init__(self, group: Group, options: Options, at_once: bool) -> None:
         self.index = group.index
@@ -47,7 +49,7 @@ class ForeseenSync(GradientSync):
         self.taking_part(self._of_a_node + 1)
 
     def taking_part(self, ranks: int) -> None:
-        """How many do, which fill one node after the other."""
+        """Set how many ranks take part. They fill one node after the other."""
         options, near = self.options, self._of_a_node
         self.node_ranks, several = min(near, ranks), -(-ranks // near)
         unequal = several > 1 and ranks % near > 0
@@ -69,14 +71,15 @@ class ForeseenSync(GradientSync):
             )
 
     def bind(self, memory: FlatMemory) -> None:
-        """Raises CompositionError: the other processes are not there."""
+        """Raise CompositionError, because the other processes do not exist."""
         raise CompositionError(
             "plugin 'allreduce' only predicts what this stage takes: its processes are described"
         )
 
     @property
     def collective(self) -> Mapping[str, Any]:
-        """The algorithm of all messages, its rank map and, of two levels, both and the ranks of one."""
+        """The algorithm of all messages and its rank map; for two levels of communicators also both
+        algorithms, and the number of ranks of a lower one."""
         options = self.options
         found: dict[str, Any] = {"algorithm": options.algorithm, "ranks": options.ranks}
         if options.hierarchical:
@@ -86,15 +89,16 @@ class ForeseenSync(GradientSync):
         return found
 
     def messages(self, buckets: Sequence[Bucket], reads: Sequence[int]) -> list[Message]:
-        """In the order in which they are sent. ``buckets`` are in the order in which backward ends them,
-        ``reads`` their indices as forward first reads them."""
+        """Return the messages in the order in which they are sent. ``buckets`` are in the order in which
+        backward finishes them; ``reads`` has their indices in the order in which forward first reads
+        them."""
         every = tuple(bucket.index for bucket in buckets)
         if self.stage not in ROOTED:
             return self._sums("allreduce", buckets)
         return self._casts(every, reads) + self._sums("reduce", buckets)
 
     def _casts(self, every: tuple[int, ...], reads: Sequence[int]) -> list[Message]:
-        """Broadcasts of parameters, before or beside forward."""
+        """Return the broadcasts of parameters, before or beside the forward pass."""
         if self.stage == SC_B:
             return [("broadcast", every, "begin", "begin")]
         before = [None, *reads[:-1]] if self.stage == NAIVE else [None] * len(reads)
@@ -104,7 +108,7 @@ class ForeseenSync(GradientSync):
         ]
 
     def _sums(self, goal: str, buckets: Sequence[Bucket]) -> list[Message]:
-        """Sums of gradients, behind or beside backward."""
+        """Return the sums of gradients, after or beside the backward pass."""
         if self._at_once:
             return [
                 (goal, (bucket.index,), ("final", bucket.index), ("final", bucket.index))
@@ -122,8 +126,9 @@ class ForeseenSync(GradientSync):
 
 
 def in_one_memory(machine: Machine, names: Sequence[str]) -> int:
-    """How many siblings of these levels have their tensors in one memory: those of the levels inside
-    the one whose memory it is. What computes in streams has a device's, which nobody shares."""
+    """Return how many siblings of the named levels have their tensors in one memory: the siblings
+    inside the level that has this memory. Workers that compute in streams use a device's memory, which
+    is not shared."""
     working = [level for level in machine.levels if level.workers in ("threads", "streams", "mpi")]
     if not working or any(level.workers == "streams" for level in working):
         return 1

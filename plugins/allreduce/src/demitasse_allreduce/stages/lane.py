@@ -1,4 +1,4 @@
-"""The helper thread: runs collectives in line while another thread computes."""
+"""The helper thread, which runs collectives in order while another thread computes."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from demitasse import WorkerError
 
 
 class Task(Protocol):
-    """A collective that can be done bit by bit. Both ways raise when a peer has failed."""
+    """A collective that can be made as a whole, by ``run``, or bit by bit, by ``start`` and
+    ``progress``. Both raise if a peer has failed."""
 
     def run(self) -> None:
-        """All of it."""
+        """Make the whole collective."""
 
     def start(self) -> None:
-        """Post what can be posted."""
+        """Begin: post the messages that can be posted."""
 
     def progress(self) -> bool:
-        """Go on without waiting; whether it is done."""
+        """Continue without waiting; return whether it is done."""
 
 
 def mark(task: Task) -> None:
-    """Tell a task of a device's memory, in the thread that enqueues the device's work, that what it is
-    to work on was enqueued before."""
+    """Tell a task on a device's memory that all work that it depends on has been enqueued. Called in the
+    thread that enqueues the device's work. Other tasks ignore it."""
     told = getattr(task, "mark", None)
     if told is not None:
         told()
 
 
 class Ticket:
-    """A task in line, to be waited for."""
+    """A posted task that can be waited for."""
 
     def __init__(self, task: Task, name: str) -> None:
         self.task, self.name = task, name
@@ -41,25 +42,26 @@ class Ticket:
 
 
 POLLS, NAP = 2, 50e-6
-"""Polls in vain before a nap, and its seconds, which double from nap to nap. A nap frees the core, and
-the interpreter's lock, for the threads that compute."""
+"""How often to poll in vain before a nap, and the seconds of the first nap; each further nap is twice as
+long. A nap frees the core, and the interpreter's lock, for the threads that compute."""
 
 LONG, LONGEST, PART = 200e-6, 1e-3, 64
-"""To how many seconds naps grow: a task's last time divided by ``PART``, so that naps cost little of it
-whatever its rounds, but at least and at most so many. A poll costs who computes some 40 us of a core.
-Measured for 128 MB between two hosts: with naps of up to 0.2 ms this thread takes 0.28 s of a core at
-400 Mbit/s and 0.16 s at 1 Gbit/s, with 1 ms 0.15 and 0.10 s in the same time; with 2 ms a link idles."""
+"""The longest nap is the last duration of the task divided by PART, so that naps delay it little
+however many rounds it has, but at least LONG and at most LONGEST seconds. A poll takes about 40 us of a
+core from the computing threads. Measured for 128 MB between two hosts: with naps of up to 0.2 ms this
+thread takes 0.28 s of a core at 400 Mbit/s and 0.16 s at 1 Gbit/s; with naps of up to 1 ms, 0.15 and
+0.10 s, in the same total time; with 2 ms a link idles."""
 
 PATIENCE = 0.1
-"""Seconds of waiting after which somebody looks whether the peers still live."""
+"""Seconds of waiting after which a thread checks whether the peers are still alive."""
 
 
 class Lane:
-    """A thread that runs tasks in the order in which they are posted: those that are posted together at
-    once, and of those that are not ``depth`` postings at a time, the last of which begins when the one
-    so many before it is done. ``record(name, start, stop)`` is told when each began and ended, in
-    seconds of ``time.perf_counter``; ``check`` raises when a peer has failed. What a task or a check
-    raises is raised again by every ``wait``; nothing is run after it."""
+    """A thread that runs tasks in the order in which they are posted. Tasks that are posted together
+    run at the same time. Up to ``depth`` postings are under way at a time; the next one begins when the
+    oldest is done. ``record(name, start, stop)`` is called when a task has ended, with seconds of
+    ``time.perf_counter``. ``check`` raises if a peer has failed. If a task or a check raises, every
+    ``wait`` raises the same error, and no further task runs."""
 
     def __init__(
         self,
@@ -78,7 +80,7 @@ class Lane:
         self._thread.start()
 
     def post(self, tasks: Iterable[tuple[Task, str]]) -> list[Ticket]:
-        """Put tasks in line, to be started at once together when those before are done."""
+        """Post tasks, which start together when it is their turn. Returns a ticket for each."""
         tickets = [Ticket(task, name) for task, name in tasks]
         for ticket in tickets:
             mark(ticket.task)
@@ -88,7 +90,7 @@ class Lane:
         return tickets
 
     def wait(self, ticket: Ticket) -> None:
-        """Until the task is done. Raises what the thread has met."""
+        """Wait until a task is done. Raises the error that ended the thread, if any."""
         while not ticket.done.wait(PATIENCE):
             if not self._thread.is_alive():
                 raise self.error or WorkerError(f"the helper thread has ended before {ticket.name}")
@@ -96,7 +98,7 @@ class Lane:
             raise self.error
 
     def close(self) -> None:
-        """End the thread, with whatever it still has in line."""
+        """End the thread; tasks that have not run are given up."""
         with self._posted:
             self._closed = True
             self._posted.notify()
@@ -124,7 +126,7 @@ class Lane:
                 return
 
     def _release(self) -> None:
-        """Let those who wait for tasks that will not be done see that."""
+        """Wake those who wait for tasks that will never be done."""
         if self._line and self.error is None:
             self.error = WorkerError("the synchronisation was closed while communication was under way")
         while self._line:
@@ -132,7 +134,7 @@ class Lane:
                 ticket.done.set()
 
     def _begin(self) -> None:
-        """Start what may be under way."""
+        """Start the next postings, as far as ``depth`` allows."""
         while len(self._under_way) < self._depth:
             with self._posted:
                 if not self._line:
@@ -143,7 +145,7 @@ class Lane:
                 each.ticket.task.start()
 
     def _progress(self) -> bool:
-        """Go on with what is under way; whether anything was done."""
+        """Continue the tasks that are under way; return whether any has ended."""
         some = False
         for begun in self._under_way:
             for each in [each for each in begun if each.ticket.task.progress()]:
@@ -158,13 +160,13 @@ class Lane:
         return some
 
     def longest(self) -> float:
-        """Seconds of a nap at most, for the shortest of what is under way."""
+        """Return the most seconds of a nap, by the shortest task under way."""
         names = [each.ticket.name for line in self._under_way for each in line]
         took = min((self._took.get(name, 0.0) for name in names), default=0.0)
         return min(LONGEST, max(LONG, took / PART))
 
     def _do(self) -> None:
-        """All that is in line."""
+        """Run all posted tasks."""
         looked, idle, nap = time.perf_counter(), 0, NAP
         self._begin()
         while self._under_way:
@@ -185,7 +187,7 @@ class Lane:
 
 
 class Begun(NamedTuple):
-    """A ticket whose task is under way, and since when."""
+    """A ticket whose task is under way, and the time at which it began."""
 
     ticket: Ticket
     time: float

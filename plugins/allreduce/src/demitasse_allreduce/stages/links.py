@@ -1,4 +1,4 @@
-"""The links between ranks: as a machine describes them, or as messages were measured."""
+"""The links between ranks, from a machine's description or from measured messages."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from demitasse_allreduce.choice import Fit, network_of
 
 
 def per_node(homes: list[int]) -> int:
-    """How many ranks in a row each node has; 1 where nodes have different numbers, or others."""
+    """Return how many consecutive ranks each node has; 1 if nodes have different numbers of ranks, or
+    ranks that are not consecutive."""
     size = homes.count(homes[0])
     regular = all(home == rank // size * size for rank, home in enumerate(homes))
     return size if regular and len(homes) % size == 0 else 1
 
 
 def joined(fits: list[Fit], each: int, ranks: int) -> Topology:
-    """The network of measured messages: of ``each`` ranks in a node, and between nodes, whose ranks
-    share a link that each of them had a part of."""
+    """Return the network of measured messages. With two fits: the first for messages between the
+    ``each`` ranks of a node, the second for messages between nodes, which were sent by all ranks of a
+    node at the same time, so that each had a share of the node's link."""
     if len(fits) == 1:
         return fits[0].network(ranks)
     inner, outer = fits
@@ -27,7 +29,8 @@ def joined(fits: list[Fit], each: int, ranks: int) -> Topology:
 
 
 def described(machine: Machine | None, ranks: int) -> tuple[Topology | None, str]:
-    """The network of a machine's processes, or None and why it describes none for so many."""
+    """Return the network of a machine's processes and "", or None and the reason why it describes none
+    for ``ranks`` processes."""
     nothing = "the network is not described"
     if machine is None:
         return None, nothing

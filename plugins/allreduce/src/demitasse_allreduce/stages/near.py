@@ -1,4 +1,4 @@
-"""This process's node: the ranks that share its memory, and the one allocator of that."""
+"""This process's node: the ranks that share its memory, and the only allocator of this memory."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from demitasse_allreduce.node.allocator import SPACE
 
 
 def allocate_space(space: str) -> SharedAllocator | None:
-    """The allocator of ``shared:node``; None for another space, or for a process without siblings that
-    MPI joins. The first call is collective, and so is every allocation."""
+    """Return the allocator of ``shared:node``; None for another space, or if MPI does not join this
+    process with others. The first call is collective, and so is every allocation."""
     if space != SPACE or not (library.running() or launch.started()):
         return None
     return _allocator()
 
 
 def this_node() -> Node:
-    """The ranks of this node of all that MPI started, in their order. The first call is collective."""
+    """Return the ranks of COMM_WORLD that are on this node, in their order. The first call is
+    collective."""
     return _allocator().node
 
 

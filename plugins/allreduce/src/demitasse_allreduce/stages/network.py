@@ -1,4 +1,4 @@
-"""Collectives over messages: which schedule on which communicator, and why."""
+"""Collectives by messages: which schedule runs on which communicator, and why."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from demitasse_allreduce.trials import measured
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 TRIED, ROUNDS = (64, 512 * 1024), (20, 3)
-"""Bytes of the messages by which an undescribed network is measured, and how often each."""
+"""Bytes of the messages by which a network without a description is measured, and how often each is
+sent."""
 
 DEVICE = (
     "a device's memory: staged through pinned memory of the host",
@@ -33,31 +34,31 @@ DEVICE = (
 )
 
 LARGEST = 8 * 2**20
-"""Bytes that are run at most: what takes longer is as much slower."""
+"""The most bytes of a trial run; times of larger sizes are extrapolated in proportion."""
 
 
 @dataclass(frozen=True)
 class Lines:
-    """A rank's communicators of a two-level collective: of its own group, and of those who lead groups
-    (None where it leads none). Both have the root of all first."""
+    """A rank's communicators for a two-level collective: that of its own group, and that of the leaders
+    of groups (None if it leads no group). In both, the leader or root is the first rank."""
 
     lower: Any
     upper: Any
 
 
 class Network:
-    """Makes collectives on ``comm`` as ``options`` say; rank 0 is the root. ``check`` is called while
-    one is waited for. ``homes`` has a number of the node of each rank, ``engine`` the streams of arrays
-    that are a device's; ``beside``: collectives are run by another thread than the worker's.
+    """Makes collectives on ``comm`` as ``options`` say; rank 0 is the root. ``check`` is called while a
+    collective is waited for. ``homes`` has the number of each rank's node, and ``engine`` the streams
+    for arrays in a device's memory. ``beside``: another thread than the worker's runs the collectives.
 
-    What is "auto" is what costs least by the ``machine``'s links or, where it describes none for so many
-    ranks, by what a few messages between neighbours take when the first collective is made; the
-    algorithms that cost least are run when one of such a size is made, and the quickest is taken
-    (``trials``; in none by cost alone).
+    "auto" selects the cheapest algorithm by the ``machine``'s links or, if these are not described for
+    so many ranks, by the time of a few messages between neighbours, measured when the first collective
+    is made. When a collective of a new size is made, the cheapest algorithms are run ``trials`` times,
+    and the fastest is taken; with 0 trials, cost alone decides.
 
-    With ``lower`` and ``upper`` a collective has two levels of communicators (S-Caffe, section 5): ranks
-    are grouped in lines of ``chain`` that follow each other, which may span nodes (figure 7), or by
-    node; a reduction goes to the first rank of each group, and then among these to the root.
+    With ``lower`` and ``upper`` a collective has two levels of communicators (S-Caffe, section 5).
+    Ranks are grouped into chains of ``chain`` consecutive ranks, which may span nodes (figure 7), or by
+    node. A reduction goes to the first rank of each group, and then from these ranks to the root.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Network:
         return Lines(lower, upper if leads else None)
 
     def _groups(self) -> list[int]:
-        """The number of each rank's group."""
+        """Return the number of each rank's group."""
         if self._options.members == "node":
             return self._homes
         return [rank // (self._options.chain or CHAIN) for rank in range(self.ranks)]
@@ -115,9 +116,9 @@ class Network:
         return self._options.upper or "binomial"
 
     def task(self, goal: str, array: Array, line: int = 0) -> Task:
-        """The collective ``goal`` (allreduce, or reduce or broadcast from rank 0) in place on a
-        contiguous array of one dimension, which has the same size on all ranks. Those that may be under
-        way at once need different numbers of ``line``. Collective."""
+        """Prepare the collective ``goal`` (allreduce, reduce to rank 0, or broadcast from rank 0), in
+        place on a contiguous one-dimensional array, which has the same size on all ranks. Collectives
+        that may be under way at the same time need different numbers ``line``. Collective."""
         if self._lines is None:
             return self._on(self.comm, line, goal, array, self._options.algorithm)
         lower, upper = self._lines.lower, self._lines.upper
@@ -130,14 +131,15 @@ class Network:
         )
 
     def _turns(self, goal: str) -> list[tuple[bool, str, str]]:
-        """What two levels of communicators do for a goal: whether the lower one, its goal, how."""
+        """Return what two levels of communicators do for a goal, as (whether the lower level does it,
+        its goal, its algorithm)."""
         reduces = [(True, "reduce", self._lower), (False, "reduce", self._upper)]
         casts = [(False, "broadcast", self._upper), (True, "broadcast", self._lower)]
         whole = [reduces[0], (False, "allreduce", self._upper), casts[1]]
         return {"reduce": reduces, "broadcast": casts, "allreduce": whole}[goal]
 
     def levels(self, goal: str) -> list[tuple[str, int, str]]:
-        """What a collective is made of: goal, ranks and the algorithm that is asked for, of each."""
+        """Return the parts of a collective, as (goal, ranks, requested algorithm)."""
         if self._lines is None:
             return [(goal, self.ranks, self._options.algorithm)]
         sizes = {True: self._largest(), False: len({*self._groups()})}
@@ -145,12 +147,12 @@ class Network:
 
     @property
     def described(self) -> bool:
-        """Whether costs can be told: a description has the links, or they were measured."""
+        """Whether costs are known: the links are described, or they have been measured."""
         return self._network is not None
 
     @property
     def trials(self) -> int:
-        """How often the cheapest few are run."""
+        """How often the cheapest few algorithms are tried."""
         return self._options.trials
 
     def _on(self, comm: Any, line: int, goal: str, array: Array, name: str) -> Task:
@@ -165,7 +167,7 @@ class Network:
         return collective(made, own, array, self._check, self._engine, self._beside, aware)
 
     def _copy(self, comm: Any, line: int) -> Any:
-        """A communicator like ``comm`` for one line of messages."""
+        """Return a communicator like ``comm`` for one line of messages."""
         if line == 0:
             return comm
         copies = self._copies.setdefault(id(comm), [])
@@ -176,7 +178,7 @@ class Network:
     def _schedule(
         self, comm: Any, goal: str, array: Array, name: str
     ) -> tuple[tuple[Way, Schedule], str]:
-        """The best way of an algorithm, or of all, its schedule, and its seconds in words."""
+        """Return the best way of an algorithm (or of all), its schedule, and its seconds as text."""
         if self._network is None:
             self._measure()
         assert self._network is not None
@@ -185,7 +187,7 @@ class Network:
         if name == AUTO and self._options.trials and size:
             self._try(comm, chooser, goal, array)
         offers = steady(chooser.offers(size * self._item, goal))
-        # For so few ranks that they make one group a two-level algorithm is no offer, but asked for.
+        # A two-level algorithm is not offered to ranks that are one group, but it was asked for.
         way = offers[0].way if offers else Way(name, group=min(CHAIN, ranks))
         if way.algorithm in self._known and "groups" in self._known[way.algorithm].options:
             found, seconds = self._grouped(chooser, way, goal, size)
@@ -198,12 +200,13 @@ class Network:
         return found, told
 
     def chooser(self, ranks: int, name: str) -> Chooser:
-        """Who costs an algorithm, or all, for so many ranks; the network is described or measured."""
+        """Return the chooser for an algorithm (or all) and so many ranks. The network must be described
+        or measured."""
         assert self._network is not None
         key = ranks, name
         if key not in self._choosers:
             only = () if name == AUTO else (name,)
-            # Ranks of a part of them are anywhere: only the whole has a place in the description.
+            # Where a subset of the ranks lies is not known: a rank map applies only to all of them.
             order = self._options.ranks if ranks == self.ranks else "natural"
             if only and "groups" in algorithm(name, known=self._known).options:
                 order = AUTO
@@ -219,7 +222,7 @@ class Network:
         return self._choosers[key]
 
     def _try(self, comm: Any, chooser: Chooser, goal: str, array: Array) -> None:
-        """Run the ways that cost least for a size, once for all of its bucket. Collective."""
+        """Try the cheapest ways for a size, once for all sizes of its bucket. Collective."""
         key = chooser.ranks, goal, bucket(array.size * self._item)
         if key in self._tried:
             return
@@ -243,7 +246,8 @@ class Network:
     def _grouped(
         self, chooser: Chooser, way: Way, goal: str, size: int
     ) -> tuple[tuple[Way, Schedule], float]:
-        """A two-level algorithm, with the groups that the options say, if they do."""
+        """Return the way and schedule of a two-level algorithm, with the groups of the options, if these
+        name any, and its predicted seconds."""
         assert self._network is not None
         if self._options.members == "node" and chooser.ranks == self.ranks:
             members = [
@@ -261,8 +265,9 @@ class Network:
         return (way, made), chooser.predict(way, size, goal)
 
     def _measure(self) -> None:
-        """What messages between neighbours take, all at once, and additions; the slowest rank's. Where
-        each node has several ranks in a row, those in a node apart from those between nodes."""
+        """Measure messages between neighbours, all at the same time, and additions; the slowest rank's
+        times count. If each node has several consecutive ranks, messages inside nodes are measured
+        separately from those between nodes."""
         lane, rank = self.comm.Dup(), self.comm.Get_rank()
         each = per_node(self._homes)
         near = rank // each * each
@@ -292,7 +297,7 @@ class Network:
             self.notes.append(f"the network: {found} (measured {what}, all at once)")
 
     def _exchange(self, lane: Any, to: int, source: int, size: int) -> float:
-        """Seconds of a message to a rank while one comes from another."""
+        """Return the seconds of a message to one rank while a message from another rank arrives."""
         here, there = np.empty(size, np.uint8), np.ones(size, np.uint8)
         lane.Barrier()
         start = time.perf_counter()

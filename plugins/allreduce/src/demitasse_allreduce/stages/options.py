@@ -1,4 +1,4 @@
-"""The options of a ``sync`` table for this plugin: names, values, and what does not go together."""
+"""The options of a ``sync`` table for this plugin: their names, values and conflicts."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ STAGES: Mapping[str, str] = {
     SC_OB: "as SC-B, all broadcasts posted first, each waited for before its layer (figure 5)",
     SC_OBR: "as SC-OB, and a helper thread reduces a layer while the one before computes (figure 6)",
 }
-"""By name, what each does."""
+"""What each stage does, by name."""
 
 ROOTED = (SC_B, NAIVE, SC_OB, SC_OBR)
-"""Stages in which one rank updates, and broadcasts."""
+"""Stages in which only one rank updates, and broadcasts the parameters."""
 
 MEMBERS = ("consecutive", "node")
 BETWEEN = ("slices", "leaders")
 
 CHAIN = 8
-"""Ranks of a lower communicator: the best on S-Caffe's cluster (section 5)."""
+"""Ranks of a lower communicator: the best number on S-Caffe's cluster (section 5)."""
 
 BUCKET = 4 * 2**20
-"""Bytes of a bucket: below it latency counts, above it the first sum begins late."""
+"""Bytes of a bucket: smaller buckets cost latency, larger ones delay the first sum."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a ``sync`` table asks for; None where the plugin is to choose."""
+    """What a ``sync`` table requests; None if the plugin is to choose."""
 
     stage: str | None = None
     algorithm: str = "auto"
@@ -52,7 +52,7 @@ class Options:
     between: str | None = None
     trials: int = 3
     known: Mapping[str, Algorithm] = field(default_factory=lambda: ALGORITHMS, repr=False, hash=False)
-    """The algorithms that composed plugins give, by name."""
+    """The algorithms that composed plugins offer, by name."""
 
     @property
     def hierarchical(self) -> bool:
@@ -64,9 +64,9 @@ class Options:
     def read(
         cls, given: Mapping[str, Any], where: object, known: Mapping[str, Algorithm] = ALGORITHMS
     ) -> Options:
-        """The options in a table, of algorithms those that are ``known``. Raises CompositionError that
-        begins with ``where`` and names the option, its value, what is valid and the nearest name;
-        DescriptionError for anything but a size."""
+        """Return the options of a table; ``known`` are the valid algorithms. Raises CompositionError,
+        which begins with ``where`` and names the option, its value, the valid ones and the nearest
+        name; DescriptionError for a ``bucket`` that is not a size."""
         names = [each.name for each in fields(cls) if each.name != "known"]
         for key in given:
             if key not in names:
@@ -94,7 +94,7 @@ class Options:
         return made
 
     def _check(self, where: object) -> None:
-        """What does not go together."""
+        """Raise CompositionError for options that conflict."""
         rooted = self.stage in ROOTED
         if self.hierarchical and self.algorithm != "auto":
             raise CompositionError(
@@ -129,7 +129,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
 
 
 def _bytes(given: Any, where: str) -> int:
-    """A size in bytes: a number of them, or a text with its unit."""
+    """Return a size in bytes, from a number or from a text with a unit."""
     if isinstance(given, int) and not isinstance(given, bool) and given > 0:
         return given
     return int(Quantity.parse(str(given), unit="B", where=where).value)

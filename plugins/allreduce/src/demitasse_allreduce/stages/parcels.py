@@ -1,4 +1,4 @@
-"""Parcels: buckets whose gradients travel together, from when they are final until the update."""
+"""Parcels: buckets whose gradients travel together, after they are final and before the update."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from demitasse import Bucket, Span, Work
 
 @dataclass(eq=False)
 class Part:
-    """What this worker has of a bucket at this level."""
+    """The part of a bucket that this worker has at this level."""
 
     bucket: Bucket
     span: Span
     chain: Work | None = None
-    """Reduce, update and distribute, where they are put off; None where they run when called."""
+    """Reduce, update and distribute, if they are deferred; None if they run when called."""
 
 
 @dataclass(eq=False)
 class Parcel:
-    """Parts that follow each other in flat memory and are summed together."""
+    """Consecutive parts that are summed together."""
 
     index: int
     parts: list[Part]
@@ -36,22 +36,22 @@ class Parcel:
         self.name = first if first == last else f"{first} to {last}"
 
     def reset(self) -> None:
-        """Before an iteration."""
+        """Prepare for an iteration."""
         self.pending, self.summed, self.distributed = len(self.parts), False, 0
 
     @property
     def pieces(self) -> list[Span]:
-        """What lies together of the parts, as few spans as it takes."""
+        """The parts' elements, as the fewest spans."""
         return merged(part.span for part in self.parts)
 
     @property
     def elements(self) -> int:
-        """How many it has in all."""
+        """The number of elements in all parts."""
         return sum(len(part.span) for part in self.parts)
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """Spans in order of memory, those that touch as one."""
+    """Return spans in the order of memory, with adjacent ones joined."""
     made: list[Span] = []
     for span in sorted((span for span in spans if span), key=lambda each: each.start):
         if made and made[-1].stop == span.start:
@@ -62,9 +62,9 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def parcels(parts: Iterable[Part], elements: int | None) -> list[Parcel]:
-    """Parts in order of their buckets, joined until a parcel has as many ``elements``; all in one where
-    that is None. A part that has as many by itself begins one of its own, so that small ones before it
-    need not wait until it is final."""
+    """Join parts into parcels, in the order of their buckets: a parcel takes further parts until it has
+    ``elements`` elements; all parts form one parcel if this is None. A part that has as many elements by
+    itself begins a new parcel, so that small parts before it need not wait until it is final."""
     made: list[list[Part]] = []
     for part in sorted(parts, key=lambda each: each.bucket.index):
         last = sum(len(each.span) for each in made[-1]) if made else 0
@@ -77,7 +77,7 @@ def parcels(parts: Iterable[Part], elements: int | None) -> list[Parcel]:
 
 
 def shares(span: Span, size: int, line: int) -> list[Span]:
-    """A span in ``size`` parts, cut where lines of so many elements begin, about even."""
+    """Cut a span into ``size`` parts of about the same size, at multiples of ``line`` elements."""
     first, last = span.start // line, -(-span.stop // line)
     cuts = [(first + (last - first) * i // size) * line for i in range(size + 1)]
     edges = [min(max(cut, span.start), span.stop) for cut in cuts]
@@ -85,6 +85,6 @@ def shares(span: Span, size: int, line: int) -> list[Span]:
 
 
 def inside(span: Span, other: Span) -> Span:
-    """What two spans share; an empty span within the first where that is nothing."""
+    """Return the intersection of two spans; an empty span inside the first if they do not overlap."""
     start = min(max(span.start, other.start), span.stop)
     return Span(start, max(start, min(span.stop, other.stop)))

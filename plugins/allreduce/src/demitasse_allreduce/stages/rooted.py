@@ -1,4 +1,5 @@
-"""S-Caffe's stages: one rank, the root, updates; parameters are broadcast, gradients reduced to it.
+"""S-Caffe's stages: one rank, the root, updates. Gradients are reduced to it, parameters broadcast from
+it.
 
 Source: Awan et al., "S-Caffe: Co-designing MPI Runtimes and Caffe for Scalable Deep Learning on Modern
 GPU Clusters" (PPoPP 2017), sections 4.1 (SC-B), 4.2 (SC-OB and figure 4's naive variant), 4.3 (SC-OBR).
@@ -17,16 +18,19 @@ from demitasse_allreduce.stages.options import NAIVE, SC_B, Options
 from demitasse_allreduce.stages.parcels import Parcel, merged
 
 AT_ONCE = 8
-"""Broadcasts under way at once: more would share the link no better, and each needs a communicator."""
+"""The most broadcasts under way at the same time. More would not use the link better, and each needs a
+communicator."""
 
 
 class RootedSync(ProcessSync):
-    """The root holds the solver's state and updates; an iteration begins with its parameters.
+    """The root holds the solver's state and updates. An iteration begins with broadcasts of its
+    parameters.
 
-    SC-B broadcasts all of them before the forward pass and reduces all gradients after backward. SC-OB
-    posts a broadcast for each bucket (a layer) when the iteration begins, and waits for one just before
-    the layer that needs it; the naive variant posts that of the next layer only when the wait for one
-    ends. In SC-OBR a helper thread also starts a layer's reduction while the one before it computes.
+    SC-B broadcasts all parameters before the forward pass and reduces all gradients after the backward
+    pass. SC-OB posts a broadcast for each bucket (a layer) when the iteration begins, and waits for it
+    just before the layer that needs it. The naive variant posts the broadcast of the next layer only
+    when the wait for the current one ends. In SC-OBR a helper thread also reduces a layer's gradients
+    while the layer before it computes.
     """
 
     def __init__(self, group: Group, options: Options, stage: str, network: Network) -> None:
@@ -41,11 +45,12 @@ class RootedSync(ProcessSync):
         self._whole: list[Task] = []
 
     def owned(self, span: Span) -> Span:
-        """All for the root, nothing for the others."""
+        """Return the whole span for the root, and an empty span for all other ranks."""
         return span if self.index == 0 else Span(span.start, span.start)
 
     def before_forward(self, bucket: Bucket) -> Work | None:
-        """The wait for the bucket's broadcast; in the naive variant the next one's begin, too."""
+        """Return work that waits for the bucket's broadcast; in the naive variant it then also posts the
+        next one."""
         self._read[bucket.index] = bucket
         if self.stage == SC_B:
             return super().before_forward(bucket)
@@ -57,11 +62,12 @@ class RootedSync(ProcessSync):
         return work
 
     def distribute(self, bucket: Bucket, span: Span) -> Work | None:
-        """Nothing: the next iteration begins with a broadcast."""
+        """Return None: the next iteration begins with a broadcast."""
         return None
 
     def total(self, mine: Any, total: Any) -> Work | None:
-        """All is the root's, which alone updates: nobody else needs a number."""
+        """Return work that only copies: the root owns everything and updates alone, so no other rank
+        needs the total."""
 
         def take() -> None:
             total[...] = mine
@@ -69,20 +75,20 @@ class RootedSync(ProcessSync):
         return take
 
     def forecast(self) -> list[str]:
-        """Algorithms of broadcasts and reductions, each with its predicted time."""
+        """Return the algorithms for broadcasts and reductions, with their predicted times."""
         return forecast(self._network, ("broadcast", "reduce"))
 
     def sum_of(self, parcel: Parcel) -> Task:
-        """The reduction of a parcel to the root."""
+        """Return the reduction of a parcel to the root."""
         return self._over("reduce", self.memory.gradients, parcel.pieces)
 
     def parcel_bytes(self) -> int:
-        """A layer's reduction is one of its own (section 4.3)."""
+        """Return 1: each layer has a reduction of its own (section 4.3)."""
         return 1
 
     def complete(self) -> None:
-        """After the last iteration all ranks have the root's parameters. One that was broken off before
-        its end may still have broadcasts to wait for, which were begun on all ranks."""
+        """Give all ranks the root's parameters after the last iteration. An iteration that was
+        interrupted may still have broadcasts to wait for, which were begun on all ranks."""
         self._all_arrived()
         self._broadcast_all("broadcast")
 
@@ -111,7 +117,8 @@ class RootedSync(ProcessSync):
                 for number, span in spans.items()
                 if span
             }
-            # The first forward pass shows in which order layers need theirs; until then, the last first.
+            # The first forward pass shows in which order layers need their parameters. Until then, the
+            # last bucket comes first.
             self._order = sorted(self._casts, reverse=True)
         if len(self._needed) == len(self._casts):
             self._order = self._needed
@@ -119,11 +126,12 @@ class RootedSync(ProcessSync):
         self._post(1 if self.stage == NAIVE else len(self._order))
 
     def _post(self, count: int) -> None:
-        """Begin the next broadcasts in the order in which layers need them, at once together."""
+        """Begin the next broadcasts together, in the order in which layers need them."""
         numbers = self._order[self._posted : self._posted + count]
         self._posted += len(numbers)
         while numbers:
-            # Buckets that are read in line have numbers in line, but for nets with branches.
+            # Buckets that are read one after the other have consecutive numbers, except in nets with
+            # branches. Each line can be used only once in a posting.
             lines = [number % AT_ONCE for number in numbers]
             first = next((i for i, line in enumerate(lines) if line in lines[:i]), len(lines))
             now, numbers = numbers[:first], numbers[first:]
@@ -131,18 +139,18 @@ class RootedSync(ProcessSync):
             self._cast |= dict(zip(now, self.lane().post(named), strict=True))
 
     def _arrived(self, number: int) -> None:
-        """A bucket's parameters are there afterwards."""
+        """Wait until a bucket's parameters have arrived."""
         if number not in self._casts:
             return
         self._needed.append(number)
-        while number not in self._cast:  # naive, and another one than was expected to be needed next
+        while number not in self._cast:  # naive variant, and another bucket than expected is needed
             self._post(1)
         self.waited(self._cast.pop(number))
         if self.stage == NAIVE:
             self._post(1)
 
     def _all_arrived(self) -> None:
-        """The parameters of layers that nobody has read are there afterwards, too."""
+        """Wait for all remaining broadcasts, including those of layers that nobody has read."""
         self._post(len(self._order))
         for number in list(self._cast):
             self.waited(self._cast.pop(number))

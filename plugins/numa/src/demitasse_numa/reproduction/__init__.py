@@ -1,3 +1,3 @@
-"""NUMA-Caffe's printed speedups beside what four described servers predict."""
+"""NUMA-Caffe's printed speedups beside predictions from the descriptions of four servers."""
 
 from demitasse_numa.reproduction.tables import reproduce as reproduce

@@ -1,4 +1,4 @@
-"""The three nets of section 5, counted: operations, numbers that layers write, and parameters."""
+"""Counts for the three nets of section 5: operations, numbers that layers write, and parameters."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass
 class Count:
-    """Of one image: multiplications and additions of a forward pass, numbers that its layers write, and
-    numbers of unfolded images (im2col) and of the ``sample``; ``parameters`` of the net, and how many
-    layers."""
+    """Counts for one image: multiplications and additions of a forward pass (``flops``), numbers that
+    layers write, numbers of unfolded images (im2col) and of the ``sample``; and the ``parameters`` and
+    the number of ``layers`` of the net."""
 
     batch: int
     channels: int
@@ -25,7 +25,7 @@ class Count:
         self.sample = self.channels * self.extent**2
 
     def wrote(self, passes: int = 1) -> None:
-        """So many layers that write as many numbers as there are now."""
+        """Count ``passes`` layers that each write as many numbers as the current blob has."""
         self.numbers += passes * self.channels * self.extent**2
         self.layers += passes
 
@@ -38,7 +38,7 @@ class Count:
         groups: int = 1,
         relu: bool = True,
     ) -> None:
-        """A convolution, by unfolding and a matrix product (section 2.3), with its ReLU."""
+        """Count a convolution, by unfolding and a matrix product (section 2.3), and its ReLU."""
         extent = (self.extent + 2 * pad - kernel) // stride + 1
         depth = self.channels * kernel**2
         self.flops += 2 * depth / groups * outputs * extent**2
@@ -49,12 +49,12 @@ class Count:
         self.wrote(1 + relu)
 
     def pool(self, kernel: int, stride: int, pad: int = 0) -> None:
-        """A pooling layer (sizes are rounded up, as Caffe does)."""
+        """Count a pooling layer (sizes are rounded up, as in Caffe)."""
         self.extent = -(-(self.extent + 2 * pad - kernel) // stride) + 1
         self.wrote()
 
     def inner(self, outputs: int, passes: int = 1) -> None:
-        """An inner product, and ``passes - 1`` layers upon it."""
+        """Count an inner product, and ``passes - 1`` element-wise layers on it."""
         depth = self.channels * self.extent**2
         self.flops += 2 * depth * outputs
         self.parameters += depth * outputs + outputs
@@ -64,7 +64,7 @@ class Count:
     def inception(
         self, one: int, narrow3: int, three: int, narrow5: int, five: int, project: int
     ) -> None:
-        """Four branches, joined."""
+        """Count an inception module: four branches, joined."""
         inputs = self.channels
         for outputs, kernel, narrow in ((one, 1, 0), (three, 3, narrow3), (five, 5, narrow5)):
             self.channels = inputs
@@ -79,7 +79,7 @@ class Count:
 
 
 def cifar() -> Count:
-    """Caffe's CIFAR-10 model after cuda-convnet ("full": two normalisations), batch 128."""
+    """Return Caffe's CIFAR-10 model after cuda-convnet ("full": two normalisations), batch 128."""
     net = Count(128, 3, 32)
     for outputs, normalised in ((32, True), (32, True), (64, False)):
         net.convolution(outputs, 5, pad=2)
@@ -90,7 +90,7 @@ def cifar() -> Count:
 
 
 def alexnet() -> Count:
-    """Caffe's AlexNet, batch 256."""
+    """Return Caffe's AlexNet, batch 256."""
     net = Count(256, 3, 227)
     net.convolution(96, 11, 4)
     net.wrote()
@@ -109,7 +109,8 @@ def alexnet() -> Count:
 
 
 def googlenet() -> Count:
-    """GoogLeNet without its two side losses; the paper does not say the batch: Caffe's default, 32."""
+    """Return GoogLeNet without its two side losses. The paper does not name the batch; this is Caffe's
+    default, 32."""
     net = Count(32, 3, 224)
     net.convolution(64, 7, 2, 3)
     net.pool(3, 2)

@@ -1,4 +1,4 @@
-"""The four servers of Table 1, as hwdesc/numa-*.toml describe them (a test compares the two)."""
+"""The four servers of Table 1, as hwdesc/numa-*.toml describe them (a test compares the numbers)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Server:
-    """Of one memory domain: ``cores``, ``clock`` in Hz, ``peak`` in FLOP/s, ``bandwidth`` of its memory
-    and of its ``links`` to all others in bytes a second, of its high-bandwidth memory (None: it has
-    none). ``fused`` says that the peak counts fused multiplications and additions; ``on_die``, that all
-    domains are on one chip."""
+    """The figures of one memory domain of a server: ``cores``, ``clock`` in Hz, ``peak`` in FLOP/s, and
+    in bytes per second the ``bandwidth`` of its memory, of its ``links`` to all others, and of its
+    high-bandwidth memory (None: it has none). ``fused``: the peak counts fused multiply-add.
+    ``on_die``: all domains are on one chip."""
 
     file: str
     domains: int

@@ -1,4 +1,4 @@
-"""The speedups that NUMA-Caffe's text prints (its figures print no numbers), each with a prediction."""
+"""The speedups that NUMA-Caffe prints in its text (its figures print no numbers), with predictions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ SPEEDUPS: Mapping[str, Callable[[Case], float]] = {
 
 
 class Figure(NamedTuple):
-    """One printed figure: where, the server (or which of all), the net, domains, what, its value."""
+    """One printed figure: its table, the server (or which one of all), the net, the number of domains,
+    which speedup it is, and its value."""
 
     table: str
     server: str
@@ -68,30 +69,30 @@ FIGURES = (
     Figure("Figure 11", "Broadwell", "GoogLeNet", 4, NUMA_BVLC, 9.6),
     Figure("Figure 11", "AMD", "GoogLeNet", 2, NUMA_INTEL, 1.1),
     Figure("Figure 11", "AMD", "GoogLeNet", 4, NUMA_INTEL, 2.2),
-    # A GPU's speedup over the one, divided by its speedup over the other.
+    # A GPU's speedup over Intel-Caffe, divided by its speedup over NUMA-Caffe.
     Figure("Section 5.1.4", "Sandy Bridge", "AlexNet", 4, NUMA_INTEL, 3.2 / 1.38),
     Figure("Section 5.1.4", "Sandy Bridge", "GoogLeNet", 4, NUMA_INTEL, 2.5 / 1.09),
     Figure("Section 5.1.4", "Sandy Bridge", "CIFAR", 4, NUMA_INTEL, 2.3 / 1.7),
 )
-"""In the order in which the paper prints them. Every other one, from the first, calibrated the model;
-the rest check it."""
+"""The printed figures, in the order of the paper. Every other one, starting with the first, calibrated
+the model; the rest check it."""
 
 
 INTEL_PACKAGE_0 = 12.598
 NUMA_PACKAGES = (3.69, 3.37, 3.80, 3.40)
-"""GB/s of packages of Sandy Bridge, CIFAR: the first one's with Intel-Caffe, 84% of all (Table 3), and
-each one's with NUMA-Caffe (Table 6)."""
+"""GB/s of packages of Sandy Bridge for CIFAR: of the first package with Intel-Caffe, 84% of all (Table
+3), and of each package with NUMA-Caffe (Table 6)."""
 
 REDUCTION = {"CIFAR": 96.05, "AlexNet": 92.09, "GoogLeNet": 91.47}
-"""By how many per cent NUMA-Caffe has less remote accesses than BVLC-Caffe, Broadwell (Table 5)."""
+"""By how many per cent NUMA-Caffe has fewer remote accesses than BVLC-Caffe, on Broadwell (Table 5)."""
 
 UPDATES_SHARE = 71
-"""Per cent of NUMA-Caffe's remote accesses that gradients and weights make, CIFAR on Broadwell; the
-rest are samples (section 5.2)."""
+"""Per cent of NUMA-Caffe's remote accesses that are for gradients and weights, for CIFAR on Broadwell;
+the rest are for samples (section 5.2)."""
 
 
 def predicted(figure: Figure, constants: Constants = CALIBRATED) -> float:
-    """A speedup by the model."""
+    """Return the speedup that the model predicts."""
     ratio, net = SPEEDUPS[figure.speedup], NETS[figure.net]()
     if figure.server in SERVERS:
         return ratio(Case(SERVERS[figure.server], net, figure.domains, constants))
@@ -100,22 +101,23 @@ def predicted(figure: Figure, constants: Constants = CALIBRATED) -> float:
 
 
 def error(figure: Figure) -> float:
-    """The relative error of a prediction."""
+    """Return the relative error of a prediction."""
     return predicted(figure) / figure.value - 1
 
 
 def calibrating() -> tuple[Figure, ...]:
-    """The half on which the constants were fitted."""
+    """Return the half of the figures to which the constants were fitted."""
     return FIGURES[0::2]
 
 
 def checking() -> tuple[Figure, ...]:
-    """The half that the fit never saw."""
+    """Return the half of the figures that the fit did not use."""
     return FIGURES[1::2]
 
 
 def accesses() -> Iterator[dict[str, Any]]:
-    """Tables 3, 5, 6 and section 5.2's share: what the model's bytes and seconds give, none fitted."""
+    """Yield the cells of Tables 3, 5 and 6 and of section 5.2's share, from the model's bytes and
+    seconds; none was fitted."""
 
     def cell(table: str, row: str, column: str, unit: str, paper: float, value: float) -> dict[str, Any]:
         names = ("table", "row", "column", "unit", "paper", "predicted", "role")
@@ -138,8 +140,8 @@ def accesses() -> Iterator[dict[str, Any]]:
 
 
 def cells() -> Iterator[dict[str, Any]]:
-    """All printed figures, then what the paper's figures draw and do not print: the speedups over
-    BVLC-Caffe on one domain, as figures 9 to 11 are normalised, by domains."""
+    """Yield the cells of all printed figures, then those that the paper draws but does not print: the
+    speedups over BVLC-Caffe on one domain, by domains, as figures 9 to 11 are normalised."""
     for number, figure in enumerate(FIGURES):
         count = f"{figure.domains} domains" if figure.domains else "all domains"
         role = "check" if number % 2 else "calibration"
@@ -179,7 +181,7 @@ def cells() -> Iterator[dict[str, Any]]:
 
 
 def notes() -> list[str]:
-    """How the predictions were made, and how good they are."""
+    """Return notes about how the predictions were made, and how good they are."""
     halves = {name: [abs(error(f)) for f in half] for name, half in
               (("calibrating", calibrating()), ("checking", checking()))}  # fmt: skip
     c = CALIBRATED
@@ -213,7 +215,7 @@ def notes() -> list[str]:
 
 
 def reproduce(paper: str) -> dict[str, Any] | None:
-    """``{"paper", "cells", "notes"}`` of numa-caffe; None for other papers."""
+    """Return ``{"paper", "cells", "notes"}`` for numa-caffe; None for other papers."""
     if paper != PAPER:
         return None
     return {"paper": paper, "cells": list(cells()), "notes": notes()}

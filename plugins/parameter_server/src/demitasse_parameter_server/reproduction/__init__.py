@@ -1,3 +1,3 @@
-"""The paper's printed speedups beside what a described node gives."""
+"""SingleCaffe's printed speedups beside predictions for a described node."""
 
 from demitasse_parameter_server.reproduction.tables import reproduce as reproduce

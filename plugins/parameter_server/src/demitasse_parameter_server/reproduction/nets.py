@@ -1,8 +1,8 @@
-"""The two nets of section V as Caffe ships them, counted layer by layer: what a sample and what an
-iteration of them costs a worker.
+"""Counts, layer by layer, for the two nets of section V as Caffe ships them: what a sample, and what an
+iteration, costs a worker.
 
-The paper's AlexNet for CIFAR-10 is Caffe's cifar10_full (Krizhevsky's net for that data set): 60,000
-iterations are its solver's, and its three variants stand in Caffe's examples.
+The paper's AlexNet for CIFAR-10 is taken to be Caffe's cifar10_full (Krizhevsky's net for that data
+set): its solver has the paper's 60,000 iterations, and its three variants are in Caffe's examples.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ WORD = 4
 """Bytes of a float32."""
 
 PASSES = 3
-"""A layer's products: forward, for its weights' gradient, for its input's."""
+"""A layer's matrix products: forward, for the gradient of its weights, and for that of its input."""
 
 
 @dataclass
 class Count:
-    """``flops``, ``moved`` bytes and ``powers`` (calls of the C library's function) of a sample (forward
-    and backward), ``weights`` in number, and the bytes that a worker moves each iteration however few
-    samples it has. ``shape`` is the last blob's: channels, rows, columns."""
+    """Counts for a net: ``flops``, ``moved`` bytes and ``powers`` (calls of the C library's function)
+    for a sample, forward and backward; the number of ``weights``; and ``fixed``, the bytes that a
+    worker moves in each iteration however few samples it has. ``shape`` is that of the last blob:
+    channels, rows, columns."""
 
     shape: tuple[int, int, int]
     batch: int
@@ -38,8 +39,8 @@ class Count:
         return channels * rows * columns
 
     def convolution(self, outputs: int, kernel: int, pad: int = 0) -> None:
-        """As Caffe does it, a sample at a time: the columns of im2col are written and read again in each
-        of three passes; the first layer's input has no gradient."""
+        """Count a convolution as Caffe does it, one sample at a time: the columns of im2col are written
+        and read again in each of three passes. The first layer's input has no gradient."""
         inputs, rows, columns = self.shape
         made = outputs, rows + 2 * pad - kernel + 1, columns + 2 * pad - kernel + 1
         passes = PASSES if self.weights else PASSES - 1
@@ -51,7 +52,8 @@ class Count:
         self.moved += WORD * passes * self.size
 
     def inner_product(self, outputs: int) -> None:
-        """Products with the whole share of the batch: the weights pass through each time."""
+        """Count an inner product with a worker's whole share of the batch; each pass reads all
+        weights."""
         inputs = self.size
         self.flops += 2.0 * PASSES * inputs * outputs
         self.moved += WORD * PASSES * (inputs + outputs)
@@ -60,7 +62,7 @@ class Count:
         self.shape = outputs, 1, 1
 
     def pool(self, kernel: int, stride: int, rounded_up: bool = True) -> None:
-        """Forward and backward, the gradient first emptied."""
+        """Count pooling, forward and backward; the gradient is zeroed first."""
         channels, rows, _ = self.shape
         before = self.size
         rest = rows - kernel
@@ -70,23 +72,24 @@ class Count:
         self.moved += WORD * (3 * before + 3 * self.size)
 
     def elementwise(self, flops: float, blobs: float, powers: float = 0.0) -> None:
-        """An activation or normalisation that does so much with an element and moves so many blobs of
-        its size, both ways together."""
+        """Count an activation or normalisation, by operations per element, blobs of its size that are
+        moved, and powers per element, forward and backward together."""
         self.flops += flops * self.size
         self.moved += WORD * blobs * self.size
         self.powers += powers * self.size
 
 
 Element = tuple[float, float, float]
-"""Of an element, forward and backward: operations, blobs moved, powers."""
+"""Counts per element, forward and backward together: operations, blobs moved, powers."""
 
 RELU, SIGMOID, LRN, BATCH_NORM = (2, 5, 0), (10, 5, 0.5), (10, 22, 2), (20, 28, 0)
-"""An exponential counts for half a power. LRN within a channel and batch normalisation are what Caffe's
-layers compose them of; the former's square is a power there, too."""
+"""An exponential counts as half a power. LRN within a channel and batch normalisation are counted as
+Caffe's layers compose them; the square in LRN is a power there too."""
 
 
 def cifar10_full(activation: Element, normalisation: Element) -> Count:
-    """Caffe's cifar10_full with an activation, and a normalisation after the first two of three."""
+    """Return Caffe's cifar10_full with the given activation, and the normalisation after the first two
+    of its three stages."""
     net = Count((3, 32, 32), 100)
     for stage, outputs in enumerate((32, 32, 64)):
         net.convolution(outputs, 5, 2)
@@ -100,7 +103,7 @@ def cifar10_full(activation: Element, normalisation: Element) -> Count:
 
 
 def lenet() -> Count:
-    """Caffe's LeNet for MNIST."""
+    """Return Caffe's LeNet for MNIST."""
     net = Count((1, 28, 28), 64)
     for outputs in (20, 50):
         net.convolution(outputs, 5)
@@ -120,8 +123,8 @@ CIFAR: dict[str, Callable[[], Count]] = {
 
 
 class Update(NamedTuple):
-    """What Caffe's update of a solver does, its BLAS calls one by one: ``blobs`` of the weights' size
-    that it moves, ``powers`` of each weight."""
+    """What a solver's update in Caffe does, counted by its BLAS calls: the ``blobs`` of the weights'
+    size that it moves, and the ``powers`` of each weight."""
 
     blobs: int
     powers: int

@@ -1,4 +1,5 @@
-"""Figures 6 to 10 of Wang et al., SingleCaffe (2018): all predicted, beside what is printed of them."""
+"""Predictions for figures 6 to 10 of Wang et al., SingleCaffe (2018), beside the numbers that the text
+prints."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from demitasse_parameter_server.reproduction.node import THREADS, Node, calibrat
 
 NODES = (1, 2, 4, 6, 8, 10, 12, 15, 18, 21, 24)
 SPEEDUP, EQUAL = 16.0, 15.0
-"""The printed figures: 16 times native Caffe in the best case on CIFAR-10 (section V.B), and as fast
-there as 15 nodes of DistCaffe, with all three variants (sections V.D.1 and V.D.2)."""
+"""The printed figures: on CIFAR-10, 16 times as fast as native Caffe in the best case (section V.B),
+and as fast as 15 nodes of DistCaffe with all three variants (sections V.D.1 and V.D.2)."""
 
 RMSPROP_EQUAL = 5.0
-"""Nodes of DistCaffe beyond which one node is slightly slower on MNIST with RMSProp (section V.D.2)."""
+"""Nodes of DistCaffe above which one node is slightly slower on MNIST with RMSProp (section V.D.2)."""
 
 BATCHES = {"Cifar10": (100, 150, 200), "Mnist": (64, 96, 128)}
 
@@ -24,19 +25,19 @@ FIGURE_6, FIGURE_7, FIGURE_8, FIGURE_9, FIGURE_10 = (f"Figure {number}" for numb
 def cell(
     table: str, row: str, column: str, unit: str, predicted: float | None, paper: float | None = None
 ) -> dict[str, Any]:
-    """One cell, as ``demitasse reproduce`` takes it."""
+    """Return one cell, in the form that ``demitasse reproduce`` expects."""
     names = ("table", "row", "column", "unit", "paper", "predicted")
     return dict(zip(names, (table, row, column, unit, paper, predicted), strict=True))
 
 
 def node(of: Node | None = None) -> Node:
-    """The node, its efficiency fitted to the printed speedup."""
+    """Return the node, with its efficiency fitted to the printed speedup."""
     nets = [net() for net in CIFAR.values()]
     return calibrated(SPEEDUP, nets, SOLVERS["native SGD"], of or Node())
 
 
 def speedups(of: Node) -> Iterator[dict[str, Any]]:
-    """Figures 6 and 7: by threads, and the best of each figure."""
+    """Yield figures 6 and 7: speedups by threads, and the best of each figure."""
     sgd = SOLVERS["native SGD"]
     for threads in THREADS:
         for name, net in CIFAR.items():
@@ -51,7 +52,7 @@ def speedups(of: Node) -> Iterator[dict[str, Any]]:
 
 
 def batches(of: Node) -> Iterator[dict[str, Any]]:
-    """Figure 8: samples a second by threads and batch."""
+    """Yield figure 8: samples per second by threads and batch."""
     for name, sizes in BATCHES.items():
         for size in sizes:
             for threads in THREADS[2:]:
@@ -62,7 +63,8 @@ def batches(of: Node) -> Iterator[dict[str, Any]]:
 
 
 def against_distcaffe(of: Node) -> Iterator[dict[str, Any]]:
-    """Figures 9 and 10: the best of one node over DistCaffe on several, and on how many it is equal."""
+    """Yield figures 9 and 10: one node at its best over DistCaffe on several nodes, and the number of
+    nodes on which DistCaffe is equally fast."""
     sgd = SOLVERS["native SGD"]
     compared: list[tuple[str, str, Count, Update, float | None]] = [
         (FIGURE_9, "Cifar10", CIFAR["ReLU"](), sgd, EQUAL),
@@ -83,7 +85,7 @@ def against_distcaffe(of: Node) -> Iterator[dict[str, Any]]:
 
 
 def notes(of: Node) -> list[str]:
-    """What stands behind the numbers."""
+    """Return notes about the basis of the numbers."""
     return [
         "predicted: simulated, from hwdesc/tianhe2-node.toml and the nets' counts: products at a share "
         "of a core's peak, bytes at what a core alone draws (10 GB/s, assumed) or its part of the "
@@ -109,7 +111,7 @@ def notes(of: Node) -> list[str]:
 
 
 def reproduce(paper: str) -> dict[str, Any] | None:
-    """``{"paper", "cells", "notes"}`` of singlecaffe; None for other papers."""
+    """Return ``{"paper", "cells", "notes"}`` for singlecaffe; None for other papers."""
     if paper != "singlecaffe":
         return None
     of = node()
