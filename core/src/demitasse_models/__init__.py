@@ -223,7 +223,7 @@ class GraphBuilder(Protocol):
 class LayerType(Protocol):
     """Expands layers of one type into operations."""
 
-    if TYPE_CHECKING:  # to be read, so that a narrower type serves; whoever inherits may assign them
+    if TYPE_CHECKING:  # read-only, so that a narrower type fits; subclasses may assign them
 
         @property
         def name(self) -> str:
@@ -257,7 +257,7 @@ class Stream(Protocol):
     """Runs of ``count`` samples in the global order, each beginning ``step`` samples after the one
     before; the source reads ahead."""
 
-    if TYPE_CHECKING:  # to be read, so that a narrower type serves; whoever inherits may assign them
+    if TYPE_CHECKING:  # read-only, so that a narrower type fits; subclasses may assign them
 
         @property
         def cursor(self) -> int:
@@ -277,7 +277,7 @@ class DataSource(Protocol):
     a permutation of all samples if the specification says shuffle. A source may have a method
     ``origin(number)`` that says, for messages, where the sample of that number comes from."""
 
-    if TYPE_CHECKING:  # to be read, so that a narrower type serves; whoever inherits may assign them
+    if TYPE_CHECKING:  # read-only, so that a narrower type fits; subclasses may assign them
 
         @property
         def fields(self) -> Mapping[str, Field]:
