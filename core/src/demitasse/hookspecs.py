@@ -20,7 +20,7 @@ hookimpl = pluggy.HookimplMarker("demitasse")
 
 
 def probe(levels: Iterable[demitasse.Level]) -> Iterable[demitasse.Level]:
-    """Return this machine's levels, outermost first: those from earlier probes, with what this adds."""
+    """Return this machine's levels, outermost first: those of earlier probes, and what it adds."""
 
 
 def allocator(space: str, options: Mapping[str, Any]) -> demitasse.Allocator | None:

@@ -1,4 +1,4 @@
-"""Planning: order kernels, let tensors share memory, group parameters in buckets; this makes a Plan."""
+"""Planning: orders kernels, shares memory among tensors, groups parameters in buckets; makes a Plan."""
 
 import math
 from bisect import bisect

@@ -1,5 +1,4 @@
-"""The merged vocabulary and layer types of all composed plugins; each name may come from only one
-plugin."""
+"""The merged vocabulary and layer types of all composed plugins; no two may define the same name."""
 
 from __future__ import annotations
 

@@ -29,8 +29,7 @@ def bound(entry: Entry, bind: Callable[..., Work], *given: Any) -> Work:
 
 
 def _blaming(entry: Entry, doing: str, task: Callable[..., Any], *given: Any) -> Any:
-    """Return what ``task`` returns. Errors name the layer, and those not of our family also the
-    kernel."""
+    """Return what ``task`` returns. Errors name the layer; those not of our family, also the kernel."""
     try:
         return task(*given)
     except DataError as error:

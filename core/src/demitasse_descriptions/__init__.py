@@ -1,4 +1,4 @@
-"""Hardware descriptions as TOML files: reading them, with file and line in every error, and writing
+"""Hardware descriptions as TOML files: reads them, with file and line in every error, and writes
 them."""
 
 from __future__ import annotations
@@ -65,8 +65,7 @@ def describe(machine: Machine) -> str:
 
 
 def _lines(table: Mapping[str, Any], write: Callable[[Any], str]) -> Iterator[str]:
-    """Yield the keys of a table, one per line; rates of operations are tables of their own, at the
-    end."""
+    """Yield the keys of a table, one per line; rates of operations are separate tables at the end."""
     known = {key: v for key, v in table.items() if isinstance(v, Rate) and v.operations}
     yield from (f"{key} = {write(v)}" for key, v in table.items() if key not in known)
     for key, rate in known.items():
@@ -127,8 +126,7 @@ def _told(error: ValueError | RecursionError, text: str) -> str:
 
 
 def _elsewhere(kind: Any, key: str) -> str:
-    """Return the end of a sentence about a key of the file that is in a level, or the other way
-    round."""
+    """Return the end of a sentence about a key of the file in a level, or a key of a level outside."""
     if kind is Level and key in {"schema", *(f.name for f in fields(Machine) if f.compare)}:
         return f"; {key!r} is a key of the file: put it before the first [[level]]"
     if kind is Machine and key in {f.name for f in fields(Level) if f.compare}:

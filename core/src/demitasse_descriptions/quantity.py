@@ -64,10 +64,10 @@ class Quantity:
 
 @dataclass(frozen=True)
 class RatedOperation:
-    """The operations to which a rate applies: those whose name is ``operation`` or begins with it
-    (``convolution`` includes ``convolution_relu`` and ``convolution_backward_data``). A ``window``
-    restricts it to filters of that size, ``channels`` to filters that read at most so many. Prints as
-    ``convolution 3x3 of 4``."""
+    """The operations to which a rate applies: those whose name is ``operation``, alone or followed by an
+    underscore (``convolution`` includes ``convolution_relu`` and ``convolution_backward_data``). A
+    ``window`` restricts it to filters of that size, ``channels`` to filters that read at most this many
+    channels. Prints as ``convolution 3x3 of 4``."""
 
     operation: str
     window: tuple[int, ...] = ()

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
 
 def sync_place(group: Group) -> str:
-    """Return where the description asks for a group's synchronisation, for messages: file, line and
-    level."""
+    """Return where the description asks for a group's synchronisation: file, line and level."""
     name = group.levels[-1] if group.levels else "?"
     for level in group.machine.levels if group.machine is not None else ():
         if level.name == name and group.machine is not None:

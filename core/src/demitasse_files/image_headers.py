@@ -67,8 +67,7 @@ def _ends_as_png(data: memoryview | bytes) -> bool:
 
 
 def image_size(data: memoryview | bytes) -> tuple[int, int] | None:
-    """Return (width, height) from an image's header; None for other formats or a header that is cut
-    off."""
+    """Return (width, height) from an image's header; None for other formats or a truncated header."""
     head = bytes(data[:_HEAD])
     try:
         if head.startswith(b"\xff\xd8\xff"):

@@ -168,8 +168,7 @@ def _set(flag: str, value: bool = True) -> Iterator[None]:
 
 
 def _kept(made: Any) -> _Kept | None:
-    """Return the files on disk of what numba has made; None if there are none, or they differ in
-    kind."""
+    """Return the files on disk of what numba has made; None if there are none, or of another kind."""
     files = getattr(made, "_cache", None)
     known = all(hasattr(files, name) for name in ("load_overload", "save_overload", "flush"))
     return _Kept(files) if known and getattr(files, "cache_path", None) else None
@@ -216,8 +215,7 @@ class _Kept:
         return found
 
     def _load_or_forget(self, signature: Any, context: Any) -> Any:
-        """Return what was kept if another process has repaired it meanwhile; otherwise remove its
-        files."""
+        """Return what was kept if another process has repaired it meanwhile, else remove its files."""
         with self._held():
             try:
                 return self._files.load_overload(signature, context)
@@ -248,8 +246,7 @@ class _Kept:
 
     @contextlib.contextmanager
     def _held(self, shared: bool = False) -> Iterator[None]:
-        """Hold the folder's lock. A thread takes it only once, because loading a loop may load
-        others."""
+        """Hold the folder's lock. A thread takes it only once, as loading a loop may load others."""
         if getattr(_this, "holds", False):
             yield
             return

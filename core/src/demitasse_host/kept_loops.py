@@ -15,8 +15,7 @@ from typing import Any
 log = logging.getLogger("demitasse.host")
 
 _SEAL = b"demitasse"
-"""Marks the end of a file's content; its length and checksum follow. Unpickling stops before the
-mark."""
+"""Marks the end of a file's content, where unpickling stops; its length and checksum follow."""
 
 _CURRENT = re.compile(rf"\.py{sys.version_info[0]}{sys.version_info[1]}[a-z]*\.(nbi|\d+\.nbc)$")
 """Matches the names of files that this version of Python reads."""

@@ -79,8 +79,7 @@ def _started(process: int) -> str:
 
 
 def _among() -> str:
-    """Return a digest of the space in which process numbers are unique: a host since boot, or a
-    container."""
+    """Return a digest of where process numbers are unique: a host since boot, or a container."""
     boot = _KERNEL.text("proc/sys/kernel/random/boot_id")
     try:
         space = (_KERNEL.root / "proc/self/ns/pid").readlink()

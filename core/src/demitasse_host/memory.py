@@ -54,8 +54,7 @@ def host_array(given: Any) -> np.ndarray:
 
 
 class HostMemory:
-    """A block of host memory (``demitasse.Memory``) over an array of bytes. The memory is freed with its
-    last view."""
+    """A block of host memory (``demitasse.Memory``) over an array of bytes, freed with its last view."""
 
     def __init__(self, block: Any) -> None:
         self.nbytes: int = block.nbytes

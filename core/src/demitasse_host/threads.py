@@ -1,5 +1,4 @@
-"""Threads of a process that work in step, and that finish even if the thread that waits for them is
-interrupted."""
+"""Threads of a process that work in step, and finish even if the thread that waits is interrupted."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ T = TypeVar("T")
 log = logging.getLogger("demitasse.host")
 
 LISTEN = 0.1
-"""Seconds after which a waiting thread checks again: a signal just before a wait begins does not end
-it."""
+"""Seconds after which a waiting thread checks again, as a signal just before a wait does not end it."""
 
 
 STILL = 30.0

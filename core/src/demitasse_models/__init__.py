@@ -142,8 +142,7 @@ class Event:
     values: Mapping[str, Any] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the functions among the event's values: they query the run, which stays in its
-        process."""
+        """Leave out functions among the event's values: they query the run, which stays here."""
         values = {name: value for name, value in self.values.items() if not callable(value)}
         return {**vars(self), "values": values}
 
@@ -160,8 +159,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Field:
-    """One part of a sample (its image, its label): its shape, without the batch, and its element
-    type."""
+    """One part of a sample (its image, its label): the shape without the batch, and the element type."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -246,8 +244,7 @@ class ModelReader(Protocol):
         """Return the layers of a phase (``train`` or ``test``)."""
 
     def solver(self, overrides: Mapping[str, Any] | None = None) -> Solver:
-        """Return the solver with its nets; ``overrides`` are fields by the names that the file's format
-        uses."""
+        """Return the solver with its nets; ``overrides`` are fields by their names in the file."""
 
     def weights(self) -> Weights:
         """Return the parameters, and the solver state if the file has it."""
@@ -288,8 +285,7 @@ class DataSource(Protocol):
             """The number of samples, which is the length of an epoch."""
 
     def stream(self, first: int, count: int, step: int) -> Stream:
-        """Return a stream that starts at sample number ``first``; ``count`` and ``step`` are at least
-        1."""
+        """Return a stream that starts at sample number ``first``; count and step are at least 1."""
 
     def close(self) -> None:
         """Release files."""

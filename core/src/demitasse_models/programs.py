@@ -107,8 +107,7 @@ class Blob(Protocol):
     @property
     def data(self) -> np.ndarray:
         """The values in logical order, as a live array if the layout is plain. Raises ModelError if
-        other blobs share the memory; without ``retain="all"``, that is so for all but inputs and
-        outputs."""
+        other blobs share the memory; without ``retain="all"``, all but inputs and outputs may."""
 
     @property
     def diff(self) -> np.ndarray:
@@ -202,8 +201,8 @@ class Net(TrainedNet, Protocol):
 
     @property
     def walk(self) -> Any:
-        """Return an object that steps through the net layer by layer, forward and backward. Raises
-        ModelError unless the net has ``retain="all"``."""
+        """An object that steps through the net layer by layer, forward and backward. Raises ModelError
+        unless the net has ``retain="all"``."""
 
     def close(self) -> None:
         """Stop reading ahead. A net that reads samples cannot run afterwards, but can still be
@@ -258,8 +257,7 @@ class Trainer(Protocol):
 
     @property
     def batch(self) -> int:
-        """The number of samples in an iteration, over all workers and passes; 0 if no layer reads
-        any."""
+        """The number of samples per iteration, of all workers and passes; 0 if no layer reads any."""
 
     @property
     def workers(self) -> int:
@@ -348,12 +346,10 @@ class Trainer(Protocol):
         plugin writes their format."""
 
     def profile(self, iterations: int = 10) -> list[tuple[Entry, float]]:
-        """Return the mean time in seconds of each entry of the first worker's plan; nothing is
-        updated."""
+        """Return the mean seconds of each entry of the first worker's plan; nothing is updated."""
 
     def arrays(self) -> Iterator[tuple[int, str, Any]]:
-        """Yield (worker, name, array) for everything that has memory in this process, in its own
-        layout."""
+        """Yield (worker, name, array) for everything in this process's memory, as it lies there."""
 
     def close(self) -> None:
         """End the workers and stop reading. The trainer can still be inspected, and a snapshot written.

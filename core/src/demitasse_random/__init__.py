@@ -126,8 +126,7 @@ class RandomStream:
         return self._filled(shape, fill)
 
     def _filled(self, shape: Any, fill: Callable[[Any, int, int], None]) -> Any:
-        """Return the next call's array, filled part by part; a large one by all of the process's
-        cores."""
+        """Return the next call's array, filled in parts; a large one by all of the process's cores."""
         self.calls += 1
         result = np.empty(np.broadcast_shapes(shape), self.dtype)
         flat = result.reshape(-1)

@@ -1,4 +1,4 @@
-"""Collectives as data: what each rank sends, receives and adds. They can be printed, proved, costed and
+"""Collectives as data: what each rank sends, receives and adds; to be printed, proved, costed and
 run."""
 
 from demitasse_schedules.costs import Cost, cost, play, rounds_of

@@ -1,5 +1,4 @@
-"""What a collective costs on a network, by rounds of all ranks at once or with every move as an
-event."""
+"""What a collective costs on a network, by rounds of all ranks at once or move by move."""
 
 from __future__ import annotations
 

@@ -79,8 +79,8 @@ class Expressions:
         return None
 
     def _twice(self, number: int) -> tuple[int, tuple[int, int]]:
-        """Return the contribution that an expression has twice, and the stage and message that first did
-        so."""
+        """Return the contribution that an expression has twice, with the first such stage and
+        message."""
         below, todo = {number}, [number]
         while todo:
             for each in (self._left[at := todo.pop()], self._right[at]):

@@ -249,8 +249,7 @@ def _ends(
     expressions: Expressions,
     blame: Callable[[tuple[int, int], str], PlanError],
 ) -> bool:
-    """Return whether all ranks end with the same expressions. Raises PlanError if one of them is
-    wrong."""
+    """Return whether all ranks end with the same expressions. Raises PlanError if one is wrong."""
     parts = np.searchsorted(cells, _flat(goal.wants)).reshape(-1, 2)
     rank, first, held = state.final(parts[:, 0], parts[:, 1])
 

@@ -119,8 +119,7 @@ class Schedule:
     their fields are, so both should be functions of a module, or frozen records with ``__call__``."""
 
     def part(self, index: int) -> tuple[int, int]:
-        """Return (start, stop) of part ``index`` of the vector, divided evenly into as many parts as
-        ranks."""
+        """Return (start, stop) of part ``index`` of the vector, which has an even part for each rank."""
         return self.size * index // self.ranks, self.size * (index + 1) // self.ranks
 
     algorithm: str
@@ -132,8 +131,7 @@ class Schedule:
     owner: Callable[[Schedule, int], tuple[int, int]] = part
 
     def messages(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (round, source, destination, elements). A rank sends one message a round, in its
-        order."""
+        """Yield (round, source, destination, elements). A rank sends one a round, in its own order."""
         clock = [0] * self.ranks
         for rank, _, move, letter in self.walk():
             if move.kind == "send":

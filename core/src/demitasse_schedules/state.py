@@ -24,8 +24,7 @@ def spread(first: Array, last: Array) -> tuple[Array, Array]:
 
 
 def layers(target: Array) -> Iterator[Array]:
-    """Yield indices of messages of which no two have the same target, in the order in which targets get
-    them."""
+    """Yield indices of messages with different targets, in the order in which each target gets them."""
     order = np.argsort(target, kind="stable")
     line = target[order]
     turn = np.empty(len(target), int)

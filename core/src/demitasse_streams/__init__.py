@@ -68,8 +68,7 @@ class EngineStream(Protocol):
         does not wait."""
 
     def synchronise(self) -> None:
-        """Block the caller until everything that was enqueued is done. Raises the first error among
-        it."""
+        """Block the caller until everything enqueued is done. Raises the first error that occurred."""
 
 
 class StreamEngine(Protocol):

@@ -26,8 +26,7 @@ samples and files are held to their protocols. The exit status is 1 if a promise
 
 
 def setting(text: str) -> tuple[str, Any]:
-    """Return ``KEY=VALUE`` as a pair; the value is TOML, or else a string. Raises click's
-    BadParameter."""
+    """Return ``KEY=VALUE`` as a pair; the value is TOML or else a string. Raises BadParameter."""
     key, sign, value = text.partition("=")
     if not sign or not key.strip():
         raise click.BadParameter(f"{text!r} is not KEY=VALUE")

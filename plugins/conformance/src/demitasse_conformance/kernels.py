@@ -131,8 +131,7 @@ class Judge:
         _in_parts(candidate, request, values, self.allocator)
 
     def _own(self, request: Request, values: Sequence[Any]) -> list[np.ndarray] | None:
-        """Return what the plugin's first kernel computes in double precision with one thread, or
-        None."""
+        """Return what the plugin's first kernel computes in f64 with one thread, or None."""
         exact = _exact(request, replace(self.place, threads=1))
         try:
             for candidate in self._hook(request=exact) if self._hook is not None else ():
@@ -286,8 +285,7 @@ def _wide(request: Request, values: Sequence[Any]) -> list[Any]:
 
 
 def _anybodys(judge: Judge, request: Request, values: Sequence[Any]) -> list[np.ndarray] | None:
-    """Return what the first plugin that can computes from ``values``, for later operations; else
-    None."""
+    """Return what the first plugin able to do so computes from ``values``, or None."""
     for _, hook in judge.runtime.serving("kernels", space=judge.place.space):
         try:
             for candidate in hook(request=request):
@@ -423,8 +421,7 @@ def _in_parts(
 
 
 def _named(request: Request, position: int) -> str:
-    """Return the operand's name of result number ``position``: outputs come first, then updated
-    inputs."""
+    """Return the operand of result number ``position``: outputs come first, then updated inputs."""
     kinds = [*request.operation.outputs]
     kinds += kinds[-1:] * (len(request.outputs) - len(kinds))
     names = [o.name for o, spec in zip(kinds, request.outputs, strict=False) if spec is not None]

@@ -18,8 +18,8 @@ NO_GRADIENT = "none has a gradient"
 STEP = 1e-5
 """The step by which a number is moved to either side."""
 WITHIN = 1e-5
-"""The tolerance of a gradient, relative to the slope, plus a hundredth of that relative to the
-largest."""
+"""The tolerance of a gradient relative to the slope; to this, a hundredth relative to the largest is
+added."""
 MOST = 60
 """The most elements of an array that are moved; each takes two passes of the net."""
 

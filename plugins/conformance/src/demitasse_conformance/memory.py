@@ -70,8 +70,7 @@ def check_allocator(allocator: Allocator, too_many: int = 1 << 60) -> None:
 
 
 def _check_arrays(block: Any, dtype: str) -> None:
-    """Check that arrays over a block do what a runtime asks of them, even if the host cannot address
-    them."""
+    """Check that arrays over a block, the host's or not, do what a runtime asks of them."""
     expected = np.arange(24, dtype=dtype).reshape(4, 6)
     array, other = block.view(64, (4, 6), dtype), block.view(2048, (4, 6), dtype)
     about = tuple(array.shape), np.dtype(array.dtype), array.size, array.nbytes

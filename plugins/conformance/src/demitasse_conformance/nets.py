@@ -48,8 +48,7 @@ def there_and_back(phase: str, precision: str) -> Any:
 
 @contextmanager
 def opened(runtimes: Iterable[Runtime], path: Path, phase: str, precision: str) -> Iterator[Graph]:
-    """Yield the operations of a net, forward and backward, from the first of ``runtimes`` that can plan
-    it."""
+    """Yield the operations of a net, forward and backward, from the first runtime that can plan it."""
     *others, last = runtimes
     options = there_and_back(phase, precision)
     made = None
@@ -106,8 +105,7 @@ def starting_values(graph: Graph, given: Mapping[str, Any], precision: str) -> d
 
 
 def _classes(graph: Graph) -> set[Tensor]:
-    """Return the tensors that operations read as numbers of classes or rows; 0 and 1 are always
-    valid."""
+    """Return tensors that operations read as numbers of classes or rows; 0 and 1 are always valid."""
     return {
         tensor
         for node in graph.nodes

@@ -60,8 +60,7 @@ def beside_the_reference(
     hw: str | Path | Machine | None,
     options: Mapping[str, Any] | None,
 ) -> tuple[float, int]:
-    """Do as ``check_training``; return its result and how many operations of the plan the plugin
-    computes."""
+    """Do as ``check_training``; also return how many operations of the plan the plugin computes."""
     expected = _run(PLAINEST, BASE, "f64", {})
     machine = hw or machine_of(plugins, name)
     found = _run(machine, plugins, precision, {name: options} if options else {})

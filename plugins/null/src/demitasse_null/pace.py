@@ -24,8 +24,7 @@ OPTIONS = ("peak",)
 
 
 class Clock(threading.local):
-    """The time that the calling thread still has to wait, in seconds; negative after too long a
-    sleep."""
+    """The seconds that the calling thread still has to wait; negative after too long a sleep."""
 
     owed = 0.0
 

@@ -1,5 +1,4 @@
-"""The plain sum: sibling threads add their gradients in order of index; the first one owns
-everything."""
+"""The plain sum: sibling threads add their gradients in order of index; the first one owns them all."""
 
 from __future__ import annotations
 

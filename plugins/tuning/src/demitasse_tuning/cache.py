@@ -112,8 +112,7 @@ class Cache:
         self._saver: threading.Timer | None = None
 
     def find(self, plugin: str, version: str, key: str, candidates: list[str]) -> Remembered | None:
-        """Return the choice among exactly these candidates, as this version of the plugin offered
-        them."""
+        """Return the choice among exactly these candidates of this version of the plugin, or None."""
         for other in list(_unsaved):
             if other is not self and other.path == self.path:
                 other.save()
@@ -135,8 +134,7 @@ class Cache:
         return None
 
     def put(self, plugin: str, version: str, key: str, entry: Remembered) -> None:
-        """Remember a choice. It will be saved along with those that other processes have saved by
-        then."""
+        """Remember a choice, to be saved along with those that other processes have saved by then."""
         with self._lock:
             mine = self._made.get(plugin)
             others = mine.choices if mine is not None and mine.version == version else {}

@@ -205,8 +205,7 @@ def _takes_microseconds(request: Request) -> bool:
 
 
 def _flops(request: Request) -> float:
-    """Return the floating-point operations by the vocabulary's rule; inf if the operation has a variadic
-    operand."""
+    """Return the floating-point operations by the vocabulary's rule; inf if an operand is variadic."""
     operation = request.operation
     if any(operand.variadic for operand in (*operation.inputs, *operation.outputs)):
         return inf

@@ -11,8 +11,7 @@ from demitasse import waits_for_cores
 
 STATISTICS = Path("/proc/stat")
 STOLEN = 8
-"""The column of the time that a virtual machine's host took, in hundredths of seconds of all its
-cores."""
+"""The column of time that a virtual machine's host took, in hundredths of seconds of all cores."""
 
 DISTURBED = 0.05
 """A share of a trial's time. If a thread was ready to run but waited for a core for longer than this,
@@ -34,8 +33,7 @@ def waited() -> dict[str, float]:
 
 
 def disturbed(before: Mapping[str, float], after: Mapping[str, float], seconds: float) -> bool:
-    """Return whether a thread waited for too much of ``seconds``; False if nothing was known
-    ``before``."""
+    """Return whether a thread waited for too much of ``seconds``; False without any ``before``."""
     if not before:
         return False
     longest = max((spent - before.get(thread, 0.0) for thread, spent in after.items()), default=0.0)

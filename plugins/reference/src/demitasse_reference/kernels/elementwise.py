@@ -32,8 +32,7 @@ def concat_backward(dy: Reals, *, axis: int, shapes: Sequence[Extents]) -> tuple
 
 
 def _from_axis(values: Reals, axis: int, rank: int) -> Reals:
-    """Return ``values`` along the axes from ``axis`` on, shaped to broadcast with ``rank``
-    dimensions."""
+    """Return ``values`` along the axes from ``axis`` on, shaped to broadcast at this ``rank``."""
     return values.reshape(*values.shape, *[1] * (rank - axis - values.ndim))
 
 

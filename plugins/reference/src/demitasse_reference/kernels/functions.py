@@ -11,8 +11,7 @@ from demitasse_reference.kernels.arrays import Extents, Kernels, Reals, Values
 
 
 def _slopes(w: Reals, rank: int) -> Reals:
-    """Return the slopes of channels, or the one for all, shaped to broadcast with ``rank``
-    dimensions."""
+    """Return the slopes of channels, or the one for all, shaped to broadcast at this ``rank``."""
     return w.reshape(-1, *[1] * (rank - 2)) if w.ndim else w
 
 

@@ -30,8 +30,7 @@ def within_channel(values: Reals, size: int) -> Reals:
 
 
 def _sum_around(values: Reals, size: int, axis: int) -> Reals:
-    """Return sums over ``size`` values along an axis, each at the middle one; zeros lie beyond the
-    edge."""
+    """Return sums over ``size`` values along an axis, each at the middle one, with zeros outside."""
     padding = [(0, 0)] * values.ndim
     padding[axis] = (size // 2, size // 2)
     windows = np.lib.stride_tricks.sliding_window_view(np.pad(values, padding), size, axis)
@@ -150,8 +149,7 @@ def batch_norm(
 def _sums(
     dy: Reals, centred: Reals, inverse: Reals, w: Reals | None, b: Reals | None, relu: bool
 ) -> tuple[Reals, Reals, Reals]:
-    """Return the gradient before the ReLU, and its sums with and without the normalised values: dw,
-    db."""
+    """Return the gradient before the ReLU, and its sums dw (times the normalised values) and db."""
     axes = _of_channels(dy)
     dz = np.where(_affine(centred, inverse, w, b, relu) == 0, 0, dy) if relu else dy
     return dz, inverse * (dz * centred).sum(axis=axes), dz.sum(axis=axes)
@@ -176,8 +174,7 @@ def batch_norm_backward(
 
 
 def _kept(mean: Reals, variance: Reals, factor: Reals, epsilon: float) -> tuple[Reals, Reals]:
-    """Return the mean and the inverse of the deviation from the kept sums, or from 0 if nothing was
-    kept."""
+    """Return the mean and the inverse deviation from the kept sums, which are 0 at the beginning."""
     share = 1 / factor[0] if factor[0] else 0.0
     return share * mean, 1 / np.sqrt(share * variance + epsilon)
 

@@ -1,5 +1,4 @@
-"""Sums over trailing axes, the largest along an axis, and rows centred and divided by their
-deviation."""
+"""Sums over trailing axes, the largest along an axis, and rows centred and scaled by their deviation."""
 
 from __future__ import annotations
 

@@ -184,8 +184,7 @@ def pooling_self_weighted_backward(
 
 
 def _windows(outputs: Extents, kernel: Extents, stride: Extents) -> Iterator[tuple[Index, Index]]:
-    """Yield each output and its window's part in x, which has no padding; the window ends where x
-    does."""
+    """Yield each output and its window's part in x, which has no padding and bounds the window."""
     for position in np.ndindex(*outputs):
         window = (slice(p * s, p * s + k) for p, k, s in zip(position, kernel, stride, strict=True))
         yield (..., *position), (..., *window)
