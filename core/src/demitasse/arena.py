@@ -11,7 +11,7 @@ class Memory(Protocol):
     nbytes: int
 
     def view(self, offset: int, shape: Sequence[int], dtype: str) -> Any:
-        """Return a buffer over a part, not a copy (a NumPy array on a host); the offset is in bytes."""
+        """Return a view of a part (on a host, a NumPy array); offset in bytes, dtype by NumPy's name."""
 
     def close(self) -> None:
         """Free the block; its views must no longer be used."""

@@ -59,11 +59,11 @@ class Runtime(errors.Rooted):
     def trainer(
         self, solver: demitasse.SolverFile, **options: Unpack[demitasse.TrainerOptions]
     ) -> demitasse.Trainer:
-        """Return a trainer for a solver. ``TrainerOptions`` has its options: weights, data, ..."""
+        """Return a solver's trainer; ``TrainerOptions`` are weights, resume, overrides, data, ..."""
         return self.program("trainer", solver, **options)  # type: ignore[no-any-return]
 
     def net(self, path: demitasse.NetFile, **options: Unpack[demitasse.NetOptions]) -> demitasse.Net:
-        """Return a net to run forward. ``NetOptions`` has its options: weights, phase, precision, ..."""
+        """Return a net to run forward; ``NetOptions`` are weights, phase, precision, retain, ..."""
         return self.program("net", path, **options)  # type: ignore[no-any-return]
 
     def simulate(self, solver: demitasse.SolverFile, **options: Any) -> Any:

@@ -82,7 +82,7 @@ class Processes:
         """Record what this process is doing, for the errors of processes that wait for it."""
 
     def check(self) -> None:
-        """Raise WorkerError if a process failed or stalled, with its rank, host, layer and iteration."""
+        """Raise WorkerError if one failed or stalled, with its rank, host, layer and last iteration."""
 
     def fail(self, error: BaseException) -> None:
         """Tell the other processes why this one ends."""

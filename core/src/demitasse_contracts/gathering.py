@@ -1,4 +1,4 @@
-"""The merged vocabulary and layer types of all composed plugins; no two may define the same name."""
+"""The merged vocabulary and layer types of all composed plugins; no two of these may share a name."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Hardware descriptions as TOML files: reads them, with file and line in every error, and writes
-them."""
+"""Hardware descriptions as TOML files: reading, with file and line in every error, and writing."""
 
 from __future__ import annotations
 
