@@ -19,7 +19,7 @@ Train = Callable[..., Any]
 
 @pytest.fixture
 def runtime(toy: ModuleType) -> Iterator[Callable[..., Runtime]]:
-    """``runtime(*plugins, first=())``: the toys on one worker, with reference kernels behind
+    """Yield ``runtime(*plugins, first=())``: the toys on one worker, with reference kernels after
     ``plugins``."""
     with ExitStack() as stack:
 
@@ -32,8 +32,8 @@ def runtime(toy: ModuleType) -> Iterator[Callable[..., Runtime]]:
 
 @pytest.fixture
 def train(toy: ModuleType, runtime: Callable[..., Runtime]) -> Train:
-    """``train(net, ...)``: a trainer in float64; ``kernels`` are plugins to be preferred, ``solver``
-    fields of the solver."""
+    """Return ``train(net, ...)``, which makes a trainer in float64; ``kernels`` are preferred plugins,
+    ``solver`` fields of the solver."""
 
     def make(
         net: NetDefinition, *tests: NetDefinition, kernels: Any = (), solver: Any = None, **options: Any
@@ -52,9 +52,9 @@ def samples(toy: ModuleType) -> Layer:
 
 @pytest.fixture
 def agree(toy: ModuleType, train: Train) -> Callable[..., Any]:
-    """``agree(net, ...)`` trains a net some steps as planned, and once more with every blob in memory
-    of its own and reference kernels only: the same losses and parameters, to the last bit unless
-    ``kernels`` were given. The trainer as planned."""
+    """Return ``agree(net, ...)``, which trains a net for some steps as planned, and again with every
+    blob in memory of its own and only reference kernels. It expects the same losses and parameters, to
+    the last bit unless ``kernels`` were given, and returns the trainer as planned."""
 
     def check(net: NetDefinition, *, kernels: Any = (), **options: Any) -> Any:
         planned = train(net, kernels=kernels, **options)
@@ -72,6 +72,6 @@ def agree(toy: ModuleType, train: Train) -> Callable[..., Any]:
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """``install(name, ...)`` puts a distribution with one plugin where Python looks for them."""
+    """Yield ``install(name, ...)``, which puts a distribution with one plugin where Python finds it."""
     with installing(tmp_path, monkeypatch) as put:
         yield put

@@ -1,4 +1,4 @@
-"""Buffers that are never alive together share one arena."""
+"""Buffers that are never alive at the same time share one arena."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Lives = list[tuple[int, int, int]]
 
 @st.composite
 def lifetimes(draw: st.DrawFn) -> Lives:
-    """Up to thirty buffers in twenty moments; some of no size."""
+    """Draw up to thirty buffers in twenty moments; some have size 0."""
     lives = []
     for _ in range(draw(st.integers(0, 30))):
         first = draw(st.integers(0, 20))
@@ -22,7 +22,7 @@ def lifetimes(draw: st.DrawFn) -> Lives:
 
 
 def most_alive(lives: Lives) -> int:
-    """The bytes alive in the fullest moment: nothing smaller can do."""
+    """Return the bytes alive in the fullest moment, a lower bound for the arena."""
     moments = {first for first, _, _ in lives}
     return max((sum(s for a, b, s in lives if a <= t <= b) for t in moments), default=0)
 
@@ -51,8 +51,8 @@ def test_the_arena_holds_the_fullest_moment_and_at_most_everything(lives: Lives)
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=60))
 @settings(max_examples=examples(120))
 def test_a_chain_takes_at_most_half_more_than_its_fullest_moment(sizes: list[int]) -> None:
-    """Each buffer is read by the next operation only, as in a net without branches. A buffer lies
-    above at most two that are larger, its neighbour and that one's, which are alive together."""
+    """Each buffer is read only by the next operation, as in a net without branches. A buffer lies above
+    at most two larger ones, its neighbour and the neighbour's neighbour, which are alive together."""
     lives = [(i, i + 1, nbytes * 64) for i, nbytes in enumerate(sizes)]
     _, size = place_lifetimes(lives)
     assert size <= 1.5 * most_alive(lives)

@@ -1,4 +1,4 @@
-"""numba starts without SciPy's linear algebra, and still has it; loops are kept on disk as they are."""
+"""numba starts without SciPy's linear algebra, but still has it; loops are kept on disk unchanged."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def python(folder: Path, program: str, *given: str) -> subprocess.Popen[str]:
 
 
 def ended_at_once(ones: list[subprocess.Popen[str]]) -> list[str]:
-    """What processes print that go on together once all are ready; none has an error."""
+    """Return what the processes print. They continue together once all are ready; none has an error."""
     for one in ones:
         assert one.stdout is not None and one.stdout.readline() == "ready\n"
     for one in ones:
@@ -109,7 +109,7 @@ def read(folder: Path) -> str:
 
 
 def test_processes_that_keep_a_loop_at_once_keep_both(tmp_path: Path) -> None:
-    """numba alone would keep both under one name, and give later processes one for the other."""
+    """numba alone would keep both under one name, and later processes would get the wrong one."""
     pytest.importorskip("fcntl", reason="a system without locks")
     ones = [python(tmp_path, KEEP, name) for name in ("int64", "float64")]
     ended_at_once(ones)
@@ -121,7 +121,7 @@ def test_what_was_kept_under_a_wrong_name_is_compiled_again(tmp_path: Path) -> N
     one, other = sorted((tmp_path / "__pycache__").glob("*.nbc"))
     other.write_bytes(one.read_bytes())
     assert read(tmp_path) == "1 1"
-    assert read(tmp_path) == "1 1"  # the right one was forgotten with the wrong one
+    assert read(tmp_path) == "1 1"  # the right one was forgotten along with the wrong one
 
 
 def test_where_nothing_can_be_kept_it_is_compiled_in_each_process(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ print(compile_once(loops.double, signature, 30), len(loops.double.stats.cache_mi
         waiting = python(tmp_path, program)
         assert waiting.stdout is not None
         assert waiting.stdout.readline() == "False []\n"
-        # Who calls it waits a while, lest the one that compiles is stopped, and compiles it then.
+        # A caller waits for a while, in case the compiling process is stopped, and then compiles it.
         patience = "from demitasse_host import compiler\ncompiler._PATIENCE = 0.2\n"
         other = patience + READ.replace('"float64"', '"float32"')
         assert python(tmp_path, other).communicate(timeout=60) == ("0 2\n", "")
@@ -191,7 +191,7 @@ def test_of_processes_that_call_a_loop_at_once_one_compiles_it(tmp_path: Path) -
 
 
 def test_threads_that_call_loops_of_each_other_at_once_wait_for_nobody(tmp_path: Path) -> None:
-    """One compiles a loop into its own that the other compiles alone: numba has one lock for both."""
+    """One thread compiles into its loop one that the other compiles by itself; numba has one lock."""
     loops = "from demitasse import compiled_loop\n"
     loops += "@compiled_loop\ndef inner(x):\n    return x + x\n"
     loops += "@compiled_loop\ndef outer(x):\n    return inner(x) + inner(x + 1)\n"
@@ -269,7 +269,7 @@ def damage(content: bytes, kind: str) -> bytes:
     ],
 )
 def test_a_damaged_loop_is_forgotten_and_compiled_again(tmp_path: Path, suffix: str, kind: str) -> None:
-    """A flipped bit too, also where it is in machine code, which numba alone would run."""
+    """This includes a flipped bit in machine code, which numba alone would run."""
     (tmp_path / "loops.py").write_text(LOOP + CALLBACK)
     assert python(tmp_path, PRINTS).communicate(timeout=60) == ("1 0\n", "")
     files = list((tmp_path / "__pycache__").glob(f"*.{suffix}"))
@@ -305,7 +305,7 @@ print(len(loops.double.stats.cache_misses), len(failures))
 @pytest.mark.parametrize(
     "error",
     [
-        "OSError(24, os.strerror(24))",  # too many open files: nothing is said of what is in it
+        "OSError(24, os.strerror(24))",  # too many open files, which says nothing about the content
         "ValueError('mended by another process before this one may write')",
     ],
 )

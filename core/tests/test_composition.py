@@ -1,4 +1,4 @@
-"""Composition: plugins are chosen with a reason, and what they are given and need is checked at once."""
+"""Composition: plugins are chosen for a reason; their options and requirements are checked at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from demitasse import CompositionError, Level, Machine, PluginError, SyncSpec, c
 
 
 def reasons(machine: Machine = MACHINE, plugins: Any = None) -> dict[str, str]:
-    """Why each plugin is in, in order of preference."""
+    """Return why each plugin is used, in order of preference."""
     with compose(machine, plugins) as runtime:
         composition = runtime.explain()
     why = {choice.plugin: choice.reason for choice in composition.choices}
@@ -166,7 +166,7 @@ def test_a_level_that_names_a_plugin_which_is_not_there_is_told_apart() -> None:
 
 
 def test_a_description_that_names_no_plugin_is_told_by_its_path(tmp_path: Path) -> None:
-    """Reasons have the machine's name, which is short; errors have the file that is to be mended."""
+    """Reasons have the machine's name, which is short; errors have the file that must be corrected."""
     path = tmp_path / "office.toml"
     path.write_text('schema = 1\nname = "office"\nplugins = ["abacsu"]\n[[level]]\nname = "desk"\n')
     with pytest.raises(PluginError, match="named by machine 'office': unknown plugin") as caught:

@@ -1,4 +1,4 @@
-"""What a file is that is not what it should be: told by its first bytes, for errors."""
+"""What a file is that is not as expected, recognised by its first bytes, for errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsiz
         ("ä".encode() * 400, f"looks like text {'ä' * 40!r}"),
         (("ä".encode() * 400)[:511], f"looks like text {'ä' * 40!r}"),  # cut within a character
         (b"\x0a\x05LeNet\xa2\x06\x01", "begins with the bytes 0a 05 4c 65 4e 65 74 a2"),
-        (b"clear\x1b[2J", "begins with the bytes"),  # what a terminal would obey is no text
+        (b"clear\x1b[2J", "begins with the bytes"),  # bytes that a terminal would obey are not text
     ],
 )
 def test_a_beginning_is_told_for_what_it_looks_like(start: bytes, told: str) -> None:
@@ -77,7 +77,7 @@ def test_a_path_is_told_for_what_is_there(tmp_path: Path) -> None:
 
 
 class Reader:
-    """A plugin that reads samples of none, and says what to do instead."""
+    """A plugin that reads no samples, and says what to do instead."""
 
     manifest = {
         "name": "reader",
@@ -87,7 +87,7 @@ class Reader:
 
     @hookimpl
     def data_source(self, spec: DataSpec) -> None:
-        """None of mine."""
+        """Return None: no samples are this plugin's."""
 
 
 def test_samples_that_nobody_reads_are_told_with_what_to_do_instead(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What rounds of messages cost on networks: beside events, bounds, and sums done by hand."""
+"""What rounds of messages cost on networks, compared with events, bounds, and sums done by hand."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,7 +42,7 @@ def halving(schedule: Schedule, program: InRounds) -> Iterator[Round]:
 
 
 def everyone(schedule: Schedule, program: InRounds) -> Iterator[Round]:
-    """Each rank sends all it has to all others at once."""
+    """Each rank sends everything it has to all others at once."""
     source, target = np.nonzero(1 - np.eye(schedule.ranks, dtype=int))
     yield Round(source, target, source * 0, source * 0 + schedule.size, True)
 
@@ -51,7 +51,7 @@ HALVING = Algorithm("halving", "", halving)
 
 
 def supernodes(p: int, q: int, oversubscription: float = 4) -> Topology:
-    """p nodes in full supernodes of q."""
+    """Return a network of p nodes in full supernodes of q."""
     groups = Tier("supernode", -(-p // q), ALPHA, BANDWIDTH, oversubscription)
     return Topology((groups, Tier("node", min(p, q), ALPHA, BANDWIDTH)))
 
@@ -174,8 +174,8 @@ def test_a_link_that_is_not_described_is_named_with_its_level() -> None:
 
 @pytest.mark.parametrize(("racks", "nodes"), [(1, 4), (2, 2), (4, 1)])
 def test_a_tier_around_makes_no_trunk_wider(racks: int, nodes: int) -> None:
-    """Four ranks of a node send 1 MB each to another node: 4 MB leave by a trunk of 10 MB/s, whose node
-    has four endpoints of as much."""
+    """Four ranks of a node send 1 MB each to another node: 4 MB leave by a trunk of 10 MB/s; the node
+    has four endpoints of 10 MB/s each."""
     around = Tier("rack", racks, 1e-6, 10e6)
     tiers = (Tier("node", nodes, 1e-6, 10e6, 4), Tier("rank", 4, 1e-6, 10e6))
     network = Topology((around, *tiers) if racks > 1 else tiers)

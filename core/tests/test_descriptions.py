@@ -1,4 +1,4 @@
-"""Hardware descriptions: what they read as, and that machines print as what reads as them."""
+"""Hardware descriptions: how they are read, and that printed machines read back as the same."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ strings = st.lists(texts, max_size=3).map(tuple)
 
 
 def by_precision(operations: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Rates in float32, or in several precisions, and of such operations besides."""
+    """Draw rates in float32 or in several precisions, with rates of some operations."""
     return quantity("FLOP/s") | st.builds(
         lambda rate, *more: rate and Rate(rate.value, rate.unit, rate.source, *more),
         quantity("FLOP/s"),
@@ -115,7 +115,7 @@ of_layers = by_precision(st.dictionaries(rated, by_precision(none).filter(bool),
 
 
 def above(sustained: Quantity | None, peak: Quantity | None) -> bool:
-    """Whether what layers sustain is more than the peak, in float32 or another precision."""
+    """Return whether layers sustain more than the peak, in float32 or another precision."""
     if sustained is None or peak is None:
         return False
     others, most = getattr(sustained, "others", {}), getattr(peak, "others", {})

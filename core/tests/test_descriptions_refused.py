@@ -1,4 +1,4 @@
-"""Descriptions that are refused: the words, the file and the line of the message."""
+"""Descriptions that are rejected: the text, the file and the line of the message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plugins are found by their manifests, without an import; those that are wrong are named."""
+"""Plugins are found by their manifests, without an import; errors name wrong ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors are lines that can be read, whatever a file says."""
+"""Errors are readable lines, whatever a file contains."""
 
 from __future__ import annotations
 

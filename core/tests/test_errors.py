@@ -1,4 +1,4 @@
-"""The words that every message needs: what is nearest, what is valid, and what is missing of a path."""
+"""What every message needs: the nearest name, the valid ones, and the missing part of a path."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_of_many_valid_names_the_nearest_are_listed_and_the_others_counted() -> 
 
 
 def test_a_missing_file_is_told_with_the_nearest_name_beside_it(tmp_path: Path) -> None:
-    for name in (".solvr.prototxt", "solver.prototxt"):  # a hidden one is nobody's meaning
+    for name in (".solvr.prototxt", "solver.prototxt"):  # a hidden file is never meant
         (tmp_path / name).touch()
     told = nearest_path(tmp_path / "solvr.prototxt")
     assert told == f"; did you mean '{tmp_path / 'solver.prototxt'}'?"

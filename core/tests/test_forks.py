@@ -1,5 +1,5 @@
-"""Processes that are forked while other threads of the parent hold something: each test has a process
-of its own, whose children are given half a minute."""
+"""Processes that are forked while other threads of the parent hold locks. Each test has a process of its
+own, whose children get half a minute."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_system_without_forks_has_locks_that_need_not_be_freed(
 
 
 def test_a_fork_waits_for_what_is_being_compiled(tmp_path: Path) -> None:
-    """Else the child would wait for ever for numba's lock, or for LLVM's."""
+    """Otherwise the child would wait forever for numba's lock, or for LLVM's."""
     script = """
 import numpy as np
 numba = demitasse.load_numba()

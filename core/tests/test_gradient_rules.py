@@ -1,4 +1,4 @@
-"""Gradient rules are checked when the vocabulary takes an operation, and errors name what is valid."""
+"""Gradient rules are checked when an operation enters the vocabulary; errors name what is valid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def softcap(rule: str) -> Operation:
 
 
 def take(*added: Operation) -> Mapping[str, Operation]:
-    """The vocabulary with a plugin's words, as a runtime has it."""
+    """Return the vocabulary with a plugin's words, as a runtime has it."""
     given = SimpleNamespace(
         manifest={"name": "softcap", "api": ">=0", "roles": {"operations": {}}},
         operations=hookimpl(lambda: added),

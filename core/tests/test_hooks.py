@@ -1,4 +1,4 @@
-"""Hooks as a runtime calls them: errors name plugin and hook, arguments need not all be taken."""
+"""Hooks as a runtime calls them: errors name plugin and hook; a hook need not take all arguments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MACHINE = Machine("desk", (Level("machine"),), fingerprint="any")
 
 
 def offering(toy: ModuleType, role: str, hook: Callable[..., Any]) -> Callable[..., Any]:
-    """A stranger's hook, as a runtime calls it."""
+    """Return a third-party hook, as a runtime calls it."""
     with compose(MACHINE, [toy.plugin("stranger", **{role: hook})]) as runtime:
         ((_, served),) = runtime.explain().serving(role)
     return served

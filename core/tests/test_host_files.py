@@ -1,4 +1,4 @@
-"""Files that plugins keep: where, and so that they are there whole or as they were."""
+"""Files that plugins keep: where they are, and that they are complete or unchanged."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_long_name_of_many_bytes_a_letter_can_be_replaced(tmp_path: Path) -> N
     assert path.read_text() == "new"
 
 
-# What a killed process has left.
+# Files that a killed process has left.
 
 KILLED = """
 import sys
@@ -130,7 +130,7 @@ with replacing(Path(sys.argv[1])) as partial:
 
 @contextmanager
 def writing(path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """Another process, in the middle of replacing a file, and what it writes to."""
+    """Yield another process in the middle of replacing a file, and the path to which it writes."""
     words = [sys.executable, "-c", KILLED, str(path)]
     with subprocess.Popen(words, stdin=PIPE, stdout=PIPE, text=True) as process:
         assert process.stdout is not None
@@ -139,7 +139,7 @@ def writing(path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
 
 
 def replace(path: Path) -> None:
-    """Have a file replaced by this process."""
+    """Replace a file in this process."""
     with replacing(path) as partial:
         partial.write_text("new")
 
@@ -169,7 +169,7 @@ def test_what_a_process_is_writing_stays_however_old_it_looks(tmp_path: Path) ->
 
 
 def test_what_another_process_of_the_same_number_left_goes(tmp_path: Path) -> None:
-    """This one has it now, and was started at another time."""
+    """This process has the number now, but was started at another time."""
     with replacing(tmp_path / "kept") as partial:
         number, start, *rest = partial.name.split(".")[2].split("-")
     left = tmp_path / f".old.{number}-{int(start) - 1}-{'-'.join(rest)}.partial"
@@ -297,7 +297,7 @@ def test_a_pattern_is_of_two_parts_at_most(tmp_path: Path) -> None:
 def test_a_lock_whose_file_was_removed_meanwhile_is_taken_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who ends takes the file away; who has opened it by then would lock what nobody else finds."""
+    """A process that ends removes the file; one that opened it before would lock what no other finds."""
     fcntl = pytest.importorskip("fcntl", reason="this system has no locks")
     path, real = tmp_path / "lock", fcntl.flock
     with ExitStack() as first:

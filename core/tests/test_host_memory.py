@@ -1,4 +1,4 @@
-"""Host memory as plans want it: zeroed, aligned, seen through views that stay inside."""
+"""Host memory as plans need it: zeroed, aligned, accessed through views that stay inside."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_host_has_memory_to_give() -> None:
 
 
 class Shared:
-    """An array of another library that has DLPack alone."""
+    """An array of another library that supports only DLPack."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array

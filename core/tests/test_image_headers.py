@@ -1,4 +1,4 @@
-"""The headers of images: sizes, and what is refused before a decoder takes memory for it."""
+"""The headers of images: sizes, and what is rejected before a decoder allocates memory for it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_sizes_are_read_from_headers(data: bytes, size: tuple[int, int] | None) 
 @pytest.mark.parametrize("behind", [0, 100, 5000])
 @pytest.mark.parametrize("bits", [10, 3000])
 def test_a_jpeg_ends_behind_its_last_scan(bits: int, behind: int) -> None:
-    """Not within the picture of itself that it may have, and that has an end too."""
+    """It does not end within its thumbnail, which has an end marker, too."""
     thumbnail, more = jpeg(FRAME, SCAN, END), bytes(behind)
     check_image(jpeg(FRAME, thumbnail, SCAN, bytes(bits), END, more))
     for cut in (jpeg(FRAME, thumbnail, SCAN, bytes(bits), more), jpeg(FRAME, SCAN, bytes(bits), more)):

@@ -1,4 +1,4 @@
-"""Parts of loops are inlined as numba does it, without its copies of copies."""
+"""Parts of loops are inlined as by numba, but without its copies of copies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ir = pytest.importorskip("numba.core.ir")
 
 @pytest.fixture
 def inlining() -> ModuleType:
-    """What numba inlines by; it is to be left as it is."""
+    """Return the module by which numba inlines; it must be left unchanged."""
     from numba.core import inline_closurecall
 
     assert inline_closurecall.copy is copy
@@ -27,7 +27,7 @@ def inlining() -> ModuleType:
 
 
 def loop_of_parts() -> Callable[[int], int]:
-    """A loop with a part within a part, of several blocks each, at two places."""
+    """Return a loop with a part within a part, of several blocks each, in two places."""
     part = load_numba().njit(inline="always")
 
     @part

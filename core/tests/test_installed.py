@@ -1,4 +1,4 @@
-"""What is installed is looked for once, and again when something changes."""
+"""Installed packages are looked up once, and again when something changes."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def test_a_package_that_is_not_there_has_no_folder(put: Callable[..., None]) -> 
 
 
 def test_a_program_in_a_zip_file_has_its_plugins(tmp_path: Path) -> None:
-    """All that is imported of this project lies in one file, as in a zipped application: the list of
-    public names and the manifest of a plugin, too."""
+    """Everything that is imported from this project is in one file, as in a zipped application,
+    including the list of public names and the manifest of a plugin."""
     packed = tmp_path / "app.zip"
     with zipfile.ZipFile(packed, "w") as app:
         for package in (Path(demitasse.__file__).parents[1]).glob("demitasse*/"):

@@ -1,4 +1,4 @@
-"""The files in which an operating system describes its machine: what is malformed reads as nothing."""
+"""The files in which an operating system describes its machine; malformed ones read as nothing."""
 
 from __future__ import annotations
 

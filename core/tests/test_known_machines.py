@@ -1,4 +1,4 @@
-"""Machines by name: descriptions that installed packages bring."""
+"""Machines by name: descriptions in installed packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What launchers put into the environment tells whether a process was started with others."""
+"""The variables that launchers set tell whether a process was started together with others."""
 
 from __future__ import annotations
 

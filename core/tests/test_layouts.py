@@ -19,7 +19,7 @@ OIHW = Layout("OIhw4o2i", (0, 1, 2, 3), ((0, 4), (1, 2)))
 
 
 def numbered(*shape: int) -> np.ndarray:
-    """Every element another number, none of them the padding's zero."""
+    """Return an array in which every element is a different number, and none is the padding's zero."""
     return np.arange(1, math.prod(shape) + 1, dtype=np.float64).reshape(shape)
 
 
@@ -74,7 +74,7 @@ def test_two_dimensions_are_blocked_in_the_order_given() -> None:
 
 @st.composite
 def layouts_and_shapes(draw: st.DrawFn) -> tuple[Layout, tuple[int, ...]]:
-    """Any order, any blocks (also several of one dimension), any shape of one to four dimensions."""
+    """Draw any order, blocks (also several of a dimension) and shape of one to four dimensions."""
     shape = tuple(draw(st.lists(st.integers(1, 7), min_size=1, max_size=4)))
     order = draw(st.one_of(st.just(()), st.permutations(range(len(shape))).map(tuple)))
     cut = st.tuples(st.integers(0, len(shape) - 1), st.integers(1, 4))
@@ -82,8 +82,8 @@ def layouts_and_shapes(draw: st.DrawFn) -> tuple[Layout, tuple[int, ...]]:
 
 
 def place(layout: Layout, shape: tuple[int, ...], index: tuple[int, ...]) -> int:
-    """The definition: from the innermost on, each block takes the rest of what its dimension has left,
-    the quotients follow the order, all outside the blocks, row by row."""
+    """Return an element's place by definition: from the innermost on, each block takes the remainder of
+    what its dimension has left; the quotients follow the order, outside the blocks, row by row."""
     quotients, rests = list(index), []
     for dimension, size in reversed(layout.blocks):
         quotients[dimension], rest = divmod(quotients[dimension], size)

@@ -1,4 +1,4 @@
-"""Machines: trees of levels, who synchronises and counts them, and whether one is this one."""
+"""Machines: trees of levels, their synchronisation and counts, and whether a machine is this one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose an error is: the plugin in whose package what failed is defined."""
+"""The owner of an error: the plugin in whose package the failed object is defined."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from demitasse import DataError, PluginError, blamed, whose
 
 
 class Desk:
-    """Somebody's."""
+    """An object of some package."""
 
 
 def test_what_an_installed_plugin_defines_is_told_by_its_name() -> None:
@@ -55,7 +55,7 @@ def test_some_pass_as_they_are(error: Exception) -> None:
 
 
 def test_the_innermost_place_in_the_code_that_was_called_is_told() -> None:
-    """Neither where that asks others, nor who asked it."""
+    """The message names neither the code that this calls nor its caller."""
     table = {"__name__": "toys_desk.drawers"}
     code = "import json\ndef draw():\n    return pull('{')\ndef pull(text):\n    json.loads(text)\n"
     exec(compile(code, "/site/toys_desk/drawers.py", "exec"), table)

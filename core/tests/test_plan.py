@@ -1,4 +1,4 @@
-"""Plans: what is computed and by whom, and what cannot be planned."""
+"""Plans: what is computed, by which plugin, and what cannot be planned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Train = Callable[..., Any]
 MakeRuntime = Callable[..., Runtime]
 
 
-# What nobody needs is not computed.
+# What nothing needs is not computed.
 
 
 def test_optional_outputs_that_nobody_reads_are_dropped(toy: ModuleType, train: Train) -> None:

@@ -1,4 +1,4 @@
-"""Plans: an operation and the only reader of its result as one, where one kernel does both."""
+"""Plans: an operation and the only reader of its result are joined if one kernel does both."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def nothing(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Wo
 
 
 class Stub:
-    """Kernels of a plugin for some words, and what they were asked: candidates are called by number."""
+    """Kernels of a plugin for some operations, and the requests made; candidates are named by number."""
 
     def __init__(self, *names: str) -> None:
         self.names = set(names) or EVERYTHING
@@ -57,7 +57,7 @@ class Stub:
 
 
 class Sketch:
-    """A graph by hand: operations in the order in which they are added, tensors of one shape."""
+    """A graph built by hand: operations in the order in which they are added, tensors of one shape."""
 
     def __init__(self) -> None:
         self.graph = Graph(WORDS, "train", "float32")
@@ -69,7 +69,7 @@ class Sketch:
     def add(
         self, name: str, word: str, *inputs: Tensor, phase: str = "forward", **attributes: Any
     ) -> Tensor:
-        """The first result of an operation, which is called by its ``name``."""
+        """Add an operation and return its first result, which is named ``name``."""
         operation = WORDS[word]
         absent = [] if operation.inputs[-1].variadic else [None] * len(operation.inputs)
         given = [*inputs, *absent[len(inputs) :]]
@@ -84,16 +84,16 @@ class Sketch:
         return first
 
     def convolution(self, name: str, x: Tensor) -> Tensor:
-        """One tap, without biases."""
+        """Add a convolution with one tap, without biases."""
         return self.add(name, "convolution", x, self.input(f"{name}.w", 4, 4, 1, 1))
 
     def norm(self, name: str, x: Tensor, kind: str = "batch_norm", **attributes: Any) -> Tensor:
-        """A normalisation with statistics of its own, without w and b."""
+        """Add a normalisation with statistics of its own, without w and b."""
         kept = [self.input(f"{name}.{each}", 4) for each in ("mean", "variance")]
         return self.add(name, kind, x, *kept, self.input(f"{name}.factor", 1), **attributes)
 
     def plan(self, *needed: Tensor, kernels: Kernels | None = None, **options: Any) -> Plan:
-        """A plan for the ``needed`` tensors, where one plugin computes every word there is."""
+        """Return a plan for the ``needed`` tensors; one plugin computes every operation that exists."""
         self.graph.outputs = {tensor.name: tensor for tensor in needed}
         return make_plan(self.graph, kernels or Kernels([("all", Stub())]), Place("test"), **options)
 
@@ -124,7 +124,7 @@ def test_a_sum_waits_for_an_operand_that_is_made_later(sketch: Sketch, turned: b
     total = sketch.add("total", "sum", *operands)
     plan = sketch.plan(total)
     assert done(plan) == ["convolution", "softmax", "sum"]
-    # Of two that are summed the later one is joined with the sum: the other is there by then.
+    # Of two summands, the later one is joined with the sum, because the other exists by then.
     later = sketch.convolution("later", x)
     plan = sketch.plan(sketch.add("all", "sum", *((later, other) if turned else (other, later))))
     assert done(plan) == ["softmax", "convolution_sum"]
@@ -152,7 +152,7 @@ def test_a_result_that_others_read_is_not_fused(sketch: Sketch) -> None:
     total = sketch.add("total", "sum", y, x)
     beside = sketch.add("beside", "softmax", y)
     assert done(sketch.plan(total, beside)) == ["convolution", "sum", "softmax"]
-    # Nobody needs the second reader: it is dropped, and then there is one.
+    # Nothing needs the second reader, so it is dropped, and only one is left.
     assert done(sketch.plan(total)) == ["convolution_sum"]
 
 
@@ -352,7 +352,7 @@ def test_a_result_takes_the_memory_of_what_is_normalised_unless_that_is_added(
 
 @pytest.mark.parametrize("other", ["batch_norm", "batch_norm_inference"])
 def test_what_a_node_updates_is_read_afterwards(sketch: Sketch, other: str) -> None:
-    """Two normalisations by the same statistics, of which the first one changes them."""
+    """There are two normalisations by the same statistics, and the first one changes them."""
     x = sketch.input("x")
     kept = [sketch.input(name, *shape) for name, shape in (("m", (4,)), ("v", (4,)), ("f", (1,)))]
     first = sketch.add("first", "batch_norm", x, *kept)
@@ -363,7 +363,7 @@ def test_what_a_node_updates_is_read_afterwards(sketch: Sketch, other: str) -> N
 
 
 def test_a_sum_that_decides_what_passes_is_no_sum_that_arrives(sketch: Sketch) -> None:
-    """The result of a ReLU that relu_backward looks at, made in the phase of the latter."""
+    """The sum takes the place of a ReLU's result in relu_backward, and is made in the same phase."""
     dy, a, b = (sketch.input(name) for name in ("dy", "a", "b"))
     dx = sketch.add("dx", "relu_backward", dy, sketch.add("y", "sum", a, b))
     assert done(sketch.plan(dx)) == ["sum", "relu_backward"]
@@ -374,7 +374,7 @@ def test_a_sum_that_decides_what_passes_is_no_sum_that_arrives(sketch: Sketch) -
 
 @st.composite
 def graphs(draw: Callable[[Any], Any]) -> tuple[Sketch, list[Tensor]]:
-    """Up to twelve operations, each on any earlier results, and some results that are needed."""
+    """Draw up to twelve operations, each on any earlier results, and some results that are needed."""
     sketch = Sketch()
     tensors = [sketch.input("x")]
 
@@ -404,7 +404,7 @@ def graphs(draw: Callable[[Any], Any]) -> tuple[Sketch, list[Tensor]]:
 def expression(
     word: str, inputs: Sequence[Any], attributes: Mapping[str, Any], others: Sequence[Any] = ()
 ) -> Any:
-    """What an operation gives, as nested words; terms of a sum stand in any order."""
+    """Return what an operation computes, as nested words; the terms of a sum may be in any order."""
     if word == "sum":
         factors = attributes["coefficients"] or [1.0] * (len(inputs) + len(others))
         terms = Counter(zip(factors, (*inputs, *others), strict=True))

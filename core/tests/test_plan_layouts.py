@@ -1,4 +1,4 @@
-"""Plans: layouts only change where kernels disagree."""
+"""Plans: layouts change only where kernels disagree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Train = Callable[..., Any]
 
 
 def in_layout(toy: ModuleType, layout: Layout, *names: str) -> Any:
-    """Kernels that take and give images in a layout, computed by the reference on plain copies."""
+    """Return kernels that take and return images in a layout; the reference computes on plain copies."""
 
     def of(spec: Any) -> Layout:
         return PLAIN if spec is None or len(spec.shape) != 4 else layout
@@ -66,7 +66,7 @@ CONVOLUTIONS = (
 
 
 def place(buffers: Sequence[Buffer | None]) -> Any:
-    """Where the first of an entry's inputs or outputs lies."""
+    """Return where the first of an entry's inputs or outputs lies."""
     (buffer, *_) = buffers
     return buffer and (buffer.region, buffer.offset)
 
@@ -76,7 +76,7 @@ def place(buffers: Sequence[Buffer | None]) -> Any:
 def test_kernels_of_another_layout_compute_the_same(
     toy: ModuleType, agree: Any, layout: Layout, passes: int
 ) -> None:
-    """Weights lie in that layout too, and so must their gradients, added up or not."""
+    """Weights are in that layout, too, and so must their gradients be, accumulated or not."""
     trainer = agree(
         toy.classifier(),
         kernels=[in_layout(toy, layout, *CONVOLUTIONS)],
@@ -158,7 +158,7 @@ def test_a_blob_is_reordered_once_for_two_readers(toy: ModuleType, samples: Laye
 def test_parameters_take_the_layout_of_their_first_reader(
     toy: ModuleType, samples: Layer, train: Train, agree: Any
 ) -> None:
-    """The forward kernel reads the weights as they lie, the backward kernel wants them plain."""
+    """The forward kernel reads the weights as they lie, the backward kernel requests them plain."""
     net = toy.net(
         samples,
         toy.layer("first", "Convolution", "data", "first", outputs=3),

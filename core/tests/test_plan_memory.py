@@ -1,4 +1,4 @@
-"""Plans: memory is shared only where nobody notices."""
+"""Plans: memory is shared only where that has no effect."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_blob_in_the_objective_is_not_overwritten(toy: ModuleType, samples: La
 
 
 def test_outputs_keep_their_values_to_the_end(toy: ModuleType, runtime: MakeRuntime) -> None:
-    """Nobody reads ``early``, but the user does; the layers after it need memory of their own."""
+    """Only the user reads ``early``; the layers after it need memory of their own."""
     chain = [toy.layer(f"c{i}", "Convolution", f"c{i - 1}", f"c{i}", outputs=2) for i in range(2, 7)]
     net = toy.net(
         toy.layer("data", "Input", "", "data", shape=(2, 1, 6, 6)),
@@ -192,8 +192,8 @@ def test_a_retained_plan_shares_nothing(toy: ModuleType, train: Train) -> None:
 
 
 def untidy(toy: ModuleType, ran: set[str], *, updates: bool) -> Any:
-    """Reference kernels that ask for a workspace and leave rubbish in it; of those that update flat
-    memory, or of all others. ``ran`` gets the names of their operations."""
+    """Return reference kernels that request a workspace and leave rubbish in it: those that update flat
+    memory, or all others. ``ran`` receives the names of their operations."""
 
     def kernels(request: Request) -> Iterable[Candidate]:
         if updates is not (not request.operation.outputs and request.operation.name != "accumulate"):

@@ -1,4 +1,4 @@
-"""Plans: what is done before all else, and what once."""
+"""Plans: what is done before everything else, and what is done once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def everything(request: Request) -> Iterable[Candidate]:
 
 
 def make_plan(**options: Any) -> Plan:
-    """Of a net that looks at its parameters, of which ``mean`` is one that a normalisation changes."""
+    """Plan a net that reads its parameters; a normalisation changes one of them, ``mean``."""
     graph = Graph(VOCABULARY, "train", "float32")
 
     def parameter(name: str, *shape: int) -> Tensor:
@@ -67,7 +67,7 @@ def test_operations_are_in_the_order_in_which_they_are_given() -> None:
 
 
 def test_what_is_made_of_parameters_alone_is_first_if_it_is_small() -> None:
-    """What a normalisation has changed is read behind it, and what is backward stays there."""
+    """What a normalisation changes is read after it, and backward operations stay in their place."""
     ahead = ["of small", "twice"]
     plan = make_plan(parameters_first=NBYTES)
     assert order(plan) == [*ahead, *(name for name in AS_GIVEN if name not in ahead)]

@@ -1,4 +1,4 @@
-"""Plans: where parameters and their gradients lie, and when those are final."""
+"""Plans: where parameters and their gradients lie, and when the gradients are final."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Train = Callable[..., Any]
 def test_shared_parameters_have_one_place_and_add_up_their_gradients(
     toy: ModuleType, samples: Layer, train: Train
 ) -> None:
-    """y = W (W x + b) + b, whose gradient of W is dy h^T + W^T dy x^T, computed here by hand."""
+    """For y = W (W x + b) + b, the gradient of W is dy h^T + W^T dy x^T, computed here by hand."""
     arrays = toy.images(4, size=2, classes=4)
     square = {"outputs": 4, "share": "both"}
     trainer = train(
@@ -96,7 +96,7 @@ def test_a_test_net_reads_the_parameters_of_the_trained_net(toy: ModuleType, tra
     trainer.step(60)
     after = trainer.test()["accuracy"]
 
-    # The same parameters, given to a net of its own.
+    # The same parameters, in a separate net.
     net = trainer.runtime.net(toy.classifier(40, "test"), precision="f64")
     for layer, values in trainer.net.params.items():
         for mine, value in zip(net.params[layer], values, strict=True):

@@ -1,4 +1,4 @@
-"""Plans: gradients that come in stretches, each used for its update before the next is made."""
+"""Plans: gradients that are made in stretches, each used for its update before the next is made."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WEIGHTS = "inner_product_backward_weights"
 
 @pytest.fixture
 def in_parts(toy: ModuleType) -> Any:
-    """The reference's inner products, which can make the gradient of their weights in parts."""
+    """Return the reference's inner products, able to make the gradient of their weights in parts."""
 
     def kernels(request: Request) -> Iterable[Candidate]:
         if request.operation.name != WEIGHTS:
@@ -45,7 +45,8 @@ def in_parts(toy: ModuleType) -> Any:
 
 
 def products(toy: ModuleType, samples: Layer, *, share: str = "") -> NetDefinition:
-    """Three inner products of 16 outputs, of which the last two may share weights, and one of three."""
+    """Return a net of three inner products with 16 outputs (the last two may share weights), and one
+    with three outputs."""
     shared = {"share": share} if share else {}
     return toy.net(  # type: ignore[no-any-return]
         samples,
@@ -65,8 +66,8 @@ def cut(plan: Plan) -> set[str]:
 def test_what_reads_a_parameter_comes_before_it_is_updated_in_stretches(
     toy: ModuleType, samples: Layer, agree: Callable[..., Any], in_parts: Any
 ) -> None:
-    """The gradient that goes on to the layer below is of the weights as they were: the parameters are
-    those of a net whose gradients are all there before any is used."""
+    """The gradient passed to the layer below is computed with the weights before the update: parameters
+    equal those of a net in which all gradients exist before any is used."""
     plan = agree(products(toy, samples), kernels=[in_parts], solver={"rate": 0.5}).plan
     assert cut(plan) >= {"second", "third"}
     for layer in cut(plan):

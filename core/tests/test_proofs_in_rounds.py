@@ -1,4 +1,4 @@
-"""Programs in rounds: proved for all ranks at once as they are move by move; broken ones are refused."""
+"""Programs in rounds: proofs for all ranks at once agree with proofs move by move; broken ones fail."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -48,7 +48,7 @@ def halving(schedule: Schedule, program: InRounds) -> Iterator[Round]:
 
 
 def star(schedule: Schedule, program: InRounds) -> Iterator[Round]:
-    """All at once to the root, in the order of ranks, and back."""
+    """Send everything to the root at once, in the order of ranks, and back."""
     others = np.delete(np.arange(schedule.ranks), schedule.root)
     root, none = others * 0 + schedule.root, others * 0
     there = Round(others, root, none, none + schedule.size, True)
@@ -67,7 +67,7 @@ POWERS = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True)
 class OneByOne:
-    """The same moves, as a program that is not in rounds."""
+    """Makes the same moves as a program that is not in rounds."""
 
     program: InRounds
 
@@ -150,7 +150,7 @@ def test_no_sum_can_go_twice_unnoticed(schedule: Schedule, data: Any, runs: bool
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(proof, "TABLE", 0 if runs else proof.TABLE)
         if schedule.goal in ("broadcast", "allgather"):
-            check(doubled)  # to get a copy twice is no harm
+            check(doubled)  # receiving a copy twice does no harm
         else:
             with pytest.raises(
                 PlanError, match=r"rank \d+, round \d+, reduce.*: rank \d+ is counted twice"
@@ -168,7 +168,7 @@ def test_what_is_missing_is_named_with_rank_and_element() -> None:
 
 def test_what_is_doubled_is_named_where_it_first_was() -> None:
     def from_elsewhere(rounds: list[Round]) -> list[Round]:
-        """Rank 2 gets in round 1 what ranks 4 and 5 have, where it should get that of 0 and 1."""
+        """In round 1, rank 2 receives what ranks 4 and 5 have instead of what 0 and 1 have."""
         source = rounds[1].source.copy()
         source[0] = 4
         return [rounds[0], rounds[1]._replace(source=source), *rounds[2:]]
@@ -231,7 +231,7 @@ def test_unbuffered_rounds_are_refused_where_ranks_would_wait_for_each_other() -
         check(made.schedule(8, 40), buffered=False)
 
     def circle(schedule: Schedule, program: InRounds) -> Iterator[Round]:
-        """Three ranks send all they have to both others, who take it in the wrong order."""
+        """Three ranks send all they have to both others, which take it in the wrong order."""
         source, target = np.array([0, 1, 2, 0, 1, 2]), np.array([1, 2, 0, 2, 0, 1])
         yield Round(source, target, source * 0, source * 0 + schedule.size, False)
 

@@ -1,4 +1,4 @@
-"""What a plugin gives may be typed as narrowly as its author likes: a protocol's data are only read."""
+"""Objects of plugins may be typed as narrowly as their author likes: a protocol's data are only read."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ with compose(plugins=["+cpu", Mine]) as runtime:
     ids=lambda protocol: str(protocol.__name__),
 )
 def test_data_of_a_protocol_are_properties(protocol: type) -> None:
-    """A type checker refuses a ``dict[str, Field]`` for an attribute ``fields: Mapping[str, Field]``,
-    which others could set."""
+    """A type checker rejects a ``dict[str, Field]`` for an attribute ``fields: Mapping[str, Field]``, as
+    others could set it."""
     assert not getattr(protocol, "__annotations__", {})
 
 

@@ -1,4 +1,4 @@
-"""Numbers with units: what they read as, and that they print as they read."""
+"""Numbers with units: how they are read, and that they print in the form in which they are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What public objects show of themselves in a notebook or an error."""
+"""The text that public objects show in a notebook or an error."""
 
 from __future__ import annotations
 

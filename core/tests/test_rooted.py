@@ -1,4 +1,4 @@
-"""What can be copied and sent to another process, and what says that it cannot."""
+"""Objects that can be copied and sent to another process, and objects that say that they cannot."""
 
 from __future__ import annotations
 

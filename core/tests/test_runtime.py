@@ -1,4 +1,4 @@
-"""What a runtime makes at first use, once, and how it is left."""
+"""What a runtime makes once, at first use, and how it is closed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEVERAL = Machine("desk", (Level("process", workers="mpi"), Level("core")), fing
 
 
 class Company(Processes):
-    """One of two processes, which notes what it is told."""
+    """One of two processes; it notes what it is told."""
 
     rank, size = 0, 2
 
@@ -31,7 +31,7 @@ class Company(Processes):
 
 
 def composed(toy: ModuleType, told: list[Any], machine: Machine = SEVERAL) -> Runtime:
-    """A runtime whose processes are found by a plugin."""
+    """Return a runtime whose processes are found by a plugin."""
 
     def processes(machine: Machine) -> Processes:
         told.append("found")
@@ -80,7 +80,7 @@ def test_processes_are_looked_for_where_a_real_machine_has_a_level_of_them(
 
 
 def test_threads_that_ask_at_once_are_given_the_same(toy: ModuleType) -> None:
-    """A second tuner would keep other kernels, second streams and processes be closed by nobody."""
+    """A second tuner would keep other kernels; nothing would close second streams and processes."""
     made = list[str]()
 
     def slowly(what: str, given: Callable[[], Any]) -> Callable[..., Any]:

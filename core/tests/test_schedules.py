@@ -1,4 +1,4 @@
-"""Schedules: right ones are proved and sum correctly on threads; broken ones are refused by name."""
+"""Schedules: right ones are proved and sum correctly on threads; broken ones raise precise errors."""
 
 import sys
 from collections import defaultdict
@@ -142,7 +142,7 @@ def make(name: str, ranks: int, size: int, root: int = 0) -> Schedule:
 
 
 def expected(schedule: Schedule, vectors: np.ndarray) -> dict[int, tuple[slice, Any]]:
-    """What the definition of the goal promises each rank: (where, values), in float64."""
+    """Return what the definition of the goal promises each rank: (where, values), in float64."""
     total: Any = np.sum(vectors, axis=0, dtype=np.float64)
     everything = slice(0, schedule.size)
     ranks = range(schedule.ranks)
@@ -218,7 +218,7 @@ def test_the_sum_is_computed_by_the_kernel_that_is_given() -> None:
 
 @dataclass(frozen=True)
 class Changed:
-    """The moves of ``program``, with those of ``rank`` put in place of its own."""
+    """The moves of ``program``, with other moves for ``rank``."""
 
     program: Any
     rank: int
@@ -401,7 +401,7 @@ def test_messages_have_the_rounds_and_volume_of_the_textbook(
 
 
 def calls(run: Callable[[], object]) -> int:
-    """How many functions are called, whatever else the machine does meanwhile."""
+    """Return how many functions are called, whatever else the machine does meanwhile."""
     count = 0
 
     def profile(frame: object, event: str, argument: object) -> None:

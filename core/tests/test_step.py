@@ -1,4 +1,4 @@
-"""A step walks its plan: no allocation in the steady state, and little time besides the kernels'."""
+"""A step runs its plan: no allocation in the steady state, and little overhead over the kernels."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from demitasse import (
 )
 
 OF_A_STEP, OF_AN_OPERATION = 2000, 30
-"""Instructions of the interpreter, at most; there are 1,140 of a step and 21 of each operation in it."""
+"""The most instructions of the interpreter; a step takes 1,140, and 21 for each of its operations."""
 
 
 class Silence:
-    """Samples that are there already: reading does nothing."""
+    """Samples that are there already, so that reading does nothing."""
 
     fields: Mapping[str, Field]
     size, cursor = 1, 0
@@ -53,7 +53,7 @@ class Silence:
 
 
 def counted(allocators: list[Any], allocator: Callable[..., Any]) -> Callable[..., Any]:
-    """An allocator hook that remembers what it gave."""
+    """Return an allocator hook that remembers what it returned."""
 
     def hook(space: str, options: Mapping[str, Any]) -> Any:
         allocators.append(allocator(space=space, options=options))
@@ -63,8 +63,8 @@ def counted(allocators: list[Any], allocator: Callable[..., Any]) -> Callable[..
 
 
 def affine(toy: ModuleType, layers: int, width: int) -> NetDefinition:
-    """Affine layers with a rectifier after each, dropout and a loss: about five operations a layer
-    forward and backward, a bucket of parameters each."""
+    """Return a net of affine layers with a rectifier after each, dropout and a loss: about five
+    operations per layer forward and backward, with a bucket of parameters each."""
     chain = [toy.layer("samples", "Samples", "", "data label", batch=128)]
     for i in range(layers):
         below = f"a{i - 1}" if i else "data"
@@ -78,7 +78,7 @@ def affine(toy: ModuleType, layers: int, width: int) -> NetDefinition:
 
 @pytest.fixture
 def stepping(toy: ModuleType) -> Iterator[Callable[..., Any]]:
-    """``stepping(kernels)``: a trainer of affine layers on one worker, warmed up."""
+    """Yield ``stepping(kernels)``, which makes a trainer of affine layers on one worker, warmed up."""
     runtimes = []
 
     def make(name: str, allocators: Any = None, layers: int = 20, width: int = 64, **solver: Any) -> Any:
@@ -101,7 +101,7 @@ def stepping(toy: ModuleType) -> Iterator[Callable[..., Any]]:
 
 
 def instructions(run: Callable[[], object]) -> int:
-    """How many instructions the interpreter executes, whatever else the machine does meanwhile."""
+    """Return how many instructions the interpreter executes, whatever else the machine does."""
     count = 0
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
@@ -159,7 +159,7 @@ def test_a_steady_step_allocates_no_tensor(stepping: Callable[..., Any], name: s
             windows.append((after - before, peak - before))
     finally:
         tracemalloc.stop()
-    # What steps keep they keep every time; threads that fall behind hold some only for a while.
+    # What steps keep, they keep every time; threads that fall behind hold memory only for a while.
     growth, most = (min(numbers) for numbers in zip(*windows, strict=True))
     assert growth < 8 * 1024, f"{growth} bytes more after every 20 steps"
     assert most < 64 * 1024, f"{most} bytes at once in a step"
@@ -181,7 +181,7 @@ def test_memory_is_allocated_once_for_each_region(stepping: Callable[..., Any], 
 
 
 def test_works_get_ready_together_once_all_are_bound(toy: ModuleType) -> None:
-    """Those that know how: before the first of them is called, by one call for all of a kind."""
+    """Works that can do so prepare before the first of them is called, in one call for all of a kind."""
     happened: list[str] = []
     reference = toy.installed("reference")
 
@@ -235,12 +235,12 @@ def test_a_result_tells_the_seconds_of_each_phase(stepping: Callable[..., Any]) 
     assert result.iteration == trainer.iteration == 55
     assert {*result.phases} == {"read", "forward", "backward", "synchronise"}
     assert all(result.phases[phase] > 0 for phase in ("read", "forward", "backward"))
-    assert result.phases["synchronise"] == 0  # there is nobody to agree with
+    assert result.phases["synchronise"] == 0  # there are no siblings to agree with
     assert sum(result.phases.values()) <= result.seconds
 
 
 def test_waiting_for_siblings_is_a_phase_of_its_own(toy: ModuleType) -> None:
-    """Before the forward pass, and in the backward pass."""
+    """It happens before the forward pass, and in the backward pass."""
     waited = 0.002
 
     class Waiting(GradientSync):

@@ -1,4 +1,4 @@
-"""The kit that engines are held to: an honest one passes, each way of breaking a promise is caught."""
+"""The kit that checks engines: an honest one passes, and each way of breaking a promise is caught."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("no_threads_left")
 
 
 class Event:
-    """Reached by whoever sets ``reached``."""
+    """An event that is reached when ``reached`` is set."""
 
     def __init__(self) -> None:
         self.reached, self.at, self.error = threading.Event(), 0.0, None
@@ -125,7 +125,7 @@ class Engine:
 
 
 def engine_of(kind: type[Stream]) -> Callable[[], Engine]:
-    """Makes engines with such streams."""
+    """Return a function that makes engines with such streams."""
 
     def make() -> Engine:
         made = type("Engine", (Engine,), {"kind": kind})
@@ -146,7 +146,7 @@ class CopiesAtOnce(Stream):
 
 
 class CallsBesideCopies(Stream):
-    """Calls are made by threads of their own."""
+    """Makes each call in a thread of its own."""
 
     def call(self, work: Callable[[], None]) -> None:
         thread = threading.Thread(target=work)
@@ -160,7 +160,7 @@ class CallsBesideCopies(Stream):
 
 
 class Backwards(Stream):
-    """Does the last of what has come by the time that it looks."""
+    """Does the entries that are there when it looks in reverse order."""
 
     def work(self) -> None:
         going = True
@@ -201,7 +201,7 @@ class ReachedAtOnce(Stream):
 
 
 class ReachedLate(Stream):
-    """Events come when nothing else is to be done."""
+    """Events are reached only when nothing else is left to do."""
 
     def work(self) -> None:
         super().work()
@@ -216,7 +216,7 @@ class ReachedLate(Stream):
 
 
 class NeverReached(Stream):
-    """Events of a stream in which nothing was done yet do not come."""
+    """Events of a stream in which nothing was done yet are never reached."""
 
     used = False
 
@@ -298,7 +298,7 @@ class DropsWork(Stream):
 
 
 class OneThreadsOwn(Stream):
-    """Who enqueues from another thread than its first user does so in vain."""
+    """Ignores what is enqueued by any thread other than its first user."""
 
     owner: Any = None
 
@@ -373,7 +373,7 @@ class Dirty(Engine):
 
 
 class Hangs(Engine):
-    """Its close waits for what never comes, until it is told."""
+    """Its ``close`` waits for something that never comes, until it is released."""
 
     released = threading.Event()
 

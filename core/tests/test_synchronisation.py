@@ -12,7 +12,7 @@ BUCKET = Bucket(0, Span(0, 8), ("conv1",))
 
 
 class Told(GradientSync):
-    """A level that notes what it does over which span, and owns a part of it."""
+    """A level that notes what it does over which span, and owns a part of the span."""
 
     def __init__(
         self, name: str, told: list[str], part: Callable[[Span], Span], silent: str = ""

@@ -1,4 +1,4 @@
-"""Threads that run a task each."""
+"""Threads that each run a task."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_results_come_in_the_order_of_workers_each_from_a_thread_of_its_own(thre
 
 
 class Meeting(threading.Barrier):
-    """One that looks who comes, as the trainer's does: those who wait are elsewhere in the program."""
+    """A barrier with its own ``wait``, like the trainer's; messages should name a place outside it."""
 
     def wait(self, timeout: float | None = None) -> int:
         return super().wait(timeout)
@@ -189,7 +189,7 @@ def test_threads_that_are_dropped_end(places: Any, no_threads_left: None) -> Non
 def test_threads_end_that_an_interrupt_left_half_made(
     places: Any, threads_end: None, monkeypatch: pytest.MonkeyPatch, last: int
 ) -> None:
-    """Starting one waits for it, and there an interrupt comes most often."""
+    """Starting a thread waits for it, and that is where an interrupt comes most often."""
     start, started = threading.Thread.start, itertools.count()
 
     def interrupted(thread: threading.Thread) -> None:

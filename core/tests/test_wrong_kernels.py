@@ -24,7 +24,7 @@ def failing(*given: Any) -> Any:
 
 
 class Failing:
-    """A work that is no function."""
+    """A work that is a callable object rather than a function."""
 
     def __call__(self) -> None:
         raise IndexError("tile 9")
@@ -32,7 +32,7 @@ class Failing:
 
 @pytest.fixture
 def step(toy: ModuleType, train: Callable[..., Any]) -> Callable[[Candidate], None]:
-    """``step(candidate)``: an iteration in which it does the affine map of layer ``scores``."""
+    """Return ``step(candidate)``: an iteration in which it does the affine map of layer ``scores``."""
 
     def run(candidate: Candidate) -> None:
         def kernels(request: Any) -> Any:
@@ -112,7 +112,7 @@ def test_an_error_about_samples_names_the_layer_alone(step: Callable[[Candidate]
 
 
 class Named:
-    """A work that is told its layer's name, for what it has to say of samples."""
+    """A work that receives its layer's name, for its errors about samples."""
 
     def __init__(self, error: Exception) -> None:
         self._error, self._layer = error, ""

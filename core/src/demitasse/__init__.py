@@ -1,5 +1,5 @@
-"""Demitasse: a microkernel that composes plugins into a runtime and trains convolutional nets. To import
-it is cheap: each public name, as ``__init__.pyi`` lists them, is imported when it is first used."""
+"""Demitasse: a microkernel that composes plugins into a runtime and trains convolutional nets. Importing
+it is cheap: each of the public names, listed in ``__init__.pyi``, is imported when it is first used."""
 
 import importlib
 import re

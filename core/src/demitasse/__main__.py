@@ -1,4 +1,4 @@
-"""``python -m demitasse``: the command line, of whatever package has it."""
+"""``python -m demitasse``: the command line, from whichever package provides it."""
 
 import sys
 from importlib.metadata import entry_points

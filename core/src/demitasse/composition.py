@@ -1,4 +1,4 @@
-"""Composition: which plugins make this runtime, which serves each role, and why."""
+"""Composition: which plugins make up a runtime, which of them serves each role, and why."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from demitasse.machine import Machine
 
 @dataclass(frozen=True)
 class Choice:
-    """A role, what it is asked for, the plugin that serves it, and why that one."""
+    """A role, what the plugin serves in it (``subject``), the plugin, and why it was chosen."""
 
     role: str
     subject: str
@@ -31,8 +31,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Composition(Rooted):
-    """The plugins of a runtime, preferred first; what each serves and why; the plugins that are not used
-    and why. ``modules`` has each plugin's hooks by its name."""
+    """The plugins of a runtime, preferred first; what each serves and why; and the plugins that are not
+    used, and why not. ``modules`` has each plugin's hooks, by the plugin's name."""
 
     elsewhere = "send its str() or to_dict(), or compose again there"
     machine: str
@@ -42,7 +42,7 @@ class Composition(Rooted):
     modules: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def serving(self, role: str, **facts: str) -> Iterator[tuple[str, Callable[..., Any]]]:
-        """(plugin, hook) of the plugins that serve a role with such facts, preferred first."""
+        """Yield (plugin, hook) for each plugin that serves a role with these facts, preferred first."""
         for manifest in self.plugins:
             if manifest.serves(role, **facts):
                 yield manifest.name, getattr(self.modules[manifest.name], role)
@@ -53,12 +53,12 @@ class Composition(Rooted):
         return {manifest.name: manifest.version for manifest in self.plugins}
 
     def offered(self, role: str) -> dict[str, Any]:
-        """The tables that plugins give in a role, merged; a preferred plugin's entries win."""
+        """Return the tables that plugins provide in a role, merged; a preferred plugin's entries win."""
         given = [hook() for _, hook in self.serving(role)]
         return {name: made for each in reversed(given) for name, made in each.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for reports."""
+        """Return plain data for reports."""
         choices = [asdict(choice) for choice in self.choices]
         plain = {"machine": self.machine, "plugins": self.versions, "choices": choices}
         return {**plain, "rejected": dict(self.rejected)}
@@ -72,10 +72,10 @@ class Composition(Rooted):
 
 def compose_plugins(machine: Machine, wanted: Sequence[Any] | None) -> Composition:
     """Choose, import and check the plugins of a runtime. ``wanted`` lists names, preferred first;
-    ``+name`` and ``-name`` change the default instead: the description's list, or else all automatic
-    plugins by priority. An object with a ``manifest`` mapping (as in ``plugin.toml``) and hooks takes
-    the place of an installed plugin of its name. Raises PluginError or CompositionError that name the
-    plugin and the remedy."""
+    ``+name`` and ``-name`` instead change the default, which is the description's list or else all
+    automatic plugins by priority. An object with hooks and a ``manifest`` mapping (as in
+    ``plugin.toml``) replaces the installed plugin of the same name. Raises PluginError or
+    CompositionError that name the plugin and the remedy."""
     names, objects = list[str](), list[demitasse.Manifest]()
     for item in wanted.split(",") if isinstance(wanted, str) else wanted or ():
         if not isinstance(item, str):
@@ -115,7 +115,7 @@ def _by_name(manifests: Iterable[demitasse.Manifest]) -> dict[str, demitasse.Man
 def _reasons(
     machine: Machine, names: Sequence[str], known: Mapping[str, demitasse.Manifest]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Why each plugin is in, preferred first, and why others are not."""
+    """Return why each plugin is used, preferred first, and why the others are not."""
     exact = bool(names) and all(name[0] not in "+-" for name in names)
     removed = {name[1:] for name in names if name[0] == "-"}
     reasons = {name.lstrip("+"): "asked for" for name in names if name[0] != "-"}
@@ -160,8 +160,8 @@ def _load(manifest: demitasse.Manifest, manager: pluggy.PluginManager) -> Any:
 
 
 def _named(plugin: str, role: str, hook: Callable[..., Any]) -> Callable[..., Any]:
-    """The hook, given only the arguments that it takes, with its answer checked and an iterator read to
-    its end; errors name the hook and the plugin."""
+    """Wrap a hook: it gets only the arguments that it takes, an iterator that it returns is read to its
+    end, and the result is checked; errors name the hook and the plugin."""
     takes = inspect.signature(hook).parameters
 
     def call(**given: Any) -> Any:

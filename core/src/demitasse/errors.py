@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 MANY, FEW = 24, 8
-"""A message lists all valid names up to MANY; of more than that it lists the FEW nearest."""
+"""A message lists all valid names if there are at most MANY, and otherwise the FEW nearest."""
 
 
 class DemitasseError(Exception):
-    """A mistake that a user can mend: says what was asked, found, and valid, and where."""
+    """A mistake that a user can correct; the message says what was asked, found and valid, and where."""
 
 
 class DescriptionError(DemitasseError):
@@ -21,19 +21,19 @@ class PluginError(DemitasseError):
 
 
 class CompositionError(DemitasseError):
-    """Plugins and machine that do not make a runtime together."""
+    """Plugins and a machine that cannot be composed into a runtime."""
 
 
 class ModelError(DemitasseError):
-    """A net, solver or weights file that is malformed or asks for the impossible."""
+    """A net, solver or weights file that is malformed or asks for something impossible."""
 
 
 class ShapeError(ModelError):
-    """Blobs or parameters whose shapes do not fit each other."""
+    """Blobs or parameters whose shapes do not match."""
 
 
 class PlanError(DemitasseError):
-    """A net that cannot be planned: an operation without a kernel, a tensor without a place."""
+    """A net that cannot be planned: an operation has no kernel, or a memory space no allocator."""
 
 
 class DataError(DemitasseError):
@@ -53,8 +53,8 @@ class WorkerError(DemitasseError):
 
 
 class Rooted:
-    """An object that stays in its process: copying or pickling it raises WorkerError, whose message ends
-    with ``elsewhere``, what to do instead."""
+    """An object that cannot leave its process: copying or pickling it raises WorkerError, whose message
+    ends with ``elsewhere``, which says what to do instead."""
 
     elsewhere = ""
 
@@ -64,7 +64,7 @@ class Rooted:
 
 @dataclass(frozen=True)
 class Location:
-    """Where in a user's file something stands; prints as ``file:line``."""
+    """A place in a user's file; prints as ``file:line``."""
 
     file: str
     line: int | None = None
@@ -74,21 +74,21 @@ class Location:
 
 
 def nearest(name: str, valid: Iterable[str]) -> str | None:
-    """The valid name that is closest to ``name``, or None when none is close."""
+    """Return the valid name that is closest to ``name``, or None if none is close."""
     return next(iter(_close(name, valid, 1, 0.6)), None)
 
 
 def _close(name: str, valid: Iterable[str], most: int, likeness: float) -> list[str]:
-    # That options all begin with dashes makes none like another.
+    # All options begin with dashes, which must not count as a resemblance.
     folded = {candidate.casefold().lstrip("-"): candidate for candidate in reversed(list(valid))}
     asked = name.casefold().lstrip("-")
     return [folded[n] for n in difflib.get_close_matches(asked, folded, most, likeness)]
 
 
 def unknown(kind: str, name: str, valid: Iterable[str], where: object = None, rest: str = "") -> str:
-    """The sentence for a name that is not known: it echoes the name, suggests the nearest valid one and
-    lists the valid ones. Of many it lists the nearest few, says how many more there are and, by
-    ``rest``, what shows them."""
+    """Return the message for an unknown name: it echoes the name, suggests the nearest valid one and
+    lists the valid ones. If there are many, it lists the nearest few and says how many more there are
+    and, in the words of ``rest``, what shows them."""
     names = sorted({f"{each:.99}" if each.isprintable() else f"{each!r:.99}" for each in valid})
     prefix = f"{where}: " if where is not None else ""
     hint = f"; did you mean {guess!r}?" if (guess := nearest(name, names)) else ""

@@ -1,5 +1,5 @@
-"""Lowering: a graph's operations become kernels, joined where one kernel does two operations, with
-transforms inserted where neighbouring kernels disagree on a layout."""
+"""Lowering: a graph's operations become kernels. Operations are joined where one kernel does two, and
+transforms are inserted where neighbouring kernels disagree on a layout."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from demitasse.plan import Plan, Slot
 
 
 class Chosen(NamedTuple):
-    """A node, on tensors in the layouts of the kernel that was chosen for it."""
+    """A node whose tensors are in the layouts of the kernel that was chosen for it."""
 
     node: Node
     plugin: str
@@ -23,15 +23,15 @@ class Chosen(NamedTuple):
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Its outputs and inputs, without absent ones."""
+        """The node's outputs and inputs, without absent ones."""
         return [t for t in (*self.node.outputs, *self.node.inputs) if t is not None]
 
 
 class Lowering:
-    """The result is ``chosen``, in order. ``layouts`` has the tensors that do not lie plain, ``root``
-    the tensor in whose memory another lies (a view of it, or a twin in an equivalent layout),
-    ``gradients`` the parameter of each parameter's gradient. Tensors in ``pinned`` are read after the
-    step, so that nothing may take their memory."""
+    """The result is ``chosen``, in order. ``layouts`` has the layouts that are not plain. ``root`` maps
+    a tensor to the one in whose memory it lies (as a view, or as a twin in an equivalent layout), and
+    ``gradients`` the gradient of a parameter to the parameter. Tensors in ``pinned`` are read after
+    the step, so nothing else may use their memory."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Lowering:
         self._reordered = dict[tuple[Tensor, Layout], Tensor]()
         self._read_from(slots)
         if like is not None:
-            # Siblings exchange flat memory, so parameters lie as the sibling's do, whatever is quickest.
+            # Siblings exchange flat memory, so parameters lie like the sibling's, even if slower.
             layouts = {slot.owners[0]: slot.spec.layout for slot in like.slots}
             self.layouts |= {p.tensor: layouts[p.owners[0]] for p in graph.parameters}
         for node in self._fused(self._needed()):
@@ -65,15 +65,15 @@ class Lowering:
                 self._choose(node)
 
     def spec(self, tensor: Tensor) -> TensorSpec:
-        """The tensor as kernels see it."""
+        """Return the tensor as kernels see it."""
         return TensorSpec(tensor.shape, tensor.dtype, self._layout(tensor))
 
     def find(self, tensor: Tensor) -> Tensor:
-        """The tensor whose memory this one lies in."""
+        """Return the tensor in whose memory this one lies."""
         return self.root.get(tensor, tensor)
 
     def _read_from(self, slots: Sequence[Slot]) -> None:
-        """Parameters lie as in the ``slots`` of the plan whose parameters are read, if there is one."""
+        """If another plan's parameters are read, lay parameters out as in that plan's ``slots``."""
         given = {owner: slot for slot in slots for owner in slot.owners}
         for parameter in self.graph.parameters if given else ():
             (layer, number), shape = parameter.owners[0], parameter.tensor.shape
@@ -86,7 +86,7 @@ class Lowering:
             self.layouts[parameter.tensor] = slot.spec.layout
 
     def _needed(self) -> list[Node]:
-        """The nodes with a result that somebody reads, less the optional outputs that nobody does."""
+        """Return the nodes whose results are read, without optional outputs that nothing reads."""
         needed, alive = self.pinned | set(self.gradients), list[Node]()
         for node in reversed(self.graph.nodes):
             updates = any(operand.updated for operand in node.operation.inputs)
@@ -100,8 +100,8 @@ class Lowering:
         return alive[::-1]
 
     def _fused(self, nodes: list[Node]) -> list[Node]:
-        """The nodes, each joined with the only reader of its result if one plugin computes both at once.
-        The joined node stands in the first one's place, so all else that it reads must exist by then."""
+        """Join each node with the only reader of its result if one plugin computes both at once. The
+        joined node takes the place of the first, so all else that it reads must exist by then."""
         if self.retain_all:
             return nodes
         fused = dict(enumerate(nodes))
@@ -129,12 +129,12 @@ class Lowering:
 
     def _view(self, node: Node) -> None:
         (source,), (target,) = filter(None, node.inputs), filter(None, node.outputs)
-        if source.kind == "parameter":  # one that is seen in another shape must lie plain
+        if source.kind == "parameter":  # if viewed in another shape, it must be in the plain layout
             self.layouts.setdefault(source, PLAIN)
         self.root[target] = self.find(self._in_layout(source, PLAIN, node))
 
     def _choose(self, node: Node) -> None:
-        """Choose a node's kernel, and transform what it reads and makes where layouts disagree."""
+        """Choose a node's kernel, and transform its inputs and outputs where layouts disagree."""
         plugin, candidate, reason = self.kernels.choose(self._request(node), node.layer)
         made = replace(node, inputs=[*node.inputs], outputs=[*node.outputs])
         for i, tensor in enumerate(node.inputs):
@@ -154,7 +154,7 @@ class Lowering:
                 made.outputs[i] = self._made_in(tensor, layout, node)
 
     def _made_in(self, tensor: Tensor, layout: Layout, node: Node) -> Tensor:
-        """What a kernel that gives ``layout`` writes for ``tensor``: it, or a twin that becomes it."""
+        """Return what a kernel that makes ``layout`` writes for ``tensor``: it, or a twin of it."""
         if not (self.retain_all or tensor in self.objective or tensor in self.gradients):
             self.layouts[tensor] = layout
         if self._layout(tensor) == layout:
@@ -179,7 +179,7 @@ class Lowering:
         return self.layouts.get(tensor, PLAIN)
 
     def _in_layout(self, tensor: Tensor, layout: Layout, near: Node) -> Tensor:
-        """The tensor, or a twin of it in this layout, made once by a transform before ``near``."""
+        """Return the tensor, or a twin in this layout that a transform before ``near`` makes once."""
         if self._layout(tensor) == layout:
             return tensor
         if (tensor, layout) not in self._reordered:
@@ -207,8 +207,8 @@ class Lowering:
 
 
 def _joined(first: Node, then: Node) -> Node | None:
-    """Two nodes as one operation, if there is such a word: ``first`` names those that may follow with
-    their default attributes (``fuses``), and any function of one element may follow."""
+    """Return two nodes joined into one operation, or None. ``first`` names operations that may follow
+    it with default attributes (``fuses``); any function of one element may follow too."""
     result, operation = first.outputs[0], then.operation
     named = operation.name in first.operation.fuses and then.attributes == operation.attributes
     named = named and (operation.inputs[0].variadic or then.inputs[0] is result)

@@ -1,4 +1,4 @@
-"""The hardware description: a tree of levels, their memories, links and workers, all with sources."""
+"""The hardware description: a tree of levels with their memories, links and workers, and sources."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from demitasse_descriptions import Quantity
 
 OWN = ("threads", "streams")
-"""Whose siblings are workers of one process, each with a thread; that of streams drives a device."""
+"""Workers of these kinds share a process, each with its own thread; with streams, it drives a device."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """What joins a level's siblings: one's bandwidth, over ``oversubscription`` when all talk."""
+    """The link between siblings: the bandwidth of one, divided by ``oversubscription`` if all talk."""
 
     latency: Quantity | None = None
     bandwidth: Quantity | None = None
@@ -28,8 +28,8 @@ class Link:
 
 @dataclass(frozen=True)
 class MemorySpace:
-    """A memory, cache or storage: ``count`` of them in one sibling, the numbers of each. Allocators
-    know it as ``at``, where ``*`` is the number of the sibling, kernels as ``space``."""
+    """A memory, cache or storage. A sibling has ``count`` of them, and the figures are for one. Kernels
+    know it as ``space``, allocators as ``at``, in which ``*`` stands for the sibling's number."""
 
     space: str
     capacity: Quantity | None = None
@@ -51,10 +51,10 @@ class SyncSpec:
 
 @dataclass(frozen=True)
 class Level:
-    """``count`` siblings in each ``parent`` (None: the level before); the rest is of one sibling, as in
-    a description: ``workers`` are threads, mpi, streams, simulated or None, ``kernels`` the plugin that
-    they prefer; ``peak``, and what layers reach of it (``sustained``), are FLOP/s, ``clock`` is Hz,
-    ``launch`` is the seconds that a kernel takes besides."""
+    """A level has ``count`` siblings in each ``parent`` (None: the level before). The rest describes one
+    sibling: ``workers`` are threads, mpi, streams, simulated or None; ``kernels`` names the plugin that
+    they prefer; ``peak``, and what layers reach of it (``sustained``), are in FLOP/s, ``clock`` in Hz;
+    ``launch`` is the overhead of each kernel in seconds."""
 
     name: str
     count: int = 1
@@ -80,9 +80,9 @@ class Level:
 
 @dataclass(frozen=True)
 class Machine:
-    """Levels, outermost first, the plugins to compose (None: the automatic ones), their options, the
-    precision of a run that names none. Prints as its description. Raises DescriptionError for levels
-    that make no tree, and for what they cannot be."""
+    """Levels, outermost first, with the plugins to compose (None: the automatic ones), their options and
+    the default precision. ``str`` gives its description. Raises DescriptionError if the levels do not
+    form a tree or have impossible values."""
 
     name: str
     levels: tuple[Level, ...] = field(metadata={"key": "level"})  # as the file names it
@@ -108,24 +108,24 @@ class Machine:
 
     @property
     def origin(self) -> str:
-        """Where it was described, for messages."""
+        """Where the machine was described, for messages."""
         return str(self.path) if self.path else f"machine {self.name!r}"
 
     @property
     def simulated(self) -> bool:
-        """True unless it was described here, or for anywhere (fingerprint ``any``)."""
+        """True unless the description was made on this machine or for any (fingerprint ``any``)."""
         return self.fingerprint != "any" and self.fingerprint != demitasse.fingerprint()
 
     def level(self, name: str) -> Level:
-        """The level of that name. Raises DescriptionError."""
+        """Return the level of that name. Raises DescriptionError if there is none."""
         named = {level.name: level for level in self.levels}
         if name not in named:
             raise DescriptionError(unknown("level", name, named, self.origin))
         return named[name]
 
     def sync_groups(self) -> tuple[tuple[SyncSpec, tuple[Level, ...]], ...]:
-        """Innermost first, each ``sync`` with the levels it synchronises, outermost first: its own
-        and those around it that have siblings, up to the next ``sync``."""
+        """Return each ``sync``, innermost first, with the levels it synchronises, outermost first: its
+        own and the enclosing ones that have siblings, up to the next ``sync``."""
         groups: list[tuple[SyncSpec, tuple[Level, ...]]] = []
         waiting: dict[str | None, tuple[Level, ...]] = {None: ()}
         for level in self.levels:

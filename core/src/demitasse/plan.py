@@ -23,10 +23,10 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Entry:
-    """One operation of a step: the chosen kernel and why, its buffers, its flops and bytes moved. An
-    entry that depends on nothing but fixed parameters runs ``once``; its result is kept. If a gradient
-    is made in ``stretches`` (spans of flat memory), all of them use the same buffer in turn: each is
-    final, and used for its update, before the next is made."""
+    """One operation of a step: the chosen kernel and the reason, its buffers, flops and bytes moved. An
+    entry that depends only on fixed parameters runs ``once``, and its result is kept. If a gradient is
+    made in ``stretches`` (spans of flat memory), all of them use the same buffer in turn: each is final,
+    and used for its update, before the next is made."""
 
     operation: str
     layer: str
@@ -47,8 +47,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Slot:
-    """A parameter's part of the flat memory, in elements; ``rate`` and ``decay`` multiply the solver's,
-    ``owners`` are (layer, number) pairs, several for a shared parameter."""
+    """A parameter's part of flat memory, in elements. ``rate`` and ``decay`` multiply the solver's.
+    ``owners`` are (layer, number) pairs, several if the parameter is shared."""
 
     owners: tuple[tuple[str, int], ...]
     span: Span

@@ -1,4 +1,4 @@
-"""Planning: kernels in order, memory that tensors share, parameters in buckets; the result is a Plan."""
+"""Planning: orders kernels, shares memory among tensors, groups parameters in buckets; makes a Plan."""
 
 import math
 from bisect import bisect
@@ -16,7 +16,7 @@ from demitasse.plan import Buffer, Entry, Plan, Slot
 from demitasse.synchronisation import Bucket, Span
 
 ALIGNMENT = 64
-"""Bytes; every buffer begins at a multiple of them."""
+"""In bytes; every buffer begins at a multiple of it."""
 
 
 def make_plan(
@@ -38,15 +38,15 @@ def make_plan(
 
     - ``slots``: those of another plan, whose parameters this one reads;
     - ``retain="all"`` gives every blob memory of its own;
-    - ``bucket_bytes``: gradients of neighbouring layers are joined until a bucket has so many bytes;
-    - ``brief_gradients`` lets gradients share memory with activations, for updates that are made as soon
-      as a gradient is final; a large one is made, and used, in stretches if its kernel can do that;
+    - ``bucket_bytes``: gradients of neighbouring layers are joined until a bucket has this many bytes;
+    - ``brief_gradients`` lets gradients share memory with activations, if updates are made as soon as a
+      gradient is final; a large one is made, and used, in stretches if its kernel supports that;
     - ``fixed_parameters`` promises that parameters do not change: what depends on them alone runs once;
-    - ``parameters_first``: what depends on parameters alone and makes at most so many bytes runs first;
-    - ``like``: a sibling's plan; parameters and gradients lie as they do there.
+    - ``parameters_first``: what depends only on parameters and makes at most this many bytes runs first;
+    - ``like``: a sibling's plan, whose layout of parameters and gradients is used.
 
-    Raises PlanError for an operation that nobody computes, ShapeError for a parameter whose shape is not
-    that of the other plan's."""
+    Raises PlanError if no plugin computes an operation, and ShapeError if the shape of a parameter
+    differs from the other plan's."""
     everything = retain == "all"
     lowered = Lowering(graph, kernels, place, slots, like, everything, precision, fixed_parameters)
     planner = _Planner(lowered, slots, like)
@@ -68,7 +68,7 @@ class _Brief(NamedTuple):
 
 
 class _Planner:
-    """The order of what was lowered, lifetimes, memory in place, parameters, offsets."""
+    """Decides the order of lowered operations, lifetimes, memory in place, parameters and offsets."""
 
     def __init__(self, lowered: Lowering, given: Sequence[Slot], like: Plan | None) -> None:
         self.lowered, self.graph, self.chosen = lowered, lowered.graph, lowered.chosen
@@ -81,8 +81,8 @@ class _Planner:
         self.stretched, self.stretches = dict[Tensor, int](), dict[Tensor, tuple[Span, ...]]()
 
     def put_fixed_first(self, most: float) -> None:
-        """Move to the front what depends on constants and unchanged parameters alone and makes at most
-        ``most`` bytes. If parameters are fixed it runs once, and what is read of it later is pinned."""
+        """Move to the front what depends only on constants and unchanged parameters and makes at most
+        ``most`` bytes. If parameters are fixed, this runs once, and results read later are pinned."""
         if not most:
             return
         nodes, first, later = self.graph.nodes, list[Chosen](), list[Chosen]()
@@ -103,8 +103,8 @@ class _Planner:
         self.once = len(first) if self.lowered.fixed else 0
 
     def put_stretched_last(self) -> None:
-        """Find gradients that kernels can make in parts and no other entry touches. As each part is used
-        before the next is made, they come behind whatever reads their parameters."""
+        """Find gradients that kernels can make in parts and that no other entry touches. Each part is
+        used before the next is made, so they move behind everything that reads their parameters."""
         touched = Counter(self.find(t) for c in self.chosen for t in c.tensors if t in self.gradients)
         for i, (node, _, candidate, _) in reversed([*enumerate(self.chosen)]):
             made, parts = next(iter(node.outputs), None), candidate.parts
@@ -116,7 +116,7 @@ class _Planner:
                 self.stretched[self.find(made)] = parts
 
     def trace_lifetimes(self) -> None:
-        """When each memory is first written and last used; views count with what they view."""
+        """Record when each memory is first written and last used; views count as what they view."""
         for i, choice in enumerate(self.chosen):
             for root in map(self.find, choice.tensors):
                 self.born.setdefault(root, i)
@@ -126,7 +126,7 @@ class _Planner:
             self.dies[tensor] = len(self.chosen)
 
     def share_in_place(self) -> None:
-        """Let outputs take over the memory of inputs that die, where operation and kernel allow it."""
+        """Let outputs take over the memory of inputs that die, if operation and kernel allow it."""
         for i, (node, _, candidate, _) in enumerate(self.chosen):
             operation = node.operation
             sources = {o.name: t for o, t in zip(operation.inputs, node.inputs, strict=False)}
@@ -146,7 +146,7 @@ class _Planner:
                     self.in_place.add(i)
 
     def finish(self, name: str, bucket_bytes: int, brief_gradients: bool) -> Plan:
-        """Lay out parameters and memory, and make the record."""
+        """Lay out parameters and memory, and return the plan."""
         graph, (slots, groups) = self.graph, self._slots(bucket_bytes)
         spans = [Span(group[0].span.start, group[-1].span.stop) for group in groups]
         uses, parts = self._uses(groups), self._cut(slots)
@@ -179,7 +179,7 @@ class _Planner:
         )
 
     def _slots(self, bucket_bytes: int) -> tuple[list[Slot], list[list[Slot]]]:
-        """All parameters' slots, and those with gradients by bucket."""
+        """Return the slots of all parameters, and those with gradients by bucket."""
         if self.given:
             return list(dict.fromkeys(self.given)), []
         if self.like is not None:
@@ -205,7 +205,7 @@ class _Planner:
         return slots, groups
 
     def _in_flat_order(self) -> Iterator[tuple[Parameter, bool]]:
-        """Parameters with whether they are trained: in the order in which backward finishes their
+        """Yield each parameter and whether it is trained, in the order in which backward finishes the
         gradients, so that a bucket is one span; those without a gradient come last."""
         last = {self.find(t): i for i, c in enumerate(self.chosen) for t in c.tensors}
         made = sorted((t for t in last if t in self.gradients), key=last.__getitem__)
@@ -214,8 +214,8 @@ class _Planner:
         yield from ((each, False) for each in self.graph.parameters if each not in trained)
 
     def _uses(self, groups: list[list[Slot]]) -> list[tuple[list[int], int]]:
-        """By bucket, the entries that read or write its parameters or gradients, and the first of them
-        that writes one of its gradients."""
+        """Return, for each bucket, the entries that read or write its parameters or gradients, and the
+        first of them that writes one of its gradients."""
         owner = {p.tensor: p.owners[0] for p in self.graph.parameters}
         owner |= {t: p.owners[0] for t, p in self.gradients.items()}
         number = {o: k for k, group in enumerate(groups) for slot in group for o in slot.owners}
@@ -229,7 +229,7 @@ class _Planner:
         return uses
 
     def _cut(self, slots: Sequence[Slot]) -> dict[int, int]:
-        """Cut the buckets of stretched gradients; by a bucket's start, in how many parts."""
+        """Cut the buckets of stretched gradients; return the number of parts by a bucket's start."""
         spans = {slot.owners[0]: slot.span for slot in slots}
         for tensor, parts in self.stretched.items():
             span = spans[self.gradients[tensor].owners[0]]
@@ -240,8 +240,8 @@ class _Planner:
     def _offsets(
         self, slots: list[Slot], brief: Sequence[_Brief]
     ) -> tuple[dict[Tensor, Buffer], list[Buffer | None], list[int], tuple[int, ...]]:
-        """(buffers, a workspace for each entry, [arena, unshared, fixed bytes], offsets of ``brief``):
-        parameters and gradients in flat memory, what comes from outside fixed, the rest in the arena."""
+        """Return (buffers, each entry's workspace, [arena, unshared, fixed bytes], ``brief`` offsets).
+        Parameters and gradients are in flat memory, outside data is fixed, the rest is in the arena."""
         starts = {owner: slot.span.start * self.item for slot in slots for owner in slot.owners}
         where = {p.tensor: ("parameters", starts[p.owners[0]]) for p in self.graph.parameters}
         where |= {t: ("gradients", starts[p.owners[0]]) for t, p in self.gradients.items()}
@@ -277,7 +277,7 @@ class _Planner:
         return buffers, workspaces, [arena, sum(size for _, _, size in everything), fixed], blocks
 
     def _named(self) -> Iterator[tuple[str, Tensor]]:
-        """The tensors that a caller can ask for by name."""
+        """Yield the tensors that a caller can ask for by name."""
         graph = self.graph
         yield from graph.blobs.items()
         yield from ((t.name, t) for t in (*graph.inputs.values(), *graph.constants))

@@ -1,4 +1,4 @@
-"""The runtime: a machine and its plugins composed, and what they can be asked to do."""
+"""The runtime: a machine composed with plugins, and what it can be asked to do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from demitasse.workers import WorkerPlace
 
 
 class Runtime(errors.Rooted):
-    """Plugins composed for one machine, independent of any other runtime; ``with`` closes it."""
+    """Plugins composed for one machine, independent of any other runtime. Use ``with`` to close it."""
 
     elsewhere = "compose another there: its machine can be sent"
 
@@ -48,31 +48,31 @@ class Runtime(errors.Rooted):
         return f"<Runtime on {self.machine.name!r} of {', '.join(self.composition.versions)}>"
 
     def explain(self) -> Composition:
-        """The composition: each role, who serves it and why; prints as a table."""
+        """Return the composition: each role, which plugin serves it and why. It prints as a table."""
         return self.composition
 
     def serving(self, role: str, **facts: str) -> Iterator[tuple[str, Callable[..., Any]]]:
-        """(plugin, hook) of the plugins that serve a role, preferred first; hooks have their options."""
+        """Yield (plugin, hook) for a role, preferred first; each hook is bound to its options."""
         for name, hook in self.composition.serving(role, **facts):
             yield name, partial(hook, options=self.options[name])
 
     def trainer(
         self, solver: demitasse.SolverFile, **options: Unpack[demitasse.TrainerOptions]
     ) -> demitasse.Trainer:
-        """A solver's trainer; options: weights, resume, overrides, data, ... (``TrainerOptions``)."""
+        """Return a solver's trainer; ``TrainerOptions`` are weights, resume, overrides, data, ..."""
         return self.program("trainer", solver, **options)  # type: ignore[no-any-return]
 
     def net(self, path: demitasse.NetFile, **options: Unpack[demitasse.NetOptions]) -> demitasse.Net:
-        """A net to run forward; options: weights, phase, precision, retain, ... (``NetOptions``)."""
+        """Return a net to run forward; ``NetOptions`` are weights, phase, precision, retain, ..."""
         return self.program("net", path, **options)  # type: ignore[no-any-return]
 
     def simulate(self, solver: demitasse.SolverFile, **options: Any) -> Any:
-        """The predicted time and memory of a step; options (``samples``, ...) are the plugin's."""
+        """Predict the time and memory of a step; the options (``samples``, ...) are the plugin's."""
         return self.program("simulate", solver, **options)
 
     def program(self, name: str, *arguments: Any, **options: Any) -> Any:
-        """Call the program that a plugin offers by this name. Raises CompositionError if none does, and
-        WorkerError once the runtime is closed."""
+        """Call the program of this name and return its result. Raises CompositionError if no plugin
+        offers it, and WorkerError once the runtime is closed."""
         if self.closed:
             raise errors.WorkerError("this runtime is closed; compose another")
         if name not in self._programs:
@@ -80,13 +80,13 @@ class Runtime(errors.Rooted):
         made = self._programs[name](self, *arguments, **options)
         demitasse.check_program(name, self._programs[name], made)
         if hasattr(made, "close"):
-            self._open.append(weakref.ref(made, self._open.remove))  # who drops a net has it freed
+            self._open.append(weakref.ref(made, self._open.remove))  # a net that is dropped is freed
             if self.closed:  # by another thread, meanwhile
                 made.close()  # type: ignore[unreachable]
         return made
 
     def read(self, path: str | Path) -> demitasse.ModelReader:
-        """A model file, opened by the plugin whose format it is. Raises ModelError."""
+        """Open a model file with the plugin that reads its format. Raises ModelError if none does."""
         path = Path(path)
         demitasse.check_file(path)
         for hook in demitasse.readers_of(self.composition, path):
@@ -95,13 +95,13 @@ class Runtime(errors.Rooted):
         raise errors.ModelError(demitasse.unread_model(self.composition, path))
 
     def write(self, path: str | Path, weights: demitasse.Weights) -> Path:
-        """Write weights and state in the format of the path's suffix, whole or not at all."""
+        """Write weights and state, completely or not at all, in the format of the path's suffix."""
         path = Path(path)
         demitasse.writer_of(self.composition, path)(path=path, weights=weights)
         return path
 
     def open_source(self, spec: demitasse.DataSpec) -> demitasse.DataSource:
-        """The samples of a specification, from the first plugin that knows them."""
+        """Open the samples of a specification with the first plugin that knows their format."""
         for _, hook in self.serving("data_source"):
             if (source := hook(spec=spec)) is not None:
                 weak = hasattr(source, "__weakref__")  # slots may leave no room for one
@@ -110,7 +110,7 @@ class Runtime(errors.Rooted):
         raise errors.DataError(demitasse.unread(self.composition, spec))
 
     def kernels(self, worker: WorkerPlace) -> Kernels:
-        """The plugins that compute for a worker, the one that its level prefers first, and the tuner."""
+        """Return the plugins that compute for a worker, its level's choice first, and the tuner."""
         serving = self.serving("kernels", space=worker.place.space)
         first = sorted(serving, key=lambda item: item[0] != worker.kernels)
         others = demitasse.kernels_elsewhere(self.composition, self.serving, worker.place.space)
@@ -128,7 +128,7 @@ class Runtime(errors.Rooted):
 
     @property
     def processes(self) -> Processes:
-        """The processes of this run, found at first use; ``ALONE`` if there is one only."""
+        """The processes of this run, found at first use; ``ALONE`` if there is only one."""
         with self._making:
             if self._processes is None:
                 some = not self.machine.simulated and any(
@@ -136,18 +136,18 @@ class Runtime(errors.Rooted):
                 )
                 asked = (hook(machine=self.machine) for _, hook in self.serving("processes") if some)
                 self._processes = next(filter(None, asked), ALONE)
-                self._open.insert(0, self._processes)  # parted from when all else is closed
+                self._open.insert(0, self._processes)  # left when everything else is closed
             return self._processes
 
     def allocator(self, space: str) -> Allocator:
-        """The allocator of a memory space. Raises PlanError when no plugin serves it."""
+        """Return the allocator of a memory space. Raises PlanError if no plugin serves it."""
         for _, hook in self.serving("allocator", space=space):
             if (allocator := hook(space=space)) is not None:
                 return allocator  # type: ignore[no-any-return]
         raise errors.PlanError(demitasse.unallocated(self.machine, self.composition, space))
 
     def engine(self, worker: WorkerPlace) -> demitasse.StreamEngine | None:
-        """A worker's streams, made when first asked for, or None. Raises CompositionError."""
+        """Return a worker's streams, made at first use, or None. Raises CompositionError."""
         with self._making:
             if not worker.streams or worker.space in self._engines:
                 return self._engines.get(worker.space)
@@ -158,7 +158,7 @@ class Runtime(errors.Rooted):
             raise errors.CompositionError(demitasse.unstreamed(self.machine, self.composition, worker))
 
     def close(self) -> None:
-        """Close all that was made, the latest first, even if closing some of it raises."""
+        """Close everything that was made, the latest first, even if closing one of them raises."""
         self.closed = True
         with contextlib.ExitStack() as stack:
             for made in list(self._open):
@@ -185,9 +185,9 @@ def compose(
     plugins: Sequence[Any] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Runtime:
-    """Compose a runtime for a machine: ``hw`` is ``auto`` (probe this one), a description's path, or a
-    Machine. ``plugins`` lists names, preferred first, or changes the default by ``+name`` and ``-name``;
-    ``options`` gives each its own. Raises DescriptionError, PluginError or CompositionError."""
+    """Compose a runtime for a machine. ``hw`` is ``auto`` (probe this one), a description's path or a
+    Machine. ``plugins`` lists names, preferred first, or changes the default (``+name``, ``-name``).
+    ``options`` has each plugin's, by name. Raises DescriptionError, PluginError or CompositionError."""
     if not isinstance(hw, Machine) and str(hw) == "auto":
         machine = Machine(name="auto", levels=(), fingerprint=demitasse.fingerprint())
     else:

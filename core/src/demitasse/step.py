@@ -1,4 +1,4 @@
-"""The step: a plan bound to memory, walked without a hook, a name look-up or an allocation."""
+"""The step: a plan bound to memory. Running it calls no hook, looks up no name and allocates nothing."""
 
 import itertools
 import math
@@ -36,10 +36,10 @@ class Phases:
 class Step:
     """One worker's iteration over a bound plan.
 
-    - ``memory`` has a block for each region, ``reads`` fetch the samples of a pass;
+    - ``memory`` has a block for each region; ``reads`` fetch the samples of a pass;
     - ``levels`` synchronise, innermost first;
-    - ``update`` makes the solver's work on a span of flat memory. If there is a ``measure``, its work
-      is done on all spans first, then ``measured``, and only then all updates;
+    - ``update`` returns the solver's work on a span of flat memory. If there is a ``measure``, its work
+      runs on all spans first, then ``measured``, and only then all updates;
     - ``clear`` zeroes gradients that several passes add to;
     - each of ``passes`` has ``batch`` samples, of which this worker's begin at ``offset``."""
 
@@ -84,7 +84,7 @@ class Step:
     def _around(
         self, levels: Sequence[GradientSync], update: Update | None, measure: Measure | None
     ) -> tuple[Works, Works, list[Work]]:
-        """What synchronises and updates before each entry, after it, and when all is measured."""
+        """Return the synchronisation and updates before and after each entry, and after measuring."""
         before, after, finish = Works(list), Works(list), list[Work]()
         cut, plan = {e.stretches[0].start for e in self.plan.entries if e.stretches}, self.plan
         for bucket, first, final in zip(plan.buckets, plan.first_read, plan.final, strict=True):
@@ -101,7 +101,7 @@ class Step:
         return before, after, finish
 
     def _bind(self, entry: Entry, before: list[Work], after: list[Work], update: Update | None) -> None:
-        """Bind an entry and put its work in line; a stretch is updated before the next is made."""
+        """Bind an entry and queue its work; each stretch is updated before the next is made."""
         if entry.stretches:
             parts = self._bind_parts(entry)
             line = [w for part, s in parts for w in (part, update(s) if update else None) if w]
@@ -119,14 +119,14 @@ class Step:
         (self.first if ahead else self.last).extend((*before, *line, *after))
 
     def array(self, buffer: Buffer | None) -> Any:
-        """The memory of a buffer, in its layout; None for None."""
+        """Return the memory of a buffer, in its layout; None for None."""
         if buffer is None:
             return None
         spec = buffer.spec
         return self.memory[buffer.region].view(buffer.offset, spec.physical, spec.array_type)
 
     def _bind_parts(self, entry: Entry) -> list[tuple[Work, Span]]:
-        """An entry's work for each stretch of its first output; all stretches use the same memory."""
+        """Return an entry's work for each stretch of its first output; all use the same memory."""
         first, *others = entry.outputs
         assert first is not None and entry.candidate.bind_part is not None
         inputs, rest = list(map(self.array, entry.inputs)), list(map(self.array, others))
@@ -144,8 +144,8 @@ class Step:
 
     def run(self, iteration: int, rate: float) -> float:
         """Run one iteration, every pass forward and backward; gradients become final in the last pass.
-        Returns this worker's share of the loss, or raises NumericsError if that is not finite, before it
-        can reach a parameter."""
+        Return this worker's share of the loss. If it is not finite, raise NumericsError before it can
+        reach a parameter."""
         self.scalars(iteration, rate)
         clock, phases = time.perf_counter, self.phases
         for work in self.begin:
@@ -173,22 +173,22 @@ class Step:
         return loss
 
     def scalars(self, iteration: int, rate: float) -> None:
-        """Set the numbers that kernels read."""
+        """Set the scalars that kernels read."""
         self.tell("iteration", iteration)
         self.tell("sample", self.offset)
         self.tell("rate", rate)
 
     def tell(self, name: str, value: float) -> None:
-        """Set one of them if it has changed: on an accelerator each write costs a launch."""
+        """Set a scalar if it has changed: on an accelerator each write costs a launch."""
         if self.told.get(name) != value:
             self.numbers[name][0] = self.told[name] = value
 
     def loss(self) -> float:
-        """The objective of the last forward pass."""
+        """Return the objective of the last forward pass."""
         return sum(self.terms())
 
     def terms(self) -> list[float]:
-        """The weighted losses of the last forward pass, whose sum is the objective."""
+        """Return the weighted losses of the last forward pass, whose sum is the objective."""
         return [weight * float(value()) for value, weight in self._loss]
 
     def _timed(self, work: Work) -> Work:
@@ -213,7 +213,7 @@ def _one(works: Sequence[Work]) -> Work:
 
 
 def prepare(works: Sequence[Work]) -> None:
-    """Let works get ready together before the first of them is called: an attribute ``prepare``, the
+    """Let works prepare together before the first of them is called. Their attribute ``prepare``, the
     same function for all works of a kind, is called once, without arguments."""
     for ready in dict.fromkeys(getattr(work, "prepare", None) for work in works):
         if ready is not None:
@@ -221,8 +221,8 @@ def prepare(works: Sequence[Work]) -> None:
 
 
 def in_rows(works: Sequence[Work]) -> list[Work]:
-    """The works, with each run of neighbours that have the same attribute ``join`` made into one work
-    by that function."""
+    """Return the works, after each run of neighbours with the same attribute ``join`` has been merged
+    into one work by that function."""
     alike = itertools.groupby(works, lambda work: getattr(work, "join", None))
     rows = ((join, list(row)) for join, row in alike)
     return [work for join, row in rows for work in (row if join is None else [join(row)])]

@@ -1,4 +1,4 @@
-"""Workers: who computes where in this process, and who synchronises with whom."""
+"""Workers: where each worker of this process computes, and with whom it synchronises."""
 
 import itertools
 import math
@@ -27,15 +27,15 @@ class WorkerPlace:
 
 
 def arrange(machine: Machine, dtype: str, processes: Processes = ALONE) -> tuple[WorkerPlace, ...]:
-    """The workers of this process, which is one of ``processes``: at least one, and one for each sibling
-    of the machine's levels of threads and streams. Raises CompositionError for several workers that no
-    plugin synchronises."""
+    """Return the workers of this process, which is one of ``processes``: at least one, and one for each
+    sibling of the machine's levels of threads and streams. Raises CompositionError if there are several
+    workers that no plugin synchronises."""
     demitasse.check_synchronised(machine, processes)
     threads = [level for level in machine.levels if level.workers in OWN]
     working = [i for i, level in enumerate(machine.levels) if level.workers in (*OWN, "mpi")]
     deepest = working[-1] if working else 0
     around = _outwards(machine, machine.levels[deepest])
-    near = [*around, *machine.levels[deepest + 1 :]]  # what is below a worker is its own
+    near = [*around, *machine.levels[deepest + 1 :]]  # a worker owns the levels below it
     memories = ((level, memory) for level in near for memory in level.memory)
     home, memory = next(memories, (around[0], MemorySpace("host")))
     owners = {level.name for level in _outwards(machine, home)}
@@ -55,7 +55,7 @@ def arrange(machine: Machine, dtype: str, processes: Processes = ALONE) -> tuple
 
 
 def _outwards(machine: Machine, level: Level) -> list[Level]:
-    """A level and those around it, innermost first."""
+    """Return a level and those around it, innermost first."""
     around = [level]
     while (parent := around[-1].parent) is not None:
         around.append(machine.level(parent))
@@ -63,7 +63,7 @@ def _outwards(machine: Machine, level: Level) -> list[Level]:
 
 
 def _cores(near: Iterable[Level], sharing: int) -> int:
-    """A worker's part of the cores of the nearest level that gives a number, which ``sharing`` share."""
+    """Return a worker's part of the cores that the nearest level states, which ``sharing`` share."""
     for level in near:
         if level.cores:
             return max(1, level.cores // sharing)
@@ -78,7 +78,7 @@ def _groups(
     threads: Sequence[Level],
     positions: Iterable[tuple[int, ...]],
 ) -> Iterator[tuple[tuple[str, Group], ...]]:
-    """The groups of each worker, innermost first, by its position in the levels of ``threads``."""
+    """Yield each worker's groups, innermost first, by its position in the levels of ``threads``."""
     teams, joined = dict[tuple[int, ...], Team](), Counter[tuple[int, ...]]()
     for position in positions:
         mine = []

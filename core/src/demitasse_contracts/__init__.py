@@ -1,2 +1,2 @@
-"""What plugins give, checked against the contracts of the hooks: errors name the plugin and what is
+"""Checks of what plugins provide against the contracts of the hooks; errors name the plugin and what is
 valid. A package beside the kernel."""

@@ -1,4 +1,4 @@
-"""Checks of a candidate, a kernel's offer, before a plan uses it: its layouts, workspace, seconds and
+"""Checks of a candidate (a kernel's offer) before a plan uses it: its layouts, workspace, seconds and
 functions."""
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from demitasse import Candidate, Layout, PluginError, Request, TensorSpec
 
 
 def check_candidate(candidate: Candidate, request: Request, where: str) -> None:
-    """Raise PluginError for a candidate that does not keep to its contract. The message begins with
-    ``where`` and names the kernel and the operation."""
+    """Raise PluginError if a candidate breaks its contract. The message begins with ``where`` and names
+    the kernel and the operation."""
     at = f"{where}, kernel {candidate.kernel!r} of {request.operation.name}"
     for what, value, right, valid in (
         ("kernel", candidate.kernel, isinstance(candidate.kernel, str), "a string"),

@@ -1,4 +1,4 @@
-"""Whether plugins that were chosen can be composed: with each other, and for a machine."""
+"""Checks that the chosen plugins can be composed, with each other and for a machine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def check_composed(machine: Machine, reasons: Mapping[str, str], known: Mapping[str, Manifest]) -> None:
-    """Raise PluginError for a plugin that is not there or cannot be used, CompositionError for plugins
-    that lack or exclude another, or one that a level of the machine needs. ``reasons`` says of each
-    chosen plugin why it was chosen, ``known`` has the manifests of all that there are."""
+    """Raise PluginError if a plugin does not exist or cannot be used, and CompositionError if plugins
+    lack or exclude another, or if one that a level of the machine needs is missing. ``reasons`` says why
+    each plugin was chosen; ``known`` has the manifests of all available plugins."""
     for name, reason in reasons.items():
         where = f"{machine.path}: " if machine.path and reason.startswith("named by ") else ""
         if name not in known:
@@ -42,7 +42,7 @@ def check_composed(machine: Machine, reasons: Mapping[str, str], known: Mapping[
 
 
 def check_synchronised(machine: Machine, processes: Processes) -> None:
-    """Raise CompositionError for a level of several workers that no ``sync`` covers."""
+    """Raise CompositionError if a level has several workers and no ``sync`` covers it."""
     covered = [level for _, levels in machine.sync_groups() for level in levels]
     for level in machine.levels:
         own = level.count if level.workers in ("threads", "streams") else 1
@@ -54,14 +54,14 @@ def check_synchronised(machine: Machine, processes: Processes) -> None:
 
 
 def _without(plugins: list[str]) -> str:
-    """How to run on a description's machine without those of its plugins that are not there."""
+    """Return how to run on a description's machine without its plugins that are missing."""
     them = "them" if plugins[1:] else "it"
     also = f"; also not found: {', '.join(map(repr, plugins[1:]))}" if plugins[1:] else ""
     return f"{also}; to run without {them}: --plugins {','.join(f'-{each}' for each in plugins)}"
 
 
 def _absent(plugin: str) -> str:
-    """Why a plugin of that name is not found, and what to do."""
+    """Return why no plugin of that name is found, and what to do."""
     distribution = f"demitasse-{plugin}"
     try:
         importlib.metadata.distribution(distribution)

@@ -1,9 +1,9 @@
 """Kernels of one memory space lent to places in another: they compute on copies of their operands.
 
-A plugin's manifest may name such a space (``otherwise = "host"`` in its role kernels). Operations that
-no plugin computes in the plugin's own spaces are then computed by the kernels of that one. So a layer
-from one package trains on an accelerator from another, if slowly, and nobody has to write a kernel for
-an operation that is small and rare."""
+A plugin's manifest may name such a space (``otherwise = "host"`` in its role kernels). Kernels of that
+space then compute the operations that no plugin computes in the plugin's own spaces. A layer from one
+package can thus train on an accelerator from another, if slowly, and small, rare operations need no
+kernel of their own."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _told = set[tuple[str, str]]()
 
 
 def kernels_elsewhere(composition: Composition, serving: Serving, space: str) -> list[tuple[str, Hook]]:
-    """(plugin, hook) of the kernels that are lent to ``space``, preferred first: those of the spaces
-    that the manifests of its own plugins name. ``serving`` finds the hooks of a role."""
+    """Return (plugin, hook) for the kernels lent to ``space``, preferred first: those of the spaces that
+    the manifests of its own plugins name. ``serving`` finds the hooks of a role."""
     named = [
         each.roles["kernels"] for each in composition.plugins if each.serves("kernels", space=space)
     ]
@@ -41,8 +41,8 @@ def kernels_elsewhere(composition: Composition, serving: Serving, space: str) ->
 
 
 def _offers(plugin: str, hook: Hook, space: str, request: Request) -> list[Candidate]:
-    """The first candidate for a request in the other space, made into one that works on copies. It is
-    asked for plain layouts or, if the request moves values between layouts, for those of the request."""
+    """Return the first candidate for a request in the other space, changed to work on copies. It is
+    asked for plain layouts or, if the request moves values between layouts, for the request's own."""
     moved = request.operation.name == "reorder"
     asked = replace(
         request,
@@ -53,7 +53,7 @@ def _offers(plugin: str, hook: Hook, space: str, request: Request) -> list[Candi
     )
     held = _layouts(asked.inputs), _layouts(asked.outputs)
     if any((layout.stored or "").startswith("V") for layout in (*held[0], *held[1])):
-        return []  # bits that only the plugin whose layout it is can read
+        return []  # only the plugin that owns the layout can read these bits
     for candidate in hook(request=asked):
         pairs = zip((candidate.input_layouts, candidate.output_layouts), held, strict=True)
         if all((given or (PLAIN,) * len(asked_for)) == asked_for for given, asked_for in pairs):
@@ -81,8 +81,7 @@ def _bind(
     outputs: Sequence[Any],
     scratch: Any,
 ) -> Work:
-    """The candidate's work, with copies made of what it reads before it and of what it writes after
-    it."""
+    """Return the candidate's work, with its inputs copied before it and its outputs after it."""
     import numpy as np
 
     name, there = request.operation.name, request.place.space
@@ -118,8 +117,8 @@ def _bind(
 
 
 class OnCopies:
-    """A work whose operands are copied before and after it, by (to, from) pairs. A negative ``rate``
-    comes from an accelerator's guard: such an update changes nothing."""
+    """A work whose operands are copied before and after it, given as (to, from) pairs. A negative
+    ``rate`` comes from an accelerator's guard; the update then changes nothing."""
 
     def __init__(
         self,

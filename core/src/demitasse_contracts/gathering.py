@@ -1,5 +1,4 @@
-"""The vocabulary and the layer types of all composed plugins, merged; no two plugins may give one
-name."""
+"""The merged vocabulary and layer types of all composed plugins; no two of these may share a name."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def gathered_words(composition: Composition) -> Mapping[str, Operation]:
-    """The core's vocabulary and the words that plugins add. Raises PluginError for a word that breaks
+    """Return the core's vocabulary with the words that plugins add. Raises PluginError if a word breaks
     its contract."""
     words, owners = VOCABULARY, dict[str, str]()
     for plugin, hook in composition.serving("operations"):
@@ -31,9 +30,9 @@ def gathered_words(composition: Composition) -> Mapping[str, Operation]:
 
 
 def gathered_layer_types(composition: Composition) -> dict[str, LayerType]:
-    """The layer types of all plugins, by name. Raises PluginError for a type that two plugins define,
-    for one whose name or parameters are not valid, and if a manifest lists other types than the plugin
-    gives."""
+    """Return the layer types of all plugins, by name. Raises PluginError if two plugins define the same
+    type, if a type's name or parameters are not valid, and if a manifest lists other types than the
+    plugin defines."""
     types, owners = dict[str, "LayerType"](), dict[str, str]()
     for plugin, hook in composition.serving("layer_types"):
         for kind in hook():

@@ -1,4 +1,4 @@
-"""Checks of a hook's arguments and of its answer: a list, a table by name, or an object of a
+"""Checks of a hook's arguments and of its result: a list, a table by name, or an object that follows a
 protocol."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LISTS = {
     "kernels": ("kernel", "bind"),
     "layer_types": ("name", "build"),
 }
-"""What each item has that such a hook gives."""
+"""Attributes of each item in the list that these hooks return."""
 
 OBJECTS = {
     "allocator": ("allocate",),
@@ -28,20 +28,20 @@ OBJECTS = {
     "data_source": ("fields", "size", "stream", "close"),
     "model_reader": ("net", "solver", "weights"),
 }
-"""What the one object has that such a hook gives, where it is not None."""
+"""Attributes of the object that these hooks return, if it is not None."""
 
 TABLES = {
     "collectives": ("algorithms", ("make", "schedule")),
     "programs": ("functions", ("__call__",)),
     "commands": ("commands", ("__call__",)),
 }
-"""What a table by name holds, and what each of them has."""
+"""What the tables that these hooks return hold by name, and the attributes of each entry."""
 
 
 def check_given(plugin: str, role: str, made: Any, asked: Mapping[str, Any]) -> Any:
-    """Check the answer ``made`` of a hook that was ``asked`` with these arguments, and return it; None
-    becomes an empty list or table where the hook gives one. Raises PluginError for a wrong answer, or if
-    a file that was to be written does not exist."""
+    """Check the result ``made`` of a hook that was called with the arguments ``asked``, and return it;
+    None becomes an empty list or table if the hook returns one. Raises PluginError for a wrong result,
+    or if a file that should have been written does not exist."""
     parts: tuple[str, ...] = ()
     if role in LISTS:
         made = [] if made is None else made
@@ -68,11 +68,11 @@ def check_given(plugin: str, role: str, made: Any, asked: Mapping[str, Any]) -> 
 
 
 RUN = {"trainer": "demitasse.Trainer", "interactive trainer": "a trainer", "net": "demitasse.Net"}
-"""Programs that make what others run, and what that is."""
+"""Programs that return an object for their caller to run, and what that object is."""
 
 
 def check_program(name: str, program: Callable[..., Any], made: Any) -> None:
-    """Raise PluginError if a program that is to return an object for its caller returned None."""
+    """Raise PluginError if a program that should return an object for its caller returned None."""
     if made is None and name in RUN:
         raise PluginError(f"{whose(program)}: the program {name!r} returned None (valid: {RUN[name]})")
 
@@ -83,8 +83,7 @@ def _listed(parts: tuple[str, ...]) -> str:
 
 
 def broken_contract(module: Any, hooks: Mapping[str, Any], error: Exception) -> str:
-    """Which argument of one of a module's hooks is none that such a hook is given, and the valid
-    ones."""
+    """Return which argument of a module's hook that hook does not receive, and the valid arguments."""
     for role, spec in hooks.items():
         hook: Any = getattr(module, role, None) if hasattr(spec, "demitasse_spec") else None
         if hasattr(hook, "demitasse_impl"):
@@ -96,7 +95,7 @@ def broken_contract(module: Any, hooks: Mapping[str, Any], error: Exception) -> 
 
 
 def disagreement(declared: Sequence[str], implemented: Sequence[str], hooks: Collection[str]) -> str:
-    """How a manifest's roles and the hooks of its module differ, and how to mend it."""
+    """Return how a manifest's roles and the hooks of its module differ, and how to fix it."""
     told = f"its manifest declares the roles {declared}, but its module implements {implemented}"
     for name in implemented:
         if name not in hooks:

@@ -1,4 +1,4 @@
-"""What is said of a machine's levels: numbers are quantities in the units that descriptions have."""
+"""Checks of a machine's levels: numbers must be quantities in the units that descriptions use."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ COUNTS = ("count", "cores", "threads_per_core")
 
 
 def check_levels(machine: Machine) -> None:
-    """Raise DescriptionError for a count of a level, or of its memories, that is no whole number from 1,
-    for a mesh of another count, for layers that sustain more than the peak, and for processes inside
+    """Raise DescriptionError if a count of a level or of its memories is not a whole number of at least
+    1, a mesh does not multiply to the count, layers sustain more than the peak, or processes are inside
     threads or streams."""
-    one_process: dict[str | None, str] = {}  # by level: the outermost around it with threads, or streams
+    one_process: dict[str | None, str] = {}  # by level: the outermost of threads or streams around it
     for level in machine.levels:
         where = f"{level.location or machine.origin}: level {level.name!r}"
         _check_numbers(level, where)
@@ -67,7 +67,7 @@ def _check_numbers(level: Any, where: str) -> None:
 
 
 def _rates(rate: Any) -> dict[str, Any]:
-    """Of a level's ``peak`` or ``sustained``, by precision."""
+    """Return the rates of a level's ``peak`` or ``sustained``, by precision."""
     if rate is None:
         return {}
     plain = demitasse.Quantity(rate.value, rate.unit, rate.source)
@@ -75,7 +75,7 @@ def _rates(rate: Any) -> dict[str, Any]:
 
 
 def check_probed(plugin: str, level: Any) -> None:
-    """Raise PluginError for a number of a level, its memories, storage or link without its unit."""
+    """Raise PluginError if a number of a level, its memories, storage or link has the wrong unit."""
     for what, record in _records(level):
         for name, unit in UNITS.items():
             value = getattr(record, name, None)

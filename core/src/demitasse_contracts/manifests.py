@@ -1,5 +1,5 @@
-"""Manifests: what each installed plugin says of itself, read without importing the plugin, and what is
-wrong with one that says something else."""
+"""Manifests: what each installed plugin declares about itself, read without importing it, and what is
+wrong with a manifest that is not valid."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEYS: Mapping[str, type] = {
     "values": dict,
     "roles": dict,
 }
-"""The keys of a manifest and the type of each one's value."""
+"""The keys of a manifest and the type of each value."""
 
 FACTS: Mapping[str, tuple[type, tuple[str, ...]]] = {
     "priority": (int, HOOKS),
@@ -45,7 +45,7 @@ FACTS: Mapping[str, tuple[type, tuple[str, ...]]] = {
     "topics": (dict, ("diagnose",)),
     "papers": (tuple, ("reproductions",)),
 }
-"""Each fact that a role's table may give: the type of its value and the roles that it belongs to."""
+"""The facts that a role's table may state: the type of the value and the roles that it applies to."""
 
 _KINDS = {
     str: "a string",
@@ -58,9 +58,10 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Manifest:
-    """A plugin's manifest: the ``options`` that it takes (``*``: any) and the ``values`` that some of
-    them may have; its ``roles``, each hook that it serves with the facts by which it is chosen. One
-    that cannot be used says why in ``problem``. ``module`` is a name to import, or an object."""
+    """A plugin's manifest. ``options`` are those that the plugin accepts (``*``: any), and ``values``
+    the allowed values of some of them. ``roles`` has each hook that it implements, with the facts by
+    which it is chosen. If the plugin cannot be used, ``problem`` says why. ``module`` is a name to
+    import, or an object."""
 
     name: str
     distribution: str = field(default="", repr=False)
@@ -77,8 +78,8 @@ class Manifest:
     problem: str = ""
 
     def serves(self, role: str, **facts: str) -> bool:
-        """Whether the plugin has a role and, where the role lists such facts, lists these: for
-        ``space="npu:1"`` its ``spaces`` must have ``npu:1`` or a pattern such as ``npu:*``."""
+        """Return whether the plugin has a role and, if the role lists such facts, lists these: for
+        ``space="npu:1"``, its ``spaces`` must have ``npu:1`` or a pattern such as ``npu:*``."""
         given = self.roles.get(role)
         return given is not None and all(
             any(fnmatchcase(value, each) for each in given.get(f"{name}s", (value,)))
@@ -91,7 +92,7 @@ class Manifest:
         return max((int(facts.get("priority", 0)) for facts in self.roles.values()), default=0)
 
     def filled(self, data: Mapping[str, Any], where: str) -> Manifest:
-        """This manifest with what the table of a ``plugin.toml`` says, or with what is wrong with it."""
+        """Return this manifest with the contents of a ``plugin.toml``, or with their ``problem``."""
         given: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
         }
@@ -109,7 +110,7 @@ class Manifest:
 
 
 def discover() -> tuple[Manifest, ...]:
-    """The manifests of all installed plugins, by name."""
+    """Return the manifests of all installed plugins, sorted by name."""
     return tuple(map(_read, installed("demitasse.plugins")))
 
 
@@ -155,7 +156,7 @@ def _malformed(manifest: Manifest, where: str) -> str:
 
 
 def _wrong(given: Mapping[str, Any], types: Mapping[str, type], what: str, where: str) -> str:
-    """The first key that is not known, or whose value is not of its type."""
+    """Return what is wrong with the first key that is unknown or has a value of another type, or ""."""
     for key, value in given.items():
         if key not in types:
             return unknown(what, key, types, where)
@@ -167,7 +168,7 @@ def _wrong(given: Mapping[str, Any], types: Mapping[str, type], what: str, where
 
 
 def _no_package(module: str, distribution: str) -> str:
-    """Why a plugin of an entry point has no package."""
+    """Return why the package of a plugin's entry point is not found."""
     if _is_module(module):
         return f"its package {module} is missing; reinstall {distribution}"
     meant = re.sub(r"[^\w.]+", "_", module.strip(" :'\""))
@@ -182,7 +183,7 @@ def _is_module(name: str) -> bool:
 
 
 def _unreadable(manifest: Path, error: Exception) -> str:
-    """Why a plugin's manifest is none."""
+    """Return why a plugin's manifest could not be read."""
     if not isinstance(error, FileNotFoundError):
         return f"its manifest {manifest} cannot be read: {error}"
     package = manifest.parent.name
@@ -191,7 +192,7 @@ def _unreadable(manifest: Path, error: Exception) -> str:
 
 
 def _unfit(api: str) -> str:
-    """Why a plugin for the versions ``api`` of Demitasse is not for this one."""
+    """Return why a plugin for the versions ``api`` of Demitasse does not fit this version."""
     if not api:
         return "its manifest does not say which versions of demitasse it is for (add api = '>=0.1,<0.2')"
     told, valid = f"it is for demitasse {api!r}", "valid: like '>=0.1,<0.2'"

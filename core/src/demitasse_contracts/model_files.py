@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def readers_of(composition: Composition, path: Path) -> list[Callable[..., Any]]:
-    """The hooks that may read a file, preferred first: those whose plugins declare its suffix or, where
-    the name tells nothing, all, as each of them knows its own content."""
+    """Return the hooks that may read a file, preferred first: those whose plugins declare its suffix. If
+    no plugin declares it, return all hooks; each recognises its own format by the content."""
     hooks = [hook for _, hook in composition.serving("model_reader")]
     return _by_suffix(composition, "model_reader", path) or hooks
 
 
 def unread_model(composition: Composition, path: Path) -> str:
-    """The error for a model that no composed plugin reads."""
+    """Return the error message for a model that no composed plugin reads."""
     told, known = looks_like_at(path), _suffixes(composition, "model_reader")
     nobody = f"{path}: no composed plugin can read this file (known suffixes: {known})"
     nobody += f"; it {told}" if told else ""
@@ -30,8 +30,8 @@ def unread_model(composition: Composition, path: Path) -> str:
 
 
 def writer_of(composition: Composition, path: Path) -> Callable[..., Any]:
-    """The preferred hook that writes files of the path's suffix; the folder is made if it is not there.
-    Raises ModelError."""
+    """Return the preferred hook that writes files with the path's suffix. Creates the folder if it does
+    not exist. Raises ModelError if no plugin writes such files or the folder cannot be created."""
     writers = _by_suffix(composition, "model_writer", path)
     if not writers:
         known = _suffixes(composition, "model_writer")

@@ -1,4 +1,4 @@
-"""Which plugin an error comes from: the owner of an object, and of the code that raised."""
+"""Which plugin an error comes from: the owner of an object, or of the code that raised it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from demitasse import DemitasseError, PluginError, discover
 
 
 def whose(thing: Any) -> str:
-    """The owner of an object, class or function, for messages: the installed plugin in whose package it
-    is defined, or else its name and module."""
+    """Return the owner of an object, class or function, for messages: the installed plugin in whose
+    package it is defined, or else its name and module."""
     defined = thing if isinstance(thing, type) or hasattr(thing, "__code__") else type(thing)
     module = str(getattr(defined, "__module__", ""))
     name = getattr(defined, "__qualname__", type(thing).__qualname__)
@@ -31,8 +31,8 @@ def _package(module: str) -> str:
 
 
 def raised(error: BaseException, doing: str = "") -> str:
-    """An exception in one line: its kind, what was being done, its text, and the innermost place in the
-    package that was called, if the traceback has one."""
+    """Return an exception as one line: its kind, what was being done, its text, and the innermost place
+    in the package that was called, if the traceback has one."""
     told = " ".join(f"{type(error).__name__}{doing and ' '}{doing}: {error}".split())
     traceback = [*walk_tb(error.__traceback__)]
     where = [(str(frame.f_globals.get("__name__", "")), frame.f_code, line) for frame, line in traceback]
@@ -47,10 +47,10 @@ def raised(error: BaseException, doing: str = "") -> str:
 def blamed(
     thing: Any, doing: str, where: object = None, but: type[Exception] | tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
-    """Within this block any exception becomes a PluginError that begins with ``where`` and names the
-    owner of ``thing`` (or is ``thing``, if that is a text); so does SystemExit. These pass as they are:
-    errors of the DemitasseError family, MemoryError, a broken barrier, those in ``but``, and what a
-    signal handler raises."""
+    """Turn any exception in the block, SystemExit included, into a PluginError that begins with
+    ``where`` and names the owner of ``thing`` (or ``thing`` itself, if it is a string). These pass
+    unchanged: errors of the DemitasseError family, MemoryError, a broken barrier, those in ``but``, and
+    what a signal handler raises."""
     try:
         yield
     except (DemitasseError, BrokenBarrierError, MemoryError):
@@ -71,8 +71,8 @@ def closed(made: Any) -> None:
 
 @contextmanager
 def blamed_inside(thing: Any, where: object = None) -> Iterator[None]:
-    """As ``blamed``, but only for exceptions that pass through code of the package that ``thing`` is
-    defined in, whoever called it. The message names the function there."""
+    """Do as ``blamed``, but only for exceptions that pass through code of the package in which ``thing``
+    is defined, whoever called it. The message names the function there."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -87,7 +87,7 @@ def blamed_inside(thing: Any, where: object = None) -> Iterator[None]:
 
 
 def _interrupts(traceback: TracebackType | None) -> bool:
-    """Whether one of the functions in the traceback is the handler of a signal."""
+    """Return whether one of the functions in the traceback is a signal handler."""
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = {getattr(handler, "__code__", None) for handler in handlers}
     while traceback is not None:

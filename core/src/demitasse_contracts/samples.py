@@ -1,4 +1,4 @@
-"""What is wrong with one sample of a batch."""
+"""The error for a bad sample in a batch."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from demitasse import DataError
 
 
 class SampleError(DataError):
-    """A number in a sample that cannot be, as a label that is no class. ``sample`` is the sample's place
-    in what one worker has of a batch: who reads samples knows where that one is from, unless a layer
-    has given a kernel other ones, as half of them; of how many that is the place tells ``samples``,
-    where it is not 0."""
+    """An invalid number in a sample, such as a label that is not a class. ``sample`` is the sample's
+    position in the worker's part of the batch, from which the reader of the samples can say where it
+    came from. ``samples``, if not 0, is the number of samples that the kernel was given: if it is not
+    the worker's part of the batch (a layer may pass only half of it), the position says nothing."""
 
     def __init__(self, told: str, sample: int = 0, samples: int = 0) -> None:
         super().__init__(told)

@@ -9,12 +9,12 @@ from demitasse.operations import Gradient, Operation
 
 TYPES = ("real", "bool", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)))
 TYPES += ("float16", "float32", "float64")
-"""Element types of operands."""
+"""The element types that operands may have."""
 
 
 def check_word(word: Operation, words: Mapping[str, Operation], plugin: str) -> None:
-    """Raise PluginError for operands that no kernel could be given, for a name in an alias or a gradient
-    rule that its operations do not have, and for a rule with too few or too many names."""
+    """Raise PluginError if operands could not be passed to any kernel, if an alias or a gradient rule
+    has a name that its operations lack, or if a rule has too few or too many names."""
     where = f"plugin {plugin!r}: operation {word.name!r}"
     names = [operand.name for operand in (*word.inputs, *word.outputs)]
     for name in names:

@@ -1,4 +1,4 @@
-"""The work that a kernel binds: its errors name the layer, the plugin and the kernel."""
+"""The work that a kernel binds, wrapped so that its errors name the layer, the plugin and the kernel."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def bound(entry: Entry, bind: Callable[..., Work], *given: Any) -> Work:
-    """The work that a kernel's ``bind`` makes of what is given, with errors that name the layer. A work
-    with a method ``named`` names it itself, and is told the layer by it."""
+    """Return the work that a kernel's ``bind`` makes from ``given``, wrapped so that its errors name the
+    layer. A work with a method ``named`` receives the layer's name there and names it itself."""
     work = _blaming(entry, "binding", bind, *given)
     if not callable(work):
         raise _fault(entry, f"bind returned {work!r:.99} (valid: a function without arguments)")
@@ -29,7 +29,7 @@ def bound(entry: Entry, bind: Callable[..., Work], *given: Any) -> Work:
 
 
 def _blaming(entry: Entry, doing: str, task: Callable[..., Any], *given: Any) -> Any:
-    """What ``task`` returns. Its errors name the layer; those that are not ours also name the kernel."""
+    """Return what ``task`` returns. Errors name the layer; those not of our family, also the kernel."""
     try:
         return task(*given)
     except DataError as error:

@@ -1,4 +1,4 @@
-"""Hardware descriptions as TOML files: read with file and line in every error, and written."""
+"""Hardware descriptions as TOML files: reading, with file and line in every error, and writing."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ WORKERS = ("threads", "mpi", "streams", "simulated")
 _UNITS = {"latency": "s", "capacity": "B", "bandwidth": "B/s", "clock": "Hz"}
 _UNITS |= {"peak": "FLOP/s", "sustained": "FLOP/s", "launch": "s"}
 _NAMES = {Machine: "description", Level: "level", Link: "link", MemorySpace: "memory", SyncSpec: "sync"}
-"""As what a file has the records."""
+"""What each record is called in messages about a file."""
 _LONG = re.compile(r"\d[\d_]{4000,}")
-"""Digits of which Python makes no whole number."""
+"""Matches a number with more digits than Python converts to a whole number."""
 _STRINGS = r'"""[^\0]*?"""|\'\'\'[^\0]*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*'
 
 
 def describe(machine: Machine) -> str:
-    """A machine as the text of its description; what is as by default is left out."""
-    # JSON with another separator is what TOML calls an inline table.
+    """Return a machine as the text of its description, without values that equal the defaults."""
+    # A JSON object with another separator is an inline table in TOML.
     write = json.JSONEncoder(ensure_ascii=False, separators=(", ", " = "), default=_given).encode
     tables = [{"schema": 1} | _given(machine), *map(_given, machine.levels)]
     texts = ["\n".join(_lines(table, write)) for table in tables]
@@ -64,7 +64,7 @@ def describe(machine: Machine) -> str:
 
 
 def _lines(table: Mapping[str, Any], write: Callable[[Any], str]) -> Iterator[str]:
-    """The keys of a table, one a line; rates of operations in tables of their own, which come last."""
+    """Yield the keys of a table, one per line; rates of operations are separate tables at the end."""
     known = {key: v for key, v in table.items() if isinstance(v, Rate) and v.operations}
     yield from (f"{key} = {write(v)}" for key, v in table.items() if key not in known)
     for key, rate in known.items():
@@ -85,8 +85,8 @@ def _given(record: Any) -> Any:
 
 
 def load_machine(path: str | Path) -> Machine:
-    """The machine that a TOML file describes, or of that name among those that installed packages
-    describe. Raises DescriptionError with file and line."""
+    """Return the machine that a TOML file describes, or the machine of that name in an installed
+    package's descriptions. Raises DescriptionError with file and line."""
     try:
         path, text = find_machine(path), ""
         check_file(path)
@@ -111,7 +111,7 @@ def load_machine(path: str | Path) -> Machine:
 
 
 def _told(error: ValueError | RecursionError, text: str) -> str:
-    """The line of a file where it is no TOML, and why."""
+    """Return the line at which a file is not valid TOML, and why."""
     if isinstance(error, UnicodeDecodeError):
         line = error.object.count(b"\n", 0, error.start) + 1
         return f"{line}: is not UTF-8 text (it contains a byte 0x{error.object[error.start]:02x})"
@@ -125,7 +125,7 @@ def _told(error: ValueError | RecursionError, text: str) -> str:
 
 
 def _elsewhere(kind: Any, key: str) -> str:
-    """The end of a sentence about a key of the file that stands in a level, or the other way round."""
+    """Return the end of a sentence about a key of the file in a level, or a key of a level outside."""
     if kind is Level and key in {"schema", *(f.name for f in fields(Machine) if f.compare)}:
         return f"; {key!r} is a key of the file: put it before the first [[level]]"
     if kind is Machine and key in {f.name for f in fields(Level) if f.compare}:
@@ -134,7 +134,8 @@ def _elsewhere(kind: Any, key: str) -> str:
 
 
 def _without_text(match: re.Match[str]) -> str:
-    """The lines of a string or a comment, without what they say; a key in quotes stays."""
+    """Return a string or a comment without its text, so that only its line ends remain; a key in quotes
+    stays."""
     behind = match.string[match.end() :].lstrip(" \t")[:1]
     text, line = match[0][1:-1], match.string.rfind("\n", 0, match.start()) + 1
     of_table = behind == "]" and match.string[line : match.start()].lstrip()[:1] == "["
@@ -145,7 +146,7 @@ def _without_text(match: re.Match[str]) -> str:
 
 
 class _Reader:
-    """Tables to records, by the annotations of their fields; ``line`` is how far it has come."""
+    """Turns tables into records, by the annotations of their fields. ``line`` is the current line."""
 
     def __init__(self, path: Path, text: str) -> None:
         self.path, self.line, self.lines = str(path), 1, dict[str, list[int]]()
@@ -202,7 +203,7 @@ class _Reader:
         return value
 
     def rate(self, key: str, table: dict[str, Any], source: str) -> Rate:
-        """A rate by precision; what layers sustain is told of operations, too."""
+        """Return a rate by precision; a sustained rate may also be given by operation."""
         own = {**table}
         self.check_rates(key, own)
         known = own.pop("operations", {}) if key == "sustained" else {}
@@ -226,24 +227,24 @@ class _Reader:
         return replace(rate, operations=operations)
 
     def by_precision(self, table: dict[str, Any], source: str, what: str) -> Rate:
-        """Rates by precision, in errors each with its own line."""
+        """Return rates by precision; an error names the line of the rate in question."""
         where = f"{self.path}:{self.line}: {what}"
         return Rate.of(table, source, where, {key: f"{self.place(key)}: {what}" for key in table})
 
     def check_rates(self, key: str, table: dict[str, Any]) -> None:
-        """Raise DescriptionError for what stands among rates, and is the level's."""
+        """Raise DescriptionError for a key among the rates that belongs to the level."""
         for name in {f.name: f for f in fields(Level) if f.compare}.keys() & table.keys():
             told = f"{self.place(name)}: {name!r} is among the rates of [level.{key}]"
             raise DescriptionError(f"{told}, but is a key of the level: put it above that line")
 
     def options(self, plugin: str, table: dict[str, Any]) -> PluginOptions:
-        """A plugin's options, with the lines that give them."""
+        """Return a plugin's options, with the lines that give them."""
         places = {"": self.place(plugin)}
         places |= {key: self.place(key) for key in table}
         return PluginOptions(table, places)
 
     def place(self, key: str) -> str:
-        """Where the next ``key`` stands."""
+        """Return the place of the next ``key``, and go there."""
         later = [line for line in self.lines.get(key, []) if line >= self.line]
         self.line, *self.lines[key] = later or [self.line]
         return f"{self.path}:{self.line}"

@@ -1,4 +1,4 @@
-"""Machines that are known by name: the descriptions that installed packages bring."""
+"""Machines that are known by name: the descriptions in installed packages."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 from demitasse import DescriptionError, installed, is_there, nearest, nearest_path, uninstalled, unknown
 
 GROUP = "demitasse.machines"
-"""The group of entry points whose values name packages that bring descriptions."""
+"""The group of entry points whose values name packages with descriptions."""
 
 FOLDER = "machines"
-"""The folder of such a package that its descriptions are in, one TOML file a machine."""
+"""The folder in such a package that has the descriptions, one TOML file per machine."""
 
 
 @dataclass(frozen=True)
 class DescribedMachine:
-    """A description that a package brings: ``--hw NAME`` reads it."""
+    """A description in an installed package; ``--hw NAME`` reads it."""
 
     name: str
     path: Path
@@ -24,9 +24,9 @@ class DescribedMachine:
 
 
 def described_machines() -> dict[str, DescribedMachine]:
-    """By name, in alphabetical order: each ``machines/NAME.toml`` of the packages that entry points of
-    the group ``demitasse.machines`` name, none of them imported. Of two with one name the first package
-    by its entry point's name counts."""
+    """Return the descriptions by name, in alphabetical order: each ``machines/NAME.toml`` of the
+    packages that entry points of the group ``demitasse.machines`` name. No package is imported. If two
+    have the same name, the package whose entry point's name sorts first wins."""
     found: dict[str, DescribedMachine] = {}
     for package in installed(GROUP):
         folder = package.folder / FOLDER if package.folder is not None else None
@@ -36,8 +36,8 @@ def described_machines() -> dict[str, DescribedMachine]:
 
 
 def find_machine(hw: str | Path) -> Path:
-    """The file of a description: ``hw`` itself where it is there, else that of a machine known by this
-    name. Raises DescriptionError that names the nearest."""
+    """Return the file of a description: ``hw`` itself if it exists, otherwise that of the machine known
+    by this name. Raises DescriptionError that suggests the nearest name."""
     path = Path(hw)
     if is_there(path):
         return path

@@ -1,4 +1,4 @@
-"""The options of plugins: that they are known, and where a description gives them."""
+"""The options of plugins: whether they are known, and where a description gives them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 class PluginOptions(dict[str, Any]):
-    """One plugin's options by name; ``places`` are the lines of a description that give them, by name,
-    and under an empty name that of the table."""
+    """One plugin's options by name. ``places`` has the lines of a description that give them, by name,
+    and under an empty name the line of the table."""
 
     def __init__(self, given: Mapping[str, Any], places: Mapping[str, str]) -> None:
         super().__init__(given)
@@ -21,8 +21,8 @@ class PluginOptions(dict[str, Any]):
 
 
 def option_place(options: Mapping[str, Any], plugin: str, key: str = "", origin: str = "") -> str:
-    """Where an option of a plugin is given, for messages: ``FILE:LINE: options.PLUGIN`` where a
-    description gives it; with ``origin`` in front where nobody knows who does."""
+    """Return where an option of a plugin is given, for messages: ``FILE:LINE: options.PLUGIN`` if a
+    description gives it; if it is not known what does, with ``origin`` in front."""
     place = options.places.get(key) if isinstance(options, PluginOptions) else origin
     return f"{place}: options.{plugin}" if place else f"options.{plugin}"
 
@@ -30,9 +30,9 @@ def option_place(options: Mapping[str, Any], plugin: str, key: str = "", origin:
 def gathered_options(
     machine: Machine, composition: Composition, given: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, PluginOptions]:
-    """Each composed plugin's options: the description's, and those ``given`` beside it in their place.
-    Raises CompositionError for a plugin that is not composed, for an option that is none, and for a
-    value that is none of those that the plugin's manifest lists."""
+    """Return each composed plugin's options: the description's, overridden by those ``given``. Raises
+    CompositionError if a plugin is not composed, an option does not exist, or a value is not one that
+    the plugin's manifest lists."""
     _check_mapping(given)
     for options in given.values():
         _check_mapping(options)

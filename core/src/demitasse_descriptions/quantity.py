@@ -1,4 +1,4 @@
-"""Numbers with their unit and their source, as descriptions give them."""
+"""Numbers with a unit and a source, as descriptions give them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RATED = re.compile(
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number in its unit (s, B, B/s, FLOP/s or Hz); prints as ``12 GB/s (paper)``."""
+    """A number with its unit (s, B, B/s, FLOP/s or Hz) and source; prints as ``12 GB/s (paper)``."""
 
     value: float
     unit: str
@@ -35,8 +35,9 @@ class Quantity:
 
     @classmethod
     def parse(cls, text: str, source: str = "assumed", unit: str | None = None, where: str = "") -> Self:
-        """``12 GB/s``, or ``12 GB/s (paper)`` with a source of its own; in ``unit``, if that is
-        given. Raises DescriptionError, which begins with ``where``."""
+        """Return the quantity that a text gives: ``12 GB/s``, or ``12 GB/s (paper)`` with a source of
+        its own. It must be in ``unit``, if that is given. Raises DescriptionError that begins with
+        ``where``."""
         match = _FORM.fullmatch(text) if isinstance(text, str) else None
         number, symbol, own = match.groups() if match else ("0", str(text), None)
         found, size = _SYMBOLS.get(symbol, ("", Decimal(0)))
@@ -63,10 +64,10 @@ class Quantity:
 
 @dataclass(frozen=True)
 class RatedOperation:
-    """Which operations a rate is of: all whose name is ``operation``, or goes on behind it
-    (``convolution`` has ``convolution_relu`` and ``convolution_backward_data``). With a ``window`` those
-    of filters of that size, with ``channels`` those whose filters read so many at most. Prints as
-    ``convolution 3x3 of 4``."""
+    """The operations to which a rate applies: those whose name is ``operation``, alone or followed by an
+    underscore (``convolution`` includes ``convolution_relu`` and ``convolution_backward_data``). A
+    ``window`` restricts it to filters of that size, ``channels`` to filters that read at most this many
+    channels. Prints as ``convolution 3x3 of 4``."""
 
     operation: str
     window: tuple[int, ...] = ()
@@ -74,7 +75,8 @@ class RatedOperation:
 
     @classmethod
     def parse(cls, text: str, where: str = "") -> Self:
-        """Raises DescriptionError, which begins with ``where``."""
+        """Return the operations that a text names. Raises DescriptionError that begins with
+        ``where``."""
         match = _RATED.fullmatch(text)
         if match is None:
             valid = "valid: an operation's name, which may be followed by its filters' window and the"
@@ -93,10 +95,10 @@ class RatedOperation:
 
 @dataclass(frozen=True)
 class Rate(Quantity):
-    """FLOP/s in float32, as all that reads a ``Quantity`` takes it, and in ``others``: by precision, of
-    products (convolutions, inner products), which tensor cores and the like make faster or slower.
-    ``operations`` are rates of some operations, by what ``RatedOperation`` reads; of no others does it
-    take a name (DescriptionError)."""
+    """FLOP/s. As a ``Quantity`` it is the rate in float32. ``others`` has the rates of other precisions,
+    of products only (convolutions, inner products), which tensor cores and the like make faster or
+    slower. ``operations`` has rates of some operations, by names that ``RatedOperation`` reads; any
+    other name raises DescriptionError."""
 
     others: Mapping[str, Quantity] = field(default_factory=dict, hash=False)
     operations: Mapping[str, Quantity] = field(default_factory=dict, hash=False)
@@ -113,8 +115,10 @@ class Rate(Quantity):
         where: str = "",
         places: Mapping[str, str] = MappingProxyType({}),
     ) -> Self:
-        """``{"f32": "67 TFLOP/s", "bf16": "989 TFLOP/s (vendor)"}``, with a ``source`` of all that name
-        none. Raises DescriptionError, which begins with a key's of ``places``, else with ``where``."""
+        """Return the rate that a table gives, such as
+        ``{"f32": "67 TFLOP/s", "bf16": "989 TFLOP/s (vendor)"}``; ``source`` applies to entries that
+        name none. Raises DescriptionError that begins with the key's entry in ``places``, or else with
+        ``where``."""
         own = {**table}
         source = str(own.pop("source", source))
         rates = dict[str, Quantity]()

@@ -1,4 +1,4 @@
-"""Where a description asks for a synchronisation, and that its options are known."""
+"""Where a description asks for a synchronisation, and checks of its options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def sync_place(group: Group) -> str:
-    """Where the description asks for a group's synchronisation, for messages: file, line and level."""
+    """Return where the description asks for a group's synchronisation: file, line and level."""
     name = group.levels[-1] if group.levels else "?"
     for level in group.machine.levels if group.machine is not None else ():
         if level.name == name and group.machine is not None:
@@ -22,7 +22,7 @@ def sync_place(group: Group) -> str:
 
 
 def check_sync_options(group: Group, valid: Iterable[str] = ()) -> None:
-    """Raise DescriptionError for an option of a group's ``sync`` that is none of ``valid``."""
+    """Raise DescriptionError if an option of a group's ``sync`` is not in ``valid``."""
     known = tuple(valid)
     for key in group.options:
         if key not in known:
@@ -30,8 +30,8 @@ def check_sync_options(group: Group, valid: Iterable[str] = ()) -> None:
 
 
 def check_host_memory(group: Group, memory: FlatMemory, plugin: str) -> None:
-    """Raise CompositionError for flat memory that a host does not address, where ``plugin`` reads and
-    writes it as the host's."""
+    """Raise CompositionError if a host cannot address the flat memory, which ``plugin`` reads and writes
+    as host memory."""
     import numpy as np
 
     if not isinstance(memory.gradients, np.ndarray):

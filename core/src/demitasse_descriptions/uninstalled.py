@@ -1,5 +1,5 @@
-"""Which plugins would serve what is asked for, and are not installed: each is a package of its own, and
-one that is not there cannot say of itself what it serves, so others say it."""
+"""Which plugins would serve a request but are not installed. Each plugin is a package of its own, and
+one that is missing cannot say what it serves, so lists in other packages say it."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from functools import cache
 from demitasse import discover, installed
 
 GROUP = "demitasse.served"
-"""The group of entry points whose values name packages that have such a list."""
+"""The group of entry points whose values name packages with such a list."""
 
 FILE = "served.toml"
 
 
 @cache
 def served() -> dict[str, dict[str, list[str]]]:
-    """Of each plugin that is listed what it serves in some roles, as its manifest says: suffixes of
-    files, kinds of samples, names of programs and commands. An empty list stands for anything. The lists
-    are ``served.toml`` of the packages that entry points of the group name, none of them imported."""
+    """Return, for each listed plugin, what it serves in some roles, as in its manifest: suffixes of
+    files, kinds of samples, names of programs and commands. An empty list means anything. The lists are
+    the files ``served.toml`` of the packages that entry points of the group name; none is imported."""
     found: dict[str, dict[str, list[str]]] = {}
     for package in installed(GROUP):
-        with suppress(OSError, ValueError):  # without a list there is a hint less
+        with suppress(OSError, ValueError):  # a missing list only costs a hint
             found |= tomllib.loads(package.text(FILE))
     return found
 
 
 def uninstalled(role: str, asked: str = "") -> str:
-    """The end of a sentence that names the packages to install for what is ``asked`` of a role (a
-    suffix, a path that ends with it, a kind, a name; ``""``: whatever it is), "" if all that are listed
-    and would serve it are there."""
+    """Return the end of a sentence that names the packages to install for what is ``asked`` of a role: a
+    suffix, a path that ends with it, a kind, a name, or ``""`` for anything. Return "" if all listed
+    packages that would serve it are installed."""
     there = {manifest.name for manifest in discover()}
     names = [
         f"demitasse-{name}"

@@ -1,5 +1,5 @@
-"""What is said where what is asked for is not there, or no composed plugin serves it: who would, and
-what is called what."""
+"""Messages for requests that no composed plugin serves: which plugins would serve them, and which names
+are valid."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def unallocated(machine: Machine, composition: Composition, space: str) -> str:
-    """The sentence for a memory space that no composed plugin allocates: where the description names
-    it, which spaces the composed plugins declare, and which installed one would have it."""
+    """Return the message for a memory space that no composed plugin allocates: where the description
+    names it, which spaces the composed plugins declare, and which installed plugin would serve it."""
     spaces = {s for m in composition.plugins for s in m.roles.get("allocator", {}).get("spaces", ())}
     guess = nearest(space, sorted(spaces))
     if asked := _declaring(composition.plugins, space):
@@ -33,7 +33,7 @@ def unallocated(machine: Machine, composition: Composition, space: str) -> str:
 
 
 def _declaring(manifests: Iterable[Manifest], space: str) -> list[str]:
-    """Those whose allocator declares a space."""
+    """Return the names of plugins whose allocator declares a space."""
     return [
         manifest.name
         for manifest in manifests
@@ -54,11 +54,11 @@ def _place(machine: Machine, space: str) -> str:
 
 
 def unread(composition: Composition, spec: DataSpec) -> str:
-    """The sentence for samples that no composed plugin reads: who was asked, whether one has their kind
-    at all, and which installed ones could be asked."""
+    """Return the message for samples that no composed plugin reads: which plugins were asked, whether
+    any reads this kind at all, and which installed ones could be asked."""
     asked = [plugin.name for plugin in composition.plugins if plugin.serves("data_source")]
     where = f"{spec.location}: " if spec.location else ""
-    source = repr(spec.source) if isinstance(spec.source, str) else "arrays"  # which fill pages
+    source = repr(spec.source) if isinstance(spec.source, str) else "arrays"  # arrays would fill pages
     nobody = f"no composed plugin reads samples from {source}"
     roles = [plugin.roles.get("data_source", {}) for plugin in composition.plugins]
     kinds = {kind for facts in roles for kind in facts.get("kinds", ())}
@@ -88,8 +88,8 @@ def unread(composition: Composition, spec: DataSpec) -> str:
 
 
 def unstreamed(machine: Machine, composition: Composition, worker: WorkerPlace) -> str:
-    """The sentence for a worker of whose accelerator no composed plugin has streams: who was asked, or
-    who could be."""
+    """Return the message for a worker if no composed plugin has streams for its accelerator: which
+    plugins were asked, or could be."""
     where = _place(machine, worker.space) or f"level {worker.place.level!r}: "
     nobody = f"{where}no composed plugin has streams in {worker.space!r}"
     space = worker.place.space
@@ -108,7 +108,7 @@ def unstreamed(machine: Machine, composition: Composition, worker: WorkerPlace) 
 
 
 def unoffered(program: str, offered: Iterable[str]) -> str:
-    """The sentence for a program that no composed plugin offers."""
+    """Return the message for a program that no composed plugin offers."""
     plugins = discover()
     able = ", ".join(each.name for each in plugins if each.serves("programs", program=program))
     known = unknown("program", program, offered)

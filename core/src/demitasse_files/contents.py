@@ -1,4 +1,4 @@
-"""What a file really holds, by its first bytes, for errors about one that is not what it should be."""
+"""What a file really contains, by its first bytes, for errors about a file that is not as expected."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from demitasse import is_folder, is_special
 from demitasse_files.image_folders import IMAGE_ENDINGS
 
 ENOUGH = 512
-"""Bytes at the start of a file that every check here needs at most."""
+"""The most bytes at the start of a file that any check here needs."""
 MOST, SAMPLED = 4096, 64
-"""Names of a folder that are listed, and how many of them, in order, are looked at."""
+"""The most names of a folder that are listed, and how many of them, in order, are examined."""
 SHOWN = 40
-"""Characters of a text's first line that are shown."""
+"""The number of characters of a text's first line that are shown."""
 
 _LFS = b"version https://git-lfs.github.com/"
 _MARKS: tuple[tuple[int, bytes, str], ...] = (
@@ -42,10 +42,10 @@ _PAGES = (b"<!doctype html", b"<html", b"<?xml")
 
 
 def looks_like_at(path: Path) -> str:
-    """What is at a path, to follow "it" in a sentence; for a folder some of the names in it. Empty for
-    what may not be read."""
+    """Return what is at a path, worded to follow "it" in a sentence; for a folder, some of the names in
+    it. Empty if it may not be read."""
     try:
-        if is_special(path):  # which may be waited for without an end
+        if is_special(path):  # reading it might never end
             return "is a pipe or a device"
         if is_folder(path):
             inside = sorted(islice(path.iterdir(), MOST))[:SAMPLED]
@@ -61,9 +61,9 @@ def looks_like_at(path: Path) -> str:
 
 
 def looks_like(start: bytes) -> str:
-    """What a file is that starts with these bytes (give ``ENOUGH`` of them), to follow "it" in a
-    sentence: "is empty (0 bytes)", "looks like a NumPy array (.npy)". For a text its first line, for
-    anything else the bytes themselves."""
+    """Return what a file is that starts with these bytes (pass ``ENOUGH`` of them), worded to follow
+    "it" in a sentence: "is empty (0 bytes)", "looks like a NumPy array (.npy)". For a text this is its
+    first line, for anything else the bytes themselves."""
     if not start:
         return "is empty (0 bytes)"
     for at, mark, told in _MARKS:

@@ -1,4 +1,4 @@
-"""Folders of images, a sub-folder for each class."""
+"""Folders of images, with a sub-folder for each class."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 from demitasse import DataError
 
 IMAGE_ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-"""Suffixes by which a file counts as an image."""
+"""Suffixes of files that count as images."""
 
 
 def images_by_class(folder: Path) -> list[list[Path]]:
-    """The images of each class of a folder: its sub-folders, sorted by name, are the classes 0, 1, ...;
-    a folder whose sub-folders have no images is class 0 itself. Hidden sub-folders do not count. Raises
-    DataError for an empty sub-folder that comes before one with images, as it would shift the numbers
-    of the classes after it."""
+    """Return the images of each class in a folder. Its sub-folders, sorted by name, are the classes 0,
+    1, ...; a folder whose sub-folders have no images is class 0 itself. Hidden sub-folders do not count.
+    Raises DataError if an empty sub-folder precedes one with images, as it would shift the numbers of
+    the classes after it."""
 
     def images_of(one: Path) -> list[Path]:
         found = (p for p in one.rglob("*") if p.suffix.lower() in IMAGE_ENDINGS and p.is_file())

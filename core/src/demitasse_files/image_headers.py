@@ -1,5 +1,5 @@
-"""What an image's header says, read before a decoder takes memory for the image: its size, and whether
-the file can hold that many pixels and is whole."""
+"""What an image's header says, read before a decoder allocates memory for the image: its size, and
+whether the file can hold that many pixels and is complete."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _PIXELS_PER_BYTE = 8 * 1032
 _HEAD, _TAIL = 1 << 10, 1 << 10
 """Bytes at the start and at the end of a file that suffice for most formats."""
 _COMMENTED = 4096
-"""Bytes at the start of a portable map, whose header may have comments in it."""
+"""Bytes at the start of a portable map that are searched, as its header may have comments."""
 _NO_FRAME = {0xC4, 0xC8, 0xCC}
 """Markers in the range of JPEG's start-of-frame codes that start no frame (T.81, table B.1)."""
 
 
 def check_image(data: memoryview | bytes) -> None:
-    """Raise DataError for bytes that are no image, or one that is cut off, or whose header claims more
-    pixels than so many bytes can hold."""
+    """Raise DataError if the bytes are not an image, are cut off, or if the header claims more pixels
+    than this number of bytes can hold."""
     if not len(data):
         raise DataError("its image is empty (0 bytes)")
     found = image_size(data)
@@ -46,8 +46,8 @@ def check_image(data: memoryview | bytes) -> None:
 
 
 def _ends_as_jpeg(data: memoryview | bytes) -> bool:
-    """Whether an end marker follows the last scan. Without one libjpeg paints the rest of the image gray
-    and reports no error."""
+    """Return whether an end marker follows the last scan. Without one, libjpeg paints the rest of the
+    image gray and reports no error."""
     for some in (data[-_TAIL:], data):
         whole = bytes(some)
         if (end := whole.rfind(b"\xff\xd9")) >= 0:
@@ -56,8 +56,8 @@ def _ends_as_jpeg(data: memoryview | bytes) -> bool:
 
 
 def _ends_as_png(data: memoryview | bytes) -> bool:
-    """Whether the chunks, followed by their lengths, reach IEND; anything may stand after it. OpenCV
-    allocates whatever length a chunk claims, so it must not be given a truncated file."""
+    """Return whether the chunks, followed by their lengths, reach IEND; anything may come after it.
+    OpenCV allocates whatever length a chunk claims, so it must not be given a truncated file."""
     at = 8
     while at + 8 <= len(data):
         if data[at + 4 : at + 8] == b"IEND":
@@ -67,7 +67,7 @@ def _ends_as_png(data: memoryview | bytes) -> bool:
 
 
 def image_size(data: memoryview | bytes) -> tuple[int, int] | None:
-    """(width, height) as an image's header says; None for another format or a header that is cut off."""
+    """Return (width, height) from an image's header; None for other formats or a truncated header."""
     head = bytes(data[:_HEAD])
     try:
         if head.startswith(b"\xff\xd8\xff"):
@@ -135,7 +135,7 @@ def _webp(head: bytes) -> tuple[int, int] | None:
 
 
 def _tiff(data: memoryview | bytes, order: str, big: bool) -> tuple[int, int] | None:
-    """The size in the first directory. In a ``big`` TIFF offsets and counts have 8 bytes."""
+    """Return the size in the first directory. In a ``big`` TIFF, offsets and counts have 8 bytes."""
     at = struct.unpack_from(f"{order}{'Q' if big else 'I'}", data, 8 if big else 4)[0]
     count = struct.unpack_from(f"{order}{'Q' if big else 'H'}", data, at)[0]
     first, length, value = (8, 20, 12) if big else (2, 12, 8)
@@ -150,8 +150,8 @@ def _tiff(data: memoryview | bytes, order: str, big: bool) -> tuple[int, int] | 
 
 
 def _jpeg_2000(data: memoryview | bytes) -> tuple[int, int] | None:
-    """The size in the SIZ marker that starts the codestream: the grid's extent less the image's offset.
-    Boxes may stand before it (ISO 15444-1, annexes A and I)."""
+    """Return the size in the SIZ marker that starts the codestream: the grid's extent less the image's
+    offset. Boxes may precede it (ISO 15444-1, annexes A and I)."""
     at = 0
     while bytes(data[at : at + 4]) != b"\xff\x4f\xff\x51":
         length, kind = struct.unpack_from(">I4s", data, at)
@@ -166,7 +166,7 @@ def _jpeg_2000(data: memoryview | bytes) -> tuple[int, int] | None:
 
 
 def _portable(head: bytes) -> tuple[int, int] | None:
-    """The size in the header of a PNM (P1 to P6) or PAM (P7), which may have comments in it."""
+    """Return the size in the header of a PNM (P1 to P6) or PAM (P7), which may contain comments."""
     plain = re.sub(rb"#[^\n]*", b"", head)
     if found := re.match(rb"P[1-6]\s+(\d{1,9})\s+(\d{1,9})\s", plain):
         return int(found[1]), int(found[2])

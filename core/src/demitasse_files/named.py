@@ -1,4 +1,4 @@
-"""Files that users name: whether each can be read, and which one was meant if it is not there."""
+"""Files that users name: whether each can be read, and which one was meant if it does not exist."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST_LIST = 1 << 31
 
 
 def check_file(path: Path) -> None:
-    """Raise ModelError unless there is a file; the error suggests the nearest name."""
+    """Raise ModelError unless the file exists; the error suggests the nearest name."""
     if is_folder(path):
         raise ModelError(f"{path} is a folder; a file is needed here: name one in it")
     if is_file(path):
@@ -32,8 +32,8 @@ def check_file(path: Path) -> None:
 
 
 def check_plain(path: str | Path, kind: type[DemitasseError] = DataError) -> None:
-    """Raise an error of this kind for a pipe or a device, which may have no end, and for a path that may
-    not be looked at."""
+    """Raise an error of this kind if the path is a pipe or a device, which may have no end, or may not
+    be examined."""
     try:
         special = is_special(path)
     except OSError as error:
@@ -43,9 +43,9 @@ def check_plain(path: str | Path, kind: type[DemitasseError] = DataError) -> Non
 
 
 def file_text(path: Path, strict: bool = False) -> str:
-    """The text of a list, without a byte order mark. File names in it need not be UTF-8: other bytes
-    are kept (``surrogateescape``) unless ``strict``. Raises DataError for a file that cannot be read, is
-    too long or is no text."""
+    """Return the text of a list, without a byte order mark. File names in it need not be UTF-8: other
+    bytes are kept (``surrogateescape``) unless ``strict``. Raises DataError if the file cannot be read,
+    is too long or is not text."""
     check_plain(path)
     try:
         if path.stat().st_size > _LONGEST_LIST:
@@ -61,15 +61,15 @@ def file_text(path: Path, strict: bool = False) -> str:
 
 
 def nearest_path(path: str | Path) -> str:
-    """The end of a sentence about a path that does not exist: the first of its folders that is missing,
-    and the nearest name in the folder that should have it. Names are compared without the suffix, so
-    that all files of one kind do not count as alike."""
+    """Return the end of a sentence about a path that does not exist: the first missing folder on the
+    way, and the nearest name in the folder that should have it. Names are compared without the suffix,
+    so that all files of one kind do not count as alike."""
     part, others = Path(path), list[str]()
-    with contextlib.suppress(OSError):  # a folder that nobody may look into tells nothing
+    with contextlib.suppress(OSError):  # a folder that may not be read gives no hint
         while part.parent != part and not part.parent.is_dir():
             part = part.parent
         others = [other.name for other in part.parent.iterdir() if other.name != part.name]
-        # Hidden ones are meant only where a hidden one is asked for.
+        # Hidden files are meant only if a hidden one is asked for.
         others = [o for o in others if o[:1] != "." or part.name[:1] == "."]
     kin, missing = {o.removesuffix(part.suffix): o for o in others}, part != Path(path)
     close = kin.get(nearest(part.stem, kin) or "") or nearest(part.name, sorted({*kin} & {*others}))

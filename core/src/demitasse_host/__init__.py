@@ -1,2 +1,2 @@
-"""What plugins have of the host that they run on: memory, files, what its system says of it. No module
+"""The host on which plugins run: its memory, files, threads and what its system reports. No module here
 needs the kernel."""

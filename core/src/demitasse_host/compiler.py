@@ -1,4 +1,4 @@
-"""numba for plugins: imported quickly, with compiled loops kept on disk and shared by processes."""
+"""numba for plugins: a faster import, and compiled loops kept on disk and shared by processes."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from demitasse_host.kept_loops import forget, seal, tell_lost
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 _PATIENCE = 30.0
-"""Seconds that another process may take for a loop that is called here: it may be stopped."""
+"""Seconds to wait for another process that compiles a loop called here; that process may be stopped."""
 
 _ASKS = "numba.np.arraymath"  # which asks ``numba.np.linalg.ensure_blas`` when it is imported
 
 
 def load_numba() -> Any:
-    """The module numba: write ``numba = load_numba()`` instead of ``import numba``.
+    """Return the module numba: write ``numba = load_numba()`` instead of ``import numba``.
 
     When numba first compiles or loads anything, it imports SciPy's linear algebra if SciPy is installed,
-    only to learn whether it could; that delays a process by 0.2 to 0.4 s. Here numba is told that SciPy
-    is installed, without the import. Compiling a product of matrices still imports it. From then on a
-    fork waits for what is being compiled. Raises ImportError if numba is not installed."""
+    only to find out whether it can, which delays a process by 0.2 to 0.4 s. Here numba learns that SciPy
+    is installed without the import. Compiling a product of matrices still imports it. From this call on,
+    a fork waits until nothing is being compiled. Raises ImportError if numba is not installed."""
     import numba
 
     fork_between_compilations()
     try:
         linalg: Any = importlib.import_module("numba.np.linalg")
-    except ImportError:  # another numba has it elsewhere
+    except ImportError:  # other versions of numba have it elsewhere
         return numba
     asked = getattr(linalg, "ensure_blas", None)
     loaded = _ASKS in sys.modules or "scipy.linalg.cython_blas" in sys.modules
@@ -54,18 +54,18 @@ def load_numba() -> Any:
 
 
 def compiled_loop(loop: Loop, *, literals: bool = True, **options: Any) -> Loop:
-    """``numba.njit`` of a function, without the GIL and with NumPy's division by zero (``options`` of
-    njit may say otherwise), kept on disk if a folder can be written.
+    """Return ``numba.njit`` of a function, without the GIL and with NumPy's division by zero (njit's
+    ``options`` override this). Compiled code is kept on disk if a folder can be written.
 
-    If several processes call it at once and keep it in one folder, as ranks do, one compiles it and the
+    If several processes that use the same folder call it at once, as ranks do, one compiles it and the
     others wait, for half a minute at most in case that one was stopped. They may write their files at
     once, whatever the types: numba alone could then store one type's machine code under another's.
-    Without ``literals`` the loop is compiled for the types that a calling loop passes, and not again for
-    each number that stands in a call. Raises ImportError if numba is not installed."""
+    Without ``literals``, the loop is compiled for the types that a calling loop passes, and not again
+    for each literal number in a call. Raises ImportError if numba is not installed."""
     numba = load_numba()
     if numba.config.DISABLE_JIT:
         raise ImportError("NUMBA_DISABLE_JIT is set, but these kernels are compiled loops; unset it")
-    # Nobody calls a loop from C by its wrapper, which would be a tenth of what there is to compile.
+    # Nothing calls a loop from C through its wrapper, which would be a tenth of the code to compile.
     settings: dict[str, Any] = {
         "nogil": True,
         "error_model": "numpy",
@@ -86,8 +86,9 @@ def compiled_loop(loop: Loop, *, literals: bool = True, **options: Any) -> Loop:
 
 
 def compiled_callback(signature: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """``numba.cfunc`` of a function; C calls it by its ``address``. It is compiled at once, and kept on
-    disk as a compiled loop is. Raises ImportError if numba is not installed."""
+    """Return a decorator that makes ``numba.cfunc`` of a function, which C calls by its ``address``. It
+    is compiled at once, and kept on disk like a compiled loop. Raises ImportError if numba is not
+    installed."""
     numba = load_numba()
 
     def decorate(loop: Callable[..., Any]) -> Any:
@@ -96,12 +97,12 @@ def compiled_callback(signature: Any, **options: Any) -> Callable[[Callable[...,
 
             normalized = numba.core.sigutils.normalize_signature(signature)
             made: Any = CFunc(loop, normalized, locals={}, options=options)
-        except (ImportError, AttributeError, TypeError):  # another numba has it elsewhere
+        except (ImportError, AttributeError, TypeError):  # other versions of numba have it elsewhere
             return numba.cfunc(signature, **options)(loop)
         with suppress(RuntimeError):  # no folder for the cache can be written
             made.enable_caching()
             made._cache = _kept(made) or made._cache
-        with _set("only_reads", False):  # a loop that is read may have this one's module imported
+        with _set("only_reads", False):  # reading a loop may have imported this one's module
             made.compile()
         return made
 
@@ -109,9 +110,9 @@ def compiled_callback(signature: Any, **options: Any) -> Callable[[Callable[...,
 
 
 def compile_once(loop: Any, types: tuple[Any, ...], wait: float = 0.0) -> bool:
-    """Compile a loop for numba's ``types``, or read it from disk. Of the processes that keep their loops
-    in one folder one compiles it, and the others wait for ``wait`` seconds; returns False if it is still
-    being compiled then. What numba raises is raised."""
+    """Compile a loop for numba's ``types``, or read it from disk. Among processes that keep their loops
+    in the same folder, one compiles it and the others wait, for ``wait`` seconds at most. Return False
+    if it is still being compiled then. Errors of numba propagate."""
     if types in loop.overloads or not isinstance(getattr(loop, "_cache", None), _Kept):
         loop.compile(types)
         return True
@@ -122,8 +123,9 @@ def compile_once(loop: Any, types: tuple[Any, ...], wait: float = 0.0) -> bool:
 
 
 def _compile_where_called(loop: Any, compile_here: Callable[[Any], Any], types: Any) -> Any:
-    """Called by numba when a loop is called with new types. A loop that is compiled because another one
-    calls it is not waited for: this thread holds numba's own lock, and others wait for that."""
+    """Compile a loop that is called with new types; numba calls this. It does not wait for other
+    processes if the loop is compiled because another loop calls it: this thread then holds numba's own
+    lock, for which other threads wait."""
     compiling = partial(compile_here, types)
     if getattr(_this, "compiles", False) or _has_numbas_lock() or types in loop.overloads:
         return compiling()
@@ -133,14 +135,14 @@ def _compile_where_called(loop: Any, compile_here: Callable[[Any], Any], types: 
 
 
 def _has_numbas_lock() -> bool:
-    """Whether this thread is compiling something."""
+    """Return whether this thread is compiling something."""
     lock: Any = getattr(sys.modules.get("numba.core.compiler_lock"), "global_compiler_lock", None)
     return bool(lock.is_locked()) if hasattr(lock, "is_locked") else False
 
 
 def _by_one(loop: Any, compile_here: Callable[[], Any], wait: float) -> Any:
-    """Read a loop from disk, or compile it if no other process does, or read what that one has kept.
-    Raises _BusyError if it still compiles after so many seconds."""
+    """Read a loop from disk, or compile it if no other process does, or read what the other one has
+    kept. Raises _BusyError if the other one still compiles after ``wait`` seconds."""
     with _set("compiles"):
         with suppress(_NotKept), _set("only_reads"):
             return compile_here()
@@ -148,7 +150,7 @@ def _by_one(loop: Any, compile_here: Callable[[], Any], wait: float) -> Any:
         while True:
             with loop._cache.compiling(f"{loop.__module__}.{loop.__name__}") as alone:
                 if alone:
-                    return compile_here()  # or read, if another one has made it meanwhile
+                    return compile_here()  # reads it if another process has made it meanwhile
             if time.monotonic() >= end:
                 raise _BusyError
             time.sleep(0.02)
@@ -156,7 +158,7 @@ def _by_one(loop: Any, compile_here: Callable[[], Any], wait: float) -> Any:
 
 @contextlib.contextmanager
 def _set(flag: str, value: bool = True) -> Iterator[None]:
-    """Set or clear a mark of this thread for the duration of the block."""
+    """Set or clear a flag of this thread for the duration of the block."""
     before = getattr(_this, flag, False)
     setattr(_this, flag, value)
     try:
@@ -166,7 +168,7 @@ def _set(flag: str, value: bool = True) -> Iterator[None]:
 
 
 def _kept(made: Any) -> _Kept | None:
-    """The files on disk of what numba has made; None where it has none, or in another way."""
+    """Return the files on disk of what numba has made; None if there are none, or of another kind."""
     files = getattr(made, "_cache", None)
     known = all(hasattr(files, name) for name in ("load_overload", "save_overload", "flush"))
     return _Kept(files) if known and getattr(files, "cache_path", None) else None
@@ -183,7 +185,7 @@ def _of_types_alone(made: Any, unliteral: Callable[[Any], Any]) -> None:
 
 
 class _Kept:
-    """A loop's files on disk, as numba has them, for one process at a time."""
+    """A loop's files on disk, as numba keeps them, used by one process at a time."""
 
     def __init__(self, files: Any) -> None:
         self._files = files
@@ -193,14 +195,14 @@ class _Kept:
         return getattr(vars(self)["_files"], name)
 
     def load_overload(self, signature: Any, context: Any) -> Any:
-        """What was kept for a signature, or None: what was kept for another one under its name, by a
-        process that did not wait, is forgotten, and so are files that are damaged."""
+        """Return what was kept for a signature, or None. Damaged files are forgotten, and so is what a
+        process that did not wait has kept under the name of another signature."""
         try:
             with self._held(shared=True):
                 found = self._files.load_overload(signature, context)
-        except (_NotKept, MemoryError):  # of a loop that this one has loaded; of no file
+        except (_NotKept, MemoryError):  # raised by a loop that this one loads; not about a file
             raise
-        except OSError:  # it cannot be read, which says nothing of what is in it
+        except OSError:  # the file cannot be read, which says nothing about its content
             found = None
         except Exception:  # noqa: BLE001 - unpickling raises anything, and so does LLVM
             found = self._load_or_forget(signature, context)
@@ -213,7 +215,7 @@ class _Kept:
         return found
 
     def _load_or_forget(self, signature: Any, context: Any) -> Any:
-        """What was kept, if another process has mended it meanwhile; else its files are removed."""
+        """Return what was kept if another process has repaired it meanwhile, else remove its files."""
         with self._held():
             try:
                 return self._files.load_overload(signature, context)
@@ -224,7 +226,7 @@ class _Kept:
                 return None
 
     def save_overload(self, signature: Any, made: Any) -> None:
-        """Keep it, where there is room for it."""
+        """Keep a loop on disk, if there is room for it."""
         try:
             with self._held():
                 self._files.save_overload(signature, made)
@@ -233,7 +235,7 @@ class _Kept:
 
     @contextlib.contextmanager
     def compiling(self, name: str) -> Iterator[bool]:
-        """Whether this process is the one that compiles a loop of the folder, or no lock can be had."""
+        """Yield True if this process is the one to compile the loop, or if locks are not available."""
         with contextlib.ExitStack() as stack:
             alone = True
             with suppress(OSError):
@@ -244,12 +246,12 @@ class _Kept:
 
     @contextlib.contextmanager
     def _held(self, shared: bool = False) -> Iterator[None]:
-        """The folder's lock, which a thread takes once: to load a loop may load others."""
+        """Hold the folder's lock. A thread takes it only once, as loading a loop may load others."""
         if getattr(_this, "holds", False):
             yield
             return
         with contextlib.ExitStack() as stack:
-            # Where no lock can be written, nothing can be kept either, which numba finds out by itself.
+            # If no lock can be written, nothing can be kept either; numba finds that out by itself.
             with suppress(OSError):
                 path = Path(self._files.cache_path) / "demitasse.lock"
                 stack.enter_context(locked(path, shared=shared))
@@ -259,12 +261,12 @@ class _Kept:
 
 
 class _NotKept(Exception):  # noqa: N818 - not an error
-    """A loop is not on disk."""
+    """Raised if a loop is not on disk."""
 
 
 class _BusyError(Exception):
-    """Another process compiles a loop."""
+    """Raised if another process is compiling a loop."""
 
 
 _this = threading.local()
-"""Of a thread: whether it ``holds`` the lock of a folder, ``compiles``, ``only_reads`` loops."""
+"""Flags of a thread: it ``holds`` the lock of a folder, it ``compiles``, it ``only_reads`` loops."""

@@ -1,4 +1,4 @@
-"""A name for this machine, so that what was measured on it is not taken for another's."""
+"""A name for this machine, so that its measurements are not used on another."""
 
 import math
 import os
@@ -9,12 +9,13 @@ from pathlib import Path
 
 ROOT = Path("/")
 VECTORS = re.compile(r"s*sse\w*|avx\w*|fma\d*|f16c|amx\w*|a?simd\w*|neon|sve\w*|bf16|i8mm|fphp")
-"""How Linux calls instructions that work on several numbers at once."""
+"""Linux's names for instructions that work on several numbers at once."""
 
 
 def fingerprint() -> str:
-    """A short name of this machine: architecture, processors, digest of their model, of what they can do
-    at once and of the memory. A virtual machine that moves keeps its model where it may lose AVX-512."""
+    """Return a short name of this machine: its architecture, the number of processors, and a digest of
+    their model, their vector instructions and the memory. (The model alone is not enough: a virtual
+    machine that moves keeps it, but may lose AVX-512.)"""
     file = ROOT / "sys/devices/system/cpu/modalias"
     model = file.read_text(encoding="utf-8").partition(":feature")[0] if file.exists() else ""
     pages = os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 1
@@ -23,8 +24,8 @@ def fingerprint() -> str:
 
 
 def _vectors() -> str:
-    """The first processor's instructions for several numbers, in the order of their names; none where
-    the system has no such list. Of the file no more is read, which lists each of hundreds."""
+    """Return the first processor's vector instructions, sorted by name; none if the system does not list
+    them. The file may list hundreds of processors; only the first is read."""
     file = ROOT / "proc/cpuinfo"
     if file.exists():
         with file.open(encoding="utf-8", errors="replace") as lines:

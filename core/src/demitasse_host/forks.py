@@ -1,5 +1,5 @@
-"""Locks and threads across a fork: what a thread of the parent holds, no thread of the child gives
-back."""
+"""Locks and threads across a fork: no thread of the child would release what a thread of the parent
+holds."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from typing import Any
 
 
 def process_lock(*, reentrant: bool = False) -> threading.Lock:
-    """A lock for a module. A forked process finds it free, even if a thread of its parent held it, as
-    that thread does not exist there. What it guards must be consistent at any time."""
+    """Return a lock for a module. A forked process finds it free, even if a thread of its parent held
+    it, because that thread does not exist there. The data that it guards must be consistent at any
+    time."""
     lock: Any = threading.RLock() if reentrant else threading.Lock()
-    if hasattr(os, "register_at_fork"):  # elsewhere locks cannot be made anew
+    if hasattr(os, "register_at_fork"):  # other systems cannot reset locks
         after_fork(lock._at_fork_reinit)
     return lock  # type: ignore[no-any-return]
 
 
 def after_fork(action: Callable[[], Any]) -> None:
-    """Have a function called first in every process that is forked, if the system forks."""
+    """Have ``action`` called first in every forked process, if the system can fork."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=action)
 
@@ -31,24 +32,24 @@ class _Here:
 
 
 def lose_threads() -> None:
-    """To be called in a forked process by what shares the work of kernels among threads: these are the
-    parent's."""
+    """Record that this forked process lacks its parent's threads. Code that divides kernels among
+    threads calls this in the child."""
     _Here.threads_lost = True
 
 
 def threads_here(wanted: int) -> int:
-    """The number of threads that a kernel, which may use so many, computes with in this process."""
+    """Return how many threads a kernel that may use ``wanted`` of them computes with in this process."""
     return 1 if _Here.threads_lost else wanted
 
 
 @cache
 def fork_between_compilations() -> None:
-    """From now on a fork waits, for some seconds at most, until no thread compiles with numba: in the
-    child the locks of numba and LLVM would be held for ever, and what they guard left half made. A
-    version of numba that has its locks elsewhere is left alone."""
+    """Make every later fork wait, for a few seconds at most, until no thread compiles with numba. In the
+    child, the locks of numba and LLVM would otherwise be held forever, and what they guard be left half
+    done. Does nothing for a version of numba that has its locks elsewhere."""
     numbas = getattr(sys.modules.get("numba.core.compiler_lock"), "global_compiler_lock", None)
     llvms = getattr(getattr(sys.modules.get("llvmlite.binding.ffi"), "lib", None), "_lock", None)
-    for lock in (llvms, numbas):  # what is registered last is called first, as threads take them
+    for lock in (llvms, numbas):  # the last registered is called first: the order in which threads lock
         if lock is not None and hasattr(os, "register_at_fork"):
             give_back = _leaving(lock)
             os.register_at_fork(

@@ -1,4 +1,4 @@
-"""How numba puts parts of loops into those that call them, in a third of the time."""
+"""Faster inlining in numba: parts of loops are inlined into their callers in a third of the time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 @cache
 def quick_compiler() -> Any:
-    """A compiler for ``numba.njit(pipeline_class=...)`` that makes the same of a loop as numba's own.
+    """Return a compiler for ``numba.njit(pipeline_class=...)`` that gives the same results as numba's
+    own, or None if this version of numba inlines in another way.
 
-    numba copies each block of a part by itself that is declared ``inline="always"``, and with each all
-    variables of the part, those of the parts within it too: for loops of many parts that is a quarter
-    of the time that it takes to compile them. Here the blocks of a part are copied together, and its
-    variables once. None where numba does it in another way, and copies as it likes.
+    numba copies each block of a part that is declared ``inline="always"`` by itself, and with each block
+    all variables of the part, including those of the parts within it. For loops of many parts, that is a
+    quarter of the compile time. Here the blocks of a part are copied together, and its variables once.
     """
     try:
         compiler: Any = importlib.import_module("numba.core.compiler")
@@ -29,7 +29,7 @@ def quick_compiler() -> Any:
         return None
 
     class QuickCompiler(base):  # type: ignore[misc,valid-type]
-        """numba's, which runs in one thread at a time."""
+        """numba's compiler, which runs in one thread at a time."""
 
         def compile_extra(self, func: Any) -> Any:
             with _copying(inlining, _Together()):
@@ -39,15 +39,15 @@ def quick_compiler() -> Any:
 
 
 class _Together:
-    """The module ``copy``, for numba's inlining."""
+    """Stands in for the module ``copy`` in numba's inlining."""
 
     def __init__(self) -> None:
         self._scope: Any = None
         self._copied: dict[int, Any] = {}
 
     def deepcopy(self, block: Any) -> Any:
-        """A copy of a block, with the variables of the one before where that is of the same copy of the
-        same part: the next copy begins with a block that is copied already."""
+        """Return a copy of a block. It shares the copied variables of the previous block if that belongs
+        to the same copy of the same part. A block that was already copied begins the next copy."""
         scope = getattr(block, "scope", None)
         if scope is None or scope is not self._scope or id(block) in self._copied:
             self._scope, self._copied = scope, {}

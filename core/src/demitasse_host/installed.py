@@ -1,4 +1,4 @@
-"""What is installed in a group of entry points, found without importing any of it."""
+"""The packages installed in a group of entry points, found without importing them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from zipimport import zipimporter
 
 @dataclass(frozen=True)
 class Installed:
-    """An entry point: its name and module (or the text that stands in a module's place), its
-    distribution and version, and the folder of its package, None if that does not exist. For a package
-    in a zip file, the file's reader."""
+    """An entry point: its name and module (or the text in place of one), its distribution and version,
+    and the folder of its package, or None if that does not exist. A package in a zip file also has the
+    file's reader."""
 
     name: str
     module: str
@@ -26,7 +26,7 @@ class Installed:
     zipped: zipimporter | None = None
 
     def text(self, name: str) -> str:
-        """A file of the package. Raises OSError, ValueError."""
+        """Return the text of a file in the package. Raises OSError or ValueError."""
         path = (self.folder or Path()) / name
         if self.zipped is None:
             return path.read_text("utf-8")
@@ -34,8 +34,8 @@ class Installed:
 
 
 def installed(group: str) -> tuple[Installed, ...]:
-    """The entry points of a group, by name. They are read again when ``sys.path`` changes, or one of the
-    folders in it, as it does when something is installed."""
+    """Return the entry points of a group, sorted by name. They are read again when ``sys.path`` or one
+    of its folders changes, as it does when something is installed."""
     return _installed(group, tuple((path, _changed(path)) for path in sys.path))
 
 
@@ -46,7 +46,7 @@ def _installed(group: str, searched: object) -> tuple[Installed, ...]:
 
 
 def _read(point: importlib.metadata.EntryPoint) -> Installed:
-    about = point.dist.metadata if point.dist else {"Name": "", "Version": ""}  # is parsed each time
+    about = point.dist.metadata if point.dist else {"Name": "", "Version": ""}  # parsed at each access
     module = point.module if point.pattern.match(point.value) else point.value
     package, *inner = module.split(".")
     names = all(name.isidentifier() for name in (package, *inner))
@@ -59,7 +59,7 @@ def _read(point: importlib.metadata.EntryPoint) -> Installed:
 
 
 def _changed(path: str) -> int:
-    """When a folder of ``sys.path`` last changed; 0 if it does not exist."""
+    """Return when a folder of ``sys.path`` last changed; 0 if it does not exist."""
     try:
         return os.stat(path or ".").st_mtime_ns  # noqa: PTH116 - thirty of them for each composition
     except OSError:

@@ -15,14 +15,13 @@ from typing import Any
 log = logging.getLogger("demitasse.host")
 
 _SEAL = b"demitasse"
-"""What stands at a file's end, before the length of what it is of and its checksum: whoever unpickles
-that stops before."""
+"""Marks the end of a file's content, where unpickling stops; its length and checksum follow."""
 
 _CURRENT = re.compile(rf"\.py{sys.version_info[0]}{sys.version_info[1]}[a-z]*\.(nbi|\d+\.nbc)$")
-"""Names of the files that this version of Python reads."""
+"""Matches the names of files that this version of Python reads."""
 
 _told: set[str] = set()
-"""Folders of which it was said that nothing can be kept in them."""
+"""Folders for which the warning that nothing can be kept there was given."""
 
 
 class DamageError(Exception):
@@ -30,12 +29,12 @@ class DamageError(Exception):
 
 
 def seal(files: Any) -> None:
-    """Have numba write the files of a loop with a checksum, and check machine code before it is used:
-    numba alone would run whatever a flipped bit has made of it. Files without a checksum are used as
-    they are."""
+    """Make numba write a loop's files with a checksum, and check machine code before it is used. numba
+    alone would run whatever a flipped bit has made of it. Files without a checksum are used
+    unchecked."""
     kept: Any = getattr(files, "_cache_file", None)
     if not all(hasattr(kept, name) for name in ("_dump", "_load_data", "_data_path")):
-        return  # another numba has it elsewhere
+        return  # this version of numba has them elsewhere
     dump, load, path_of = kept._dump, kept._load_data, kept._data_path
 
     def load_whole(name: str) -> Any:
@@ -53,7 +52,7 @@ def forget(files: Any, error: Exception) -> None:
         for path in _of_loop(index):
             with suppress(OSError):
                 path.unlink()
-    else:  # another numba names them in another way
+    else:  # this version of numba uses other names
         files.flush()
     log.warning("a saved compiled loop is damaged and is compiled again: %s (%s)", index, _said(error))
 
@@ -66,7 +65,7 @@ def tell_lost(folder: str, error: OSError) -> None:
 
 
 def damaged_loops(folder: str | Path) -> tuple[Path, ...]:
-    """The files with compiled loops in a folder that are not as they were written."""
+    """Return the files of compiled loops in a folder that are not as they were written."""
     return tuple(path for path in sorted(Path(folder).glob("*.nb[ic]")) if _is_damaged(path))
 
 
@@ -75,18 +74,18 @@ def _sealed(content: bytes) -> bytes:
 
 
 def _check(data: bytes) -> None:
-    """Raises DamageError where a file's content is not as it was written."""
+    """Raise DamageError if a file's content is not as it was written."""
     end = len(data) - len(_SEAL) - struct.calcsize(">QI")
     if data[end : end + len(_SEAL)] == _SEAL:
         length, checksum = struct.unpack(">QI", data[end + len(_SEAL) :])
         if length > end or zlib.crc32(data[end - length : end]) != checksum:
             raise DamageError("its checksum does not match")
-    elif not data.endswith(b"."):  # with which all that is pickled ends
+    elif not data.endswith(b"."):  # every pickle ends with this
         raise DamageError("it is cut off")
 
 
 def _of_loop(index: Path) -> Iterable[Path]:
-    """The files of a loop, one for each set of types."""
+    """Yield the files of a loop, one for each set of types."""
     data = re.compile(re.escape(index.stem) + r"\.\d+\.nbc")
     with suppress(OSError):
         yield from [path for path in index.parent.iterdir() if data.fullmatch(path.name)]
@@ -98,7 +97,7 @@ def _is_damaged(path: Path) -> bool:
         return False
     try:
         _check(path.read_bytes())
-    except FileNotFoundError:  # somebody forgot it meanwhile
+    except FileNotFoundError:  # removed meanwhile
         return False
     except (OSError, DamageError):
         return True

@@ -1,4 +1,4 @@
-"""The files in which an operating system's kernel describes its machine (/proc, /sys, /dev)."""
+"""The files in which the operating system's kernel describes its machine (/proc, /sys, /dev)."""
 
 import re
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class KernelFiles:
-    """Reads below ``root``; what is absent, unreadable or malformed reads as nothing."""
+    """Reads files below ``root``; absent, unreadable or malformed files read as nothing."""
 
     root: Path = Path("/")
 
@@ -17,28 +17,28 @@ class KernelFiles:
         return self.root == Path("/")
 
     def text(self, path: str) -> str:
-        """The content of a file, stripped."""
+        """Return the content of a file, stripped."""
         try:
             return (self.root / path).read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
             return ""
 
     def number(self, path: str) -> int | None:
-        """The whole number that a file begins with."""
+        """Return the whole number with which a file begins, or None."""
         match = re.match(r"-?\d+", self.text(path))
         return int(match[0]) if match else None
 
     def numbers(self, path: str) -> frozenset[int]:
-        """The list of numbers in a file: ``0-3,8`` is 0, 1, 2, 3, 8."""
+        """Return the list of numbers in a file: ``0-3,8`` is 0, 1, 2, 3, 8."""
         return listed_numbers(self.text(path))
 
     def size(self, path: str, key: str) -> int | None:
-        """Bytes from a line ``key:  1024 kB``, whatever stands in front of the key."""
+        """Return the bytes that a line ``key:  1024 kB`` states, whatever precedes the key."""
         match = re.search(rf"(?m)(?:^|\s){re.escape(key)}:\s*(\d+) kB", self.text(path))
         return int(match[1]) * 1024 if match else None
 
     def names(self, folder: str, pattern: str) -> list[str]:
-        """The paths below ``folder`` that match, in order of the numbers in them."""
+        """Return the matching paths below ``folder``, sorted by the numbers in them."""
         try:
             found = [path.relative_to(self.root) for path in (self.root / folder).glob(pattern)]
         except OSError:
@@ -47,7 +47,7 @@ class KernelFiles:
 
 
 def listed_numbers(text: str) -> frozenset[int]:
-    """The numbers that a kernel's list (``0-3,8``) names; none when it is malformed."""
+    """Return the numbers in a list in the kernel's format (``0-3,8``); none if it is malformed."""
     numbers: set[int] = set()
     for part in text.split(",") if text.strip() else ():
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)

@@ -1,5 +1,5 @@
-"""Whether this process was started together with others. Read from variables that launchers set, so that
-a run that is alone neither imports MPI nor loads a library."""
+"""Whether this process was started together with others. This is read from variables that launchers set,
+so that a single process neither imports MPI nor loads its library."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Launch:
-    """This process as its launcher numbered it: ``rank`` of ``size`` in all and one of ``local`` on this
-    host, each None if the launcher does not say. ``launcher`` is its name, and ``protocol`` that by
-    which the MPI library finds the others: "PMI", "PMIx", or "" if that is not said."""
+    """This process as its launcher numbered it: ``rank`` of ``size`` in total, and one of ``local`` on
+    this host; each is None if the launcher does not say. ``launcher`` is the launcher's name,
+    ``protocol`` the protocol by which the MPI library finds the other processes: "PMI", "PMIx", or "" if
+    unknown."""
 
     launcher: str
     rank: int | None
@@ -22,14 +23,14 @@ class Launch:
 
     @property
     def alone(self) -> bool:
-        """Whether the launcher started no other process."""
+        """Whether the launcher started only this process."""
         return self.size == 1
 
 
 @dataclass(frozen=True)
 class _Family:
-    """The variables of one kind of launcher. Either ``rank`` or one of ``sizes`` is set; ``shared``
-    variables, which other launchers set, too, then say how many processes there are."""
+    """The variables of one kind of launcher. Either ``rank`` or one of ``sizes`` is set. If no ``sizes``
+    is, ``shared`` variables, which other launchers also set, say how many processes there are."""
 
     launcher: str
     protocol: str
@@ -40,8 +41,8 @@ class _Family:
 
 
 STEP = "SLURM_STEP_NUM_TASKS"
-"""How many processes srun has started. It is of srun alone: a batch script, which is one process, has
-only ``SLURM_NTASKS``, the size of the allocation."""
+"""The number of processes that srun started. Only srun sets it: a batch script, which is one process,
+has only ``SLURM_NTASKS``, the size of the allocation."""
 
 FAMILIES = (
     _Family(
@@ -55,7 +56,7 @@ FAMILIES = (
     ),
     _Family("an MPI launcher", "", "MPI_WORLD_RANK", ("MPI_WORLD_SIZE",)),
 )  # fmt: skip
-"""What each kind of launcher sets, the more exact first."""
+"""What each kind of launcher sets, the most specific first."""
 
 LOCAL_RANKS = (
     "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -64,13 +65,13 @@ LOCAL_RANKS = (
     "PALS_LOCAL_RANKID",
     "SLURM_LOCALID",
 )
-"""Where launchers say which one of its host a process is."""
+"""Variables in which launchers store the number of a process on its host."""
 
 
 def launched(environment: Mapping[str, str] | None = None) -> Launch | None:
-    """How an MPI launcher started this process: mpiexec, mpirun, or an srun that speaks PMI or PMIx.
-    None if none did; ``launched_by_srun`` tells of processes of any other srun, each of which may be
-    meant to run alone."""
+    """Return how an MPI launcher started this process: mpiexec, mpirun, or an srun that speaks PMI or
+    PMIx. None if no launcher did. For processes of any other srun, which may be meant to run alone, see
+    ``launched_by_srun``."""
     found = os.environ if environment is None else environment
     for family in FAMILIES:
         rank, size = _number(found, (family.rank,)), _number(found, family.sizes)
@@ -82,11 +83,11 @@ def launched(environment: Mapping[str, str] | None = None) -> Launch | None:
 
 
 def launched_by_srun(environment: Mapping[str, str] | None = None) -> tuple[Launch, bool] | None:
-    """The srun step of this process if its variables do not tell of MPI, and whether MPI may be part of
-    it all the same: a library that is linked to Slurm's own PMI can. ``SLURM_MPI_TYPE=none`` says that
-    each process is meant to be alone; srun itself never sets that, even for ``--mpi=none``. None if
-    there is no step, or ``launched`` knows more. Slurm's own variables are set also in processes that
-    an mpiexec has started."""
+    """Return the srun step of this process if its variables do not mention MPI, and whether MPI may be
+    in use all the same, as with a library that is linked to Slurm's own PMI. ``SLURM_MPI_TYPE=none``
+    says that each process is meant to be alone; srun itself never sets that, even for ``--mpi=none``.
+    Return None if there is no step, or if ``launched`` knows more: Slurm's own variables are also set in
+    processes that an mpiexec has started."""
     found = os.environ if environment is None else environment
     rank, size = _number(found, ("SLURM_PROCID",)), _number(found, (STEP,))
     if rank is None or size is None or launched(found) is not None:
@@ -95,7 +96,7 @@ def launched_by_srun(environment: Mapping[str, str] | None = None) -> tuple[Laun
 
 
 def local_rank(environment: Mapping[str, str] | None = None) -> int | None:
-    """The number of this process on its host, from 0; None if no launcher says."""
+    """Return the number of this process on its host, from 0; None if no launcher says."""
     return _number(os.environ if environment is None else environment, LOCAL_RANKS)
 
 

@@ -1,4 +1,4 @@
-"""Files that a killed process was writing: whose they are, and which may be removed."""
+"""Files that a killed process was writing: which process they belong to, and which may be removed."""
 
 import contextlib
 import hashlib
@@ -12,13 +12,13 @@ from demitasse_host.kernel_files import KernelFiles
 SUFFIX = ".partial"
 
 OLD = "old"
-"""What in a folder may be all that is left of something, and is not removed."""
+"""A name in a folder whose content may be the only remaining copy; such a folder is not removed."""
 
 _KERNEL = KernelFiles()
 
 ABANDONED = 24 * 3600
-"""Seconds without a byte after which a file is nobody's, where it cannot be known whether its process
-lives: that is on another host, in another container, or was there before this host was started."""
+"""Seconds without a write after which a file counts as abandoned, if it cannot be known whether its
+process lives: it is on another host, in another container, or from before this host was booted."""
 
 _NAME = re.compile(
     r"\..*\.(?P<process>\d+)-(?:(?P<start>\d+)-(?P<where>[0-9a-f]{8})-)?[0-9a-f]{8}\.partial"
@@ -26,17 +26,17 @@ _NAME = re.compile(
 
 
 def own_mark() -> str:
-    """The part of a file's name that identifies the process that writes it: its number and, if the
-    system tells, when it was started and in which space of process numbers."""
+    """Return the part of a file's name that identifies the process that writes it: its process number
+    and, if the system tells, when it was started and in which PID namespace."""
     process = os.getpid()
     start, where = _started(process), _among()
     return f"{process}-{start}-{where}" if start and where else str(process)
 
 
 def clear(folder: Path, new: Path) -> None:
-    """Remove from a folder what processes left there that ended while they wrote it. ``new`` is a file
-    that was just made there: it tells the time by the clock of the folder's file system. What cannot be
-    looked at or removed stays."""
+    """Remove from a folder the unfinished files of processes that have ended. ``new`` is a file that was
+    just created there; it gives the time by the clock of the folder's file system. Files that cannot be
+    examined or removed stay."""
     where = _among()
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         now = new.stat().st_mtime
@@ -61,7 +61,7 @@ def _remove(entry: os.DirEntry[str]) -> None:
 
 def _lives(process: int, start: str) -> bool:
     try:
-        os.kill(process, 0)  # which tells of those too that the system hides from other users
+        os.kill(process, 0)  # also finds processes that the system hides from other users
     except ProcessLookupError:
         return False
     except PermissionError:
@@ -70,8 +70,8 @@ def _lives(process: int, start: str) -> bool:
 
 
 def _started(process: int) -> str:
-    """When a process was started, in ticks since the system was. 0 for one that has ended and is only
-    known to its parent, "" if the system does not tell."""
+    """Return when a process was started, in ticks since the system was booted; "0" for a zombie (it has
+    ended and is only known to its parent), "" if the system does not tell."""
     fields = _KERNEL.text(f"proc/{process}/stat").rpartition(")")[2].split()
     if len(fields) < 20:
         return ""
@@ -79,7 +79,7 @@ def _started(process: int) -> str:
 
 
 def _among() -> str:
-    """The space in which process numbers are unique: a host since it was started, or a container."""
+    """Return a digest of where process numbers are unique: a host since boot, or a container."""
     boot = _KERNEL.text("proc/sys/kernel/random/boot_id")
     try:
         space = (_KERNEL.root / "proc/self/ns/pid").readlink()

@@ -1,4 +1,4 @@
-"""Host memory for plans: zeroed, aligned, and seen through views that stay inside."""
+"""Host memory for plans: zeroed, aligned, and accessed through views that stay inside it."""
 
 import contextlib
 import mmap
@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 
 LARGE_PAGE = 2 * 2**20
-"""A block from this size on begins at a multiple of it and asks for large pages: then the arrays of
-a step need a 512th of the address translations."""
+"""In bytes. A block of at least this size begins at a multiple of it and requests large pages, so that
+the arrays of a step need a 512th of the address translations."""
 
 
 def zeroed(nbytes: int, alignment: int = 64) -> Any:
-    """``nbytes`` zero bytes (uint8) that begin at a multiple of ``alignment``. Raises MemoryError."""
+    """Return ``nbytes`` zero bytes (uint8), aligned to ``alignment``. Raises MemoryError."""
     raw = np.zeros(nbytes + alignment, np.uint8)
     first = -raw.ctypes.data % alignment
     return raw[first : first + nbytes]
 
 
 def in_pages(nbytes: int) -> Any:
-    """``nbytes`` zero bytes (uint8) straight from the system. From 2 MiB on they are aligned to 2 MiB,
+    """Return ``nbytes`` zero bytes (uint8) directly from the system. 2 MiB or more are aligned to 2 MiB,
     in large pages if the system has them; fewer are aligned to a page. They lie near the core that first
-    writes to them. Raises OSError, OverflowError."""
+    writes to them. Raises OSError or OverflowError."""
     alignment = LARGE_PAGE if nbytes >= LARGE_PAGE else mmap.PAGESIZE
     # Private, not shared: shared anonymous memory has no transparent large pages.
     flags: Any = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name == "posix" else {}
@@ -34,15 +34,15 @@ def in_pages(nbytes: int) -> Any:
     first = -raw.ctypes.data % alignment
     if alignment == LARGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
         start = first // mmap.PAGESIZE * mmap.PAGESIZE
-        # A system built without large pages: the block is as good with small ones.
+        # A system built without large pages: small pages do as well.
         with contextlib.suppress(OSError):
             pages.madvise(mmap.MADV_HUGEPAGE, start, nbytes)
     return raw[first : first + nbytes]
 
 
 def host_array(given: Any) -> np.ndarray:
-    """An array of the host from whatever NumPy takes, or an object that has DLPack alone; without a copy
-    if the memory is the host's. Raises ValueError that says why it cannot be one."""
+    """Return a host array of anything that NumPy accepts, or of an object that supports only DLPack,
+    without a copy if the memory is the host's. Raises ValueError that says why it is not possible."""
     try:
         dlpack = hasattr(given, "__dlpack__") and not hasattr(given, "__array__")
         interface = hasattr(given, "__array_interface__")
@@ -54,16 +54,15 @@ def host_array(given: Any) -> np.ndarray:
 
 
 class HostMemory:
-    """A block of host memory (``demitasse.Memory``) over an array of bytes. It ends with its last
-    view."""
+    """A block of host memory (``demitasse.Memory``) over an array of bytes, freed with its last view."""
 
     def __init__(self, block: Any) -> None:
         self.nbytes: int = block.nbytes
         self._block = block
 
     def view(self, offset: int, shape: Sequence[int], dtype: str) -> Any:
-        """An array over part of the block; ``offset`` in bytes. Raises ValueError when the part does
-        not lie in the block, or the block was closed."""
+        """Return an array over part of the block; ``offset`` is in bytes. Raises ValueError if the part
+        does not lie in the block, or the block is closed."""
         size = prod(shape) * np.dtype(dtype).itemsize
         if self._block is None:
             raise ValueError("the memory was closed")
@@ -72,14 +71,15 @@ class HostMemory:
         return self._block[offset : offset + size].view(dtype).reshape(tuple(shape))
 
     def close(self) -> None:
-        """Give the block back; the system has it again when the last view is gone."""
+        """Release the block; its memory goes back to the system with the last view."""
         self._block = None
 
 
 class HostAllocator:
-    """Gives blocks of host memory (``demitasse.Allocator``), each over what ``block`` makes of a number
-    of bytes, and counts all that it ever gave. Errors call it ``told`` and advise ``remedy``. A plugin
-    should give one of a class of its own, so that errors can name the plugin."""
+    """Allocates blocks of host memory (``demitasse.Allocator``), each over what ``block`` returns for a
+    number of bytes, and counts everything that it ever allocated. Errors call it ``told`` and advise
+    ``remedy``. A plugin should return an instance of a subclass of its own, so that errors can name the
+    plugin."""
 
     def __init__(
         self,
@@ -92,8 +92,8 @@ class HostAllocator:
         self._block, self._told, self._remedy = block, told, remedy
 
     def allocate(self, nbytes: int) -> HostMemory:
-        """A new zeroed block. Raises MemoryError with the bytes asked for and those available: before
-        they are used, as a system that lends more than it has would end the process then."""
+        """Return a new zeroed block. Raises MemoryError with the bytes requested and those available. It
+        does so before they are used, as a system that overcommits memory would kill the process then."""
         available = available_bytes()
         try:
             if available is not None and nbytes > available:
@@ -110,7 +110,7 @@ class HostAllocator:
 
 
 def available_bytes() -> int | None:
-    """The bytes that the system could give this process without swapping, or None if it does not
+    """Return the bytes that the system could give this process without swapping, or None if it does not
     tell."""
     spare, limit = _spare_bytes(), address_space()
     if limit is None:
@@ -120,8 +120,8 @@ def available_bytes() -> int | None:
 
 
 def address_space() -> tuple[int, int] | None:
-    """(bytes of addresses that a limit such as ``ulimit -v`` allows this process, bytes that it has);
-    None if there is no limit, or the system does not tell."""
+    """Return (the bytes of address space that a limit such as ``ulimit -v`` allows this process, the
+    bytes in use), or None if there is no limit or the system does not tell."""
     try:
         rows = Path("/proc/self/limits").read_text(encoding="ascii").splitlines()
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])

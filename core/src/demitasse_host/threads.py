@@ -1,5 +1,4 @@
-"""Threads of a process that work in step, and finish whatever interrupts the thread that waits for
-them."""
+"""Threads of a process that work in step, and finish even if the thread that waits is interrupted."""
 
 from __future__ import annotations
 
@@ -26,26 +25,26 @@ T = TypeVar("T")
 log = logging.getLogger("demitasse.host")
 
 LISTEN = 0.1
-"""Seconds after which who waits listens anew: what comes just before a wait begins does not end it."""
+"""Seconds after which a waiting thread checks again, as a signal just before a wait does not end it."""
 
 
 STILL = 30.0
-"""Seconds without work after which one is told where threads are."""
+"""Seconds without work after which a warning says where the threads are."""
 IDLE = 0.1
-"""What part of a processor's time is none: who shows progress takes some."""
+"""The share of a processor's time that still counts as no work; showing progress takes some time."""
 
 
 class Workers:
-    """Threads that run one task each, in step, for one thread at a time. An interrupt of that thread
-    (Python interrupts the main thread, anywhere) leaves them at work; ``finish`` waits for them. They
-    use simple queues only: futures and conditions are written in Python, and do not survive an interrupt
-    in the middle. A task has a copy of the caller's context."""
+    """Threads that run a task together, in step, for one caller at a time. If the calling thread is
+    interrupted (Python can interrupt the main thread anywhere), they continue; ``finish`` waits for
+    them. They use only simple queues, because futures and conditions are written in Python and do not
+    survive an interrupt in the middle. A task runs in a copy of the caller's context."""
 
     def __init__(self, places: Sequence[WorkerPlace]) -> None:
         self._teams = {group.team for place in places for _, group in place.groups if group.team}
         self._asked = [SimpleQueue[_Task | None]() for _ in places]
         self._done, self._threads = SimpleQueue[_Task](), list[threading.Thread]()
-        # Who drops these ends them, one that is interrupted while it is made, too.
+        # Dropping this object ends the threads, even if it was interrupted while being made.
         weakref.finalize(self, self._asked[0].put, None).atexit = False
         for worker, place in enumerate(places):
             about = worker, self._asked, self._done, self._teams
@@ -55,12 +54,12 @@ class Workers:
         _OPEN.add(self)
 
     def run(self, task: Callable[[int], T]) -> list[T]:
-        """``task(worker)`` on every worker, and their results in order. When one fails its siblings
-        are woken from their barriers, and its error is raised once all have stopped."""
+        """Run ``task(worker)`` on every worker and return their results in order. If one fails, its
+        siblings are woken from their barriers, and its error is raised once all have stopped."""
         asked, done = _Task(task, copy_context(), len(self._asked)), None
-        self._asked[0].put(asked)  # at once, or not at all: the first tells the others
+        self._asked[0].put(asked)  # all start or none, as the first worker tells the others
         watch = _Watch(self._threads)
-        while done is not asked:  # what nobody waited for may come first
+        while done is not asked:  # an earlier task, for which nothing waited, may come first
             try:
                 done = self._done.get(timeout=LISTEN)
             except Empty:
@@ -71,29 +70,29 @@ class Workers:
         return asked.results
 
     def finish(self, *, broken_off: bool = False) -> None:
-        """Wait until what was begun is done, or, ``broken_off``, until nobody waits at a barrier."""
+        """Wait until all that was begun is done. If ``broken_off``, break the barriers first."""
         for team in self._teams if broken_off else ():
             team.barrier.abort()
         self.run(bool)
 
     def close(self) -> None:
-        """End the threads, once all is done."""
+        """End the threads, after their work is done."""
         self._asked[0].put(None)
         for thread in self._threads:
-            if thread is not threading.current_thread():  # which may be the last to drop these
+            if thread is not threading.current_thread():  # a worker may be the last to drop this object
                 thread.join()
 
 
 class _Watch:
-    """Says once where the threads are when nobody in this process has computed for a while: threads that
-    wait for each other at different places would do so for ever, in silence."""
+    """Warns once, with the place of each thread, if nothing in this process has computed for a while.
+    Threads that wait for each other at different places would otherwise do so forever, in silence."""
 
     def __init__(self, threads: Sequence[threading.Thread]) -> None:
         self._threads, self._told = threads, False
         self._since, self._used = time.monotonic(), time.process_time()
 
     def look(self, task: _Task) -> None:
-        """See whether somebody has computed since it was looked last."""
+        """Check whether anything has computed since the last look."""
         now, used = time.monotonic(), time.process_time()
         if used - self._used > IDLE * (now - self._since):
             self._since, self._used = now, used
@@ -109,7 +108,7 @@ class _Watch:
 
 
 def _where(frame: FrameType | None) -> str:
-    """The place in a program that a thread is at, outside of Python's library and of a barrier."""
+    """Return where in the program a thread is, skipping Python's library and barriers."""
     while frame is not None and (
         Path(frame.f_code.co_filename).parent == _LIBRARY
         or isinstance(frame.f_locals.get("self"), threading.Barrier)
@@ -150,7 +149,7 @@ def _work(
                 team.barrier.reset()
                 team.failures += 1
             done.put(task)
-        del task  # what it holds is not kept until the next
+        del task  # so that what it holds is freed before the next task
     for other in others:
         other.put(None)
 
@@ -160,7 +159,7 @@ _OPEN: weakref.WeakSet[Workers] = weakref.WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    """End the threads before the interpreter does: one that is in compiled code then would abort the
+    """End the threads before the interpreter ends, as a thread in compiled code would then abort the
     process."""
     for each in list(_OPEN):
         each.close()

@@ -1,4 +1,4 @@
-"""How long threads wait for a core that others have: what is timed meanwhile tells little."""
+"""How long threads wait for a busy core; measurements taken meanwhile say little."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ THREADS = Path("/proc/self/task")
 
 
 def waits_for_cores() -> dict[str, float]:
-    """Seconds that each thread of this process could have run and waited for a core, so far, by its
-    number. Nothing where the system does not tell (Linux does, in schedstat), or of threads that end
-    meanwhile."""
+    """Return the seconds that each thread of this process has so far been ready to run and waited for a
+    core, by thread number. Empty if the system does not tell (Linux does, in schedstat); threads that
+    end meanwhile are missing."""
     found = dict[str, float]()
     untold = OSError, ValueError, IndexError
     with suppress(*untold):

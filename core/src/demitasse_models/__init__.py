@@ -1,5 +1,5 @@
-"""Records of nets, solvers, weights and samples, and of what a training or a diagnosis tells; the
-protocols of what reads, expands and feeds them."""
+"""Records of nets, solvers, weights, samples, events of training and findings of a diagnosis; and the
+protocols of model readers, layer types and data sources."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ if TYPE_CHECKING:
     from demitasse.operations import Shape
 
 PRECISIONS = {"f32": "float32", "tf32": "float32", "bf16": "float32", "f64": "float64"}
-"""By precision, the element type of parameters, sums and losses. In bf16 activations are stored in 16
-bits; in tf32 products may round their factors to 10 bits of mantissa, if a processor is quicker so."""
+"""The element type of parameters, sums and losses, by precision. In bf16, activations are stored in 16
+bits. In tf32, products may round their factors to 10 bits of mantissa, if the processor is faster that
+way."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer as its file has it. ``parameters`` is a mapping of those that its type declares; for a
-    type that declares none, whatever the reader makes of its format. ``loss_weights`` are the file's,
-    one for each top; () if it gives none, then the type's default holds."""
+    """A layer as its file defines it. ``parameters`` maps the names that its type declares to values;
+    for a type that declares none, it is whatever the reader makes of its format. ``loss_weights`` are
+    the file's, one for each top, or () if it gives none; the type's default then applies."""
 
     name: str
     type: str
@@ -40,7 +41,7 @@ class NetDefinition:
     - ``left_out``: tops of layers that the file has for other phases or states, each with a sentence
       that says so;
     - ``notes``: a sentence on each thing in the file that the reader ignored;
-    - ``foreign``: types that no composed plugin has, each with whose it is."""
+    - ``foreign``: layer types that no composed plugin provides, each with its origin (a fork's name)."""
 
     name: str
     phase: str
@@ -55,16 +56,16 @@ class NetDefinition:
 class Solver:
     """How a net is trained.
 
-    - ``rate``: the learning rate of an iteration, which counts from 0;
-    - ``update``, ``update_attributes``: an operation of the family update, and its attributes, without
+    - ``rate``: a function of the iteration, counted from 0, that returns its learning rate;
+    - ``update``, ``update_attributes``: an operation of the family update, and its attributes without
       ``segments``;
-    - ``passes``: forward and backward passes, whose gradients are summed, in an iteration;
-    - ``clip``: gradients of a larger norm are scaled down to this one; 0 leaves them as they are;
+    - ``passes``: the number of forward and backward passes in an iteration; their gradients are summed;
+    - ``clip``: gradients with a larger norm are scaled down to this one; 0 leaves them as they are;
     - ``weights``: files that are read at the start;
-    - ``snapshot_suffixes``: a snapshot is written in each of these formats; () is the default one;
-    - ``record``: what a snapshot's record has besides, after so many iterations, for the solver's own
-      formats;
-    - ``debug``: listeners are told the sizes of every layer's values and gradients;
+    - ``snapshot_suffixes``: a snapshot is written in each of these formats; () means the default one;
+    - ``record``: a function of the number of iterations done that returns additional items for a
+      snapshot's record, for the solver's own formats;
+    - ``debug``: listeners receive the sizes of every layer's values and gradients;
     - ``notes``: a sentence on each thing in the file that the reader ignored."""
 
     train: NetDefinition
@@ -95,10 +96,10 @@ class Solver:
 
 @dataclass(eq=False)
 class Weights:
-    """A net's parameters by layer name, as arrays in logical order, and what a file knows of the
+    """A net's parameters by layer name, as arrays in logical order, and what a file records about the
     training: the iteration, the solver's state by slot name and layer, gradients, and the writer's own
-    record. ``notes`` are sentences on what the reader ignored. ``net`` is given to writers, for formats
-    that keep the layers with their parameters."""
+    record. ``notes`` are sentences on what the reader ignored. Writers receive ``net``, for formats that
+    store the layers along with their parameters."""
 
     parameters: dict[str, list[np.ndarray]] = field(default_factory=dict)
     iteration: int | None = None
@@ -118,9 +119,9 @@ class Weights:
 @dataclass(frozen=True)
 class DataSpec:
     """The samples that a net asks for. ``source`` is a path, pattern or name as the user wrote it, or a
-    mapping of arrays; ``kind`` is a format if the user named one. The order is drawn from ``seed`` and
-    epoch. If a user gave this one in place of what the net's file asks for, the latter is
-    ``instead_of``."""
+    mapping of arrays; ``kind`` is a format, if the user named one. The order of samples is drawn from
+    ``seed`` and the epoch. If the user gave this specification in place of the one in the net's file,
+    the latter is ``instead_of``."""
 
     source: Any
     kind: str | None = None
@@ -133,7 +134,7 @@ class DataSpec:
 
 @dataclass(frozen=True)
 class Event:
-    """What a listener is told: ``kind`` is start, iteration, testing (during a long test), test,
+    """What a listener is called with: ``kind`` is start, iteration, testing (during a long test), test,
     snapshot or end."""
 
     kind: str
@@ -141,14 +142,14 @@ class Event:
     values: Mapping[str, Any] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The event without the functions among its values: they ask the run, which stays here."""
+        """Leave out functions among the event's values: they query the run, which stays here."""
         values = {name: value for name, value in self.values.items() if not callable(value)}
         return {**vars(self), "values": values}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of a diagnosis: ``level`` is ok, note or problem; ``remedy`` says how to mend it."""
+    """One line of a diagnosis: ``level`` is ok, note or problem; ``remedy`` says how to fix it."""
 
     level: str
     subject: str
@@ -158,21 +159,21 @@ class Finding:
 
 @dataclass(frozen=True)
 class Field:
-    """One part of a sample (its image, its label): shape without the batch, and element type."""
+    """One part of a sample (its image, its label): the shape without the batch, and the element type."""
 
     shape: tuple[int, ...]
     dtype: str
 
 
 class GraphBuilder(Protocol):
-    """What a layer type builds on.
+    """What a layer type uses to build its operations.
 
     - ``phase``: ``train`` or ``test``;
     - ``dtype``: the type of real numbers;
     - ``seed``, ``stream``: the run's seed and the layer's own number, for its random numbers;
     - ``workers``: how many workers share a batch;
-    - ``counted``: nothing will run, or only on stand-ins for samples, so that a file of which only the
-      shape matters need not exist."""
+    - ``counted``: True if nothing will run, or only on stand-ins for samples, so that a file of which
+      only the shape matters need not exist."""
 
     phase: str
     dtype: str
@@ -182,8 +183,9 @@ class GraphBuilder(Protocol):
     counted: bool
 
     def apply(self, operation: str, *inputs: Tensor | None, **attributes: Any) -> Any:
-        """Emit an operation. Returns its output tensor, or a tuple if it has several; one that nobody
-        reads is not computed. Raises ShapeError, which names every operand, when shapes do not fit."""
+        """Emit an operation and return its output tensor, or a tuple if it has several outputs. An
+        output that nobody reads is not computed. Raises ShapeError, which names every operand, if shapes
+        do not fit."""
 
     def parameter(
         self,
@@ -196,89 +198,94 @@ class GraphBuilder(Protocol):
         shared: str | None = None,
         permissive: bool = False,
     ) -> Tensor:
-        """The layer's next parameter. Layers that give the same ``shared`` name have one parameter, with
-        the first layer's filler and multipliers; a ``permissive`` layer may see it in another shape of
-        as many elements. A rate of 0 freezes it: no gradient is made."""
+        """Return the layer's next parameter. ``rate`` and ``decay`` multiply the solver's; a rate of 0
+        freezes the parameter, so no gradient is made. Layers that give the same ``shared`` name have one
+        parameter in common, with the first layer's filler and multipliers; a ``permissive`` layer may
+        see it in another shape with the same number of elements."""
 
     def input(self, name: str, shape: Shape) -> Tensor:
-        """A tensor that the caller of the net fills."""
+        """Return a tensor that the caller of the net fills."""
 
     def constant(self, name: str, value: np.ndarray) -> Tensor:
-        """A tensor that is filled once, before the first step."""
+        """Return a tensor that is filled once, before the first step."""
 
     def source(self, spec: DataSpec, batch: int, fields: Mapping[str, str]) -> tuple[Tensor, ...]:
-        """A tensor for each field, filled by a data source with this worker's part of ``batch`` samples.
-        ``fields`` maps a field's name to an element type: ``raw`` as stored, ``real`` the plan's."""
+        """Return a tensor for each field; a data source fills it with this worker's part of ``batch``
+        samples. ``fields`` maps a field's name to an element type: ``raw`` is the stored type, ``real``
+        the plan's."""
 
     def scalar(self, name: str) -> Tensor:
-        """``iteration``, ``sample`` or ``rate`` as a one-element tensor."""
+        """Return ``iteration``, ``sample`` or ``rate`` as a one-element tensor."""
 
 
 class LayerType(Protocol):
-    """What a layer of one type means in operations."""
+    """Expands layers of one type into operations."""
 
-    if TYPE_CHECKING:  # to be read, so that a narrower type serves; whoever inherits may assign them
+    if TYPE_CHECKING:  # read-only, so that a narrower type fits; subclasses may assign them
 
         @property
         def name(self) -> str:
-            """The type, as files name it."""
+            """The name of the type in files."""
 
         @property
         def parameters(self) -> Mapping[str, Any]:
-            """Names and defaults of what the type itself declares; empty for none. A reader accepts them
-            in its own form (a message ``swish_param { beta: 2 }`` for a type Swish)."""
+            """Names and defaults of the parameters that the type declares; empty if there are none. A
+            reader accepts them in its own form (a message ``swish_param { beta: 2 }`` for a type
+            Swish)."""
 
     def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
         """Emit the layer's operations with ``graph.apply`` and return a tensor for each top."""
 
 
 class ModelReader(Protocol):
-    """A model file that was opened. A method that the file cannot serve raises ModelError."""
+    """An open model file. A method raises ModelError if the file does not have what it returns."""
 
     def net(self, phase: str, overrides: Mapping[str, Any] | None = None) -> NetDefinition:
-        """The layers of a phase (``train`` or ``test``)."""
+        """Return the layers of a phase (``train`` or ``test``)."""
 
     def solver(self, overrides: Mapping[str, Any] | None = None) -> Solver:
-        """The solver with its nets; ``overrides`` are fields in the file's own words."""
+        """Return the solver with its nets; ``overrides`` are fields by their names in the file."""
 
     def weights(self) -> Weights:
-        """Parameters, and solver state where the file has it."""
+        """Return the parameters, and the solver state if the file has it."""
 
 
 class Stream(Protocol):
-    """Every ``step``-th run of ``count`` samples of the global order; its source reads ahead."""
+    """Runs of ``count`` samples in the global order, each beginning ``step`` samples after the one
+    before; the source reads ahead."""
 
-    if TYPE_CHECKING:  # to be read, so that a narrower type serves; whoever inherits may assign them
+    if TYPE_CHECKING:  # read-only, so that a narrower type fits; subclasses may assign them
 
         @property
         def cursor(self) -> int:
-            """The number, in the endless global order, of the next run's first sample."""
+            """The number of the next run's first sample in the endless global order."""
 
     def read(self, out: Mapping[str, np.ndarray]) -> None:
-        """Write the next run of samples into ``out``, an array of count samples for each field, cast to
-        the array's type, and move the cursor by step. Raises DataError that names file and sample."""
+        """Write the next run of samples into ``out``, which has an array of ``count`` samples for each
+        field, cast to the array's type, and advance the cursor by ``step``. Raises DataError that names
+        the file and the sample."""
 
     def close(self) -> None:
-        """End the read-ahead; no thread is left behind."""
+        """Stop reading ahead; no thread is left behind."""
 
 
 class DataSource(Protocol):
-    """Samples in one global order, the same for any number of workers: epoch after epoch, each a
-    permutation of all samples when the specification says shuffle. It may have ``origin(number)``, which
-    says in messages where the sample of that number is from."""
+    """Samples in one global order, which is the same for any number of workers: epoch after epoch, each
+    a permutation of all samples if the specification says shuffle. A source may have a method
+    ``origin(number)`` that says, for messages, where the sample of that number comes from."""
 
-    if TYPE_CHECKING:  # to be read, so that a narrower type serves; whoever inherits may assign them
+    if TYPE_CHECKING:  # read-only, so that a narrower type fits; subclasses may assign them
 
         @property
         def fields(self) -> Mapping[str, Field]:
-            """The parts of a sample by name."""
+            """The parts of a sample, by name."""
 
         @property
         def size(self) -> int:
-            """How many samples there are; an epoch is so many."""
+            """The number of samples, which is the length of an epoch."""
 
     def stream(self, first: int, count: int, step: int) -> Stream:
-        """A stream that starts at sample number ``first``; count and step are at least 1."""
+        """Return a stream that starts at sample number ``first``; count and step are at least 1."""
 
     def close(self) -> None:
         """Release files."""

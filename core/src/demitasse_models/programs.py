@@ -1,6 +1,6 @@
-"""What a runtime's trainer and net offer to their callers, for type checkers and editors. They have at
-least this, whichever plugin they come from. To use more of what one plugin's has, get it by
-``runtime.program(name, ...)``, whose type promises nothing."""
+"""The interfaces of a runtime's trainer and net, for type checkers and editors. Trainers and nets have
+at least these members, whichever plugin they come from. To use further members of one plugin's trainer
+or net, get it from ``runtime.program(name, ...)``, whose return type is Any."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ if TYPE_CHECKING:
     from demitasse import Entry, Event, Graph, Plan, Processes
 
 SolverFile: TypeAlias = str | Path | Solver
-"""A solver: its file, or what was read from one."""
+"""A solver: the path of its file, or what was read from one."""
 
 NetFile: TypeAlias = str | Path | NetDefinition
-"""A net: its file, or what was read from one."""
+"""A net: the path of its file, or what was read from one."""
 
 WeightsFiles: TypeAlias = str | Path | Weights | Sequence[str | Path | Weights]
-"""Parameters to begin with: a file of them, what was read from one, or several of these, of which a
-later one overrides the earlier; a string may have commas between files."""
+"""Parameters to begin with: the path of a file, what was read from one, or several of these, where later
+ones override earlier ones. A string may list several files, separated by commas."""
 
 
 class TrainerOptions(TypedDict, total=False):
     """Keywords of ``runtime.trainer``.
 
-    - ``weights``: parameters to begin with, matched by layer name. Without ``weights`` and ``resume``
-      those that the solver names are read; without these, layers are filled by their fillers.
-    - ``resume``: the path of a snapshot to go on from, with its solver state, iteration and place in the
-      data, or what ``Trainer.weights`` returned. SnapshotError if it is of another net or was trained
-      with other settings.
-    - ``overrides``: fields of the solver in its file's own words, ``{"base_lr": 0.1}``; not for a
-      ``Solver``.
-    - ``data``: for each phase (``train``, ``test``) arrays by the names of the samples' fields, samples
-      first, or a ``DataSpec``, in place of the files that the layers name.
-    - ``scaling``: ``strong`` (default) shares the file's batch among all workers; with ``weak`` each
+    - ``weights``: parameters to begin with, matched by layer name. If neither ``weights`` nor ``resume``
+      is given, the files that the solver names are read; if it names none, fillers fill the layers.
+    - ``resume``: the path of a snapshot to continue from, with its solver state, iteration and position
+      in the data, or what ``Trainer.weights`` returned. Raises SnapshotError if it is of another net or
+      was trained with other settings.
+    - ``overrides``: fields of the solver, by the names that its file's format uses:
+      ``{"base_lr": 0.1}``; not allowed with a ``Solver``.
+    - ``data``: for each phase (``train``, ``test``), arrays by the names of the samples' fields, samples
+      first, or a ``DataSpec``; used in place of the files that the layers name.
+    - ``scaling``: ``strong`` (default) divides the file's batch among all workers; with ``weak``, each
       worker has a batch of that size.
     - ``precision``: ``f32``, ``tf32``, ``bf16`` or ``f64``; by default the machine's.
     - ``retain``: ``"all"`` gives every blob memory of its own, for its values and its gradient.
-    - ``partial``: layers whose shapes the weights do not fit keep their own values; without it that is
-      a ShapeError.
+    - ``partial``: layers for which the weights have other shapes keep their own values; without it,
+      such weights raise ShapeError.
     """
 
     weights: WeightsFiles | None
@@ -60,19 +60,21 @@ class NetOptions(TypedDict, total=False):
     """Keywords of ``runtime.net``.
 
     - ``weights``: parameters, matched by layer name; the others are filled by their layers' fillers. In
-      phase ``test`` a warning names the layers that none of several weights has.
-    - ``phase``: ``test`` (default) or ``train``: which layers there are, and what they compute.
+      phase ``test``, a warning names the layers that none of several weights has.
+    - ``phase``: ``test`` (default) or ``train``; decides which layers exist and what they compute.
     - ``precision``: ``f32``, ``tf32``, ``bf16`` or ``f64``; by default the machine's.
     - ``retain``: ``"all"`` gives every blob memory of its own.
-    - ``backward``: ``"objective"`` plans gradients of the loss, ``"every blob"`` also those of any blob.
-      Both need ``retain="all"``, and are computed by ``walk``.
-    - ``data``: for each phase arrays by the names of the samples' fields, or a ``DataSpec``, for layers
+    - ``backward``: ``"objective"`` plans the gradients of the loss, ``"every blob"`` also those of any
+      blob. Both need ``retain="all"``; ``walk`` computes the gradients.
+    - ``data``: for each phase, arrays by the names of the samples' fields, or a ``DataSpec``, for layers
       that read samples.
-    - ``overrides``: fields of the net in its file's own words; not for a ``NetDefinition``.
-    - ``seed``: of fillers and random numbers, a whole number of 64 bits; 0 by default.
-    - ``passes``: gradients are divided so that their sum over so many passes is the mean; 1 by default.
-    - ``partial``: layers whose shapes the weights do not fit keep their own values; without it that is
-      a ShapeError.
+    - ``overrides``: fields of the net, by the names that its file's format uses; not allowed with a
+      ``NetDefinition``.
+    - ``seed``: the seed of fillers and random numbers, a whole number of 64 bits; 0 by default.
+    - ``passes``: gradients are divided by this number, so that their sum over so many passes is the
+      mean; 1 by default.
+    - ``partial``: layers for which the weights have other shapes keep their own values; without it,
+      such weights raise ShapeError.
     """
 
     weights: WeightsFiles | None
@@ -88,41 +90,41 @@ class NetOptions(TypedDict, total=False):
 
 
 class Blob(Protocol):
-    """A named tensor of a net; NumPy takes it as an array of its ``data``."""
+    """A named tensor of a net; NumPy treats it as an array of its ``data``."""
 
     @property
     def name(self) -> str:
-        """As the net's layers call it."""
+        """Its name in the net's layers."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents that are planned, the batch's first; images are NCHW."""
+        """The planned shape, batch first; images are NCHW."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of its elements."""
+        """The element type."""
 
     @property
     def data(self) -> np.ndarray:
-        """The values in logical order, a live array if the layout is plain. Raises ModelError if other
-        blobs share the memory, which without ``retain="all"`` holds for all but inputs and outputs."""
+        """The values in logical order, as a live array if the layout is plain. Raises ModelError if
+        other blobs share the memory; without ``retain="all"``, all but inputs and outputs may."""
 
     @property
     def diff(self) -> np.ndarray:
-        """The gradient of the objective, in the shape of ``data``. Raises ModelError where no such
-        gradient is planned and kept (``retain="all"``)."""
+        """The gradient of the objective, in the shape of ``data``. Raises ModelError if the gradient is
+        not planned and kept (``retain="all"``)."""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray: ...
 
 
 class TrainedNet(Protocol):
-    """A net to look at: its arrays are in logical (NCHW) order."""
+    """A net to inspect; its arrays are in logical (NCHW) order."""
 
     @property
     def params(self) -> dict[str, list[np.ndarray]]:
         """Parameters by layer name, each layer's in order: weights, then biases (a convolution's weights
-        are output channels x input channels of a group x height x width). Those whose layout is plain,
-        with ``retain="all"`` all, are live arrays; others are copies that cannot be written to."""
+        are output channels x input channels of a group x height x width). Parameters in the plain layout
+        (with ``retain="all"``, all of them) are live arrays; the others are read-only copies."""
 
     @property
     def blobs(self) -> Mapping[str, Blob]:
@@ -130,15 +132,15 @@ class TrainedNet(Protocol):
 
     @property
     def graph(self) -> Graph:
-        """The operations that its layers became."""
+        """The operations that the layers were expanded into."""
 
 
 class Net(TrainedNet, Protocol):
-    """What ``runtime.net`` gives: a net that runs forward; ``with`` closes it."""
+    """What ``runtime.net`` returns: a net that runs forward. Use ``with`` to close it."""
 
     @property
     def definition(self) -> NetDefinition:
-        """Its layers, as they were read."""
+        """The layers, as they were read."""
 
     @property
     def phase(self) -> str:
@@ -150,57 +152,61 @@ class Net(TrainedNet, Protocol):
 
     @property
     def loaded(self) -> dict[str, Any]:
-        """What each of the weights gave, by file (``the weights given`` for those in memory): names of
-        layers, ``loaded``, ``missing`` in the file, ``unfit`` (of other shapes there), ``unused`` in the
-        net and ``not_finite``, and the ``notes`` of the file's reader."""
+        """What was loaded from each of the weights, by file (``the weights given`` if they were in
+        memory): names of layers that are ``loaded``, ``missing`` in the file, ``unfit`` (of other shapes
+        there), ``unused`` in the net or ``not_finite``, and the ``notes`` of the file's reader."""
 
     def forward(self, **inputs: Any) -> dict[str, np.ndarray]:
-        """Run all layers; copies of the outputs by blob name, which are the caller's.
+        """Run all layers and return copies of the outputs, by blob name.
 
         ``inputs`` are arrays by the names of the net's inputs, in logical order (NCHW), of the declared
-        rank and any batch size; what NumPy takes is cast to the net's real numbers. An input that is not
-        given stays as it was, zero at first. The net is planned again for shapes that it was not planned
-        for. Raises ModelError for what is no input, is no real numbers, is NaN, or is infinite in the
-        net's type where a convolution or a product comes to read it; ShapeError where the net cannot
-        take a shape; DataError where samples cannot be read; and WorkerError where they are to be and
-        the net is closed.
+        rank and any batch size; anything that NumPy accepts is cast to the net's real type. An input
+        that is not given keeps its values, which are zero at first. For shapes that it was not planned
+        for, the net is planned again.
+
+        Raises ModelError if a name is not an input, or if an array is not of real numbers, has a NaN, or
+        has a number that is infinite in the net's type and reaches a convolution or a product;
+        ShapeError if the net does not support a shape; DataError if samples cannot be read; and
+        WorkerError if the net reads samples and is closed.
         """
 
     def outputs(self) -> dict[str, np.ndarray]:
-        """Copies of the outputs, as the last forward left them."""
+        """Return copies of the outputs of the last forward pass."""
 
     def test(
         self, iterations: int = 1, told: Callable[[int, Mapping[str, np.ndarray]], object] | None = None
     ) -> dict[str, Any]:
-        """The mean of each output over so many batches from the start of the data, by blob name: a
-        number, or a list for an output of several. ``told`` is called with each batch's number, from 0,
-        and its outputs."""
+        """Return the mean of each output over ``iterations`` batches from the start of the data, by blob
+        name: a number, or a list if the output has several. ``told`` is called with each batch's number,
+        from 0, and its outputs."""
 
     @property
     def loss_weights(self) -> dict[str, float]:
-        """The weights of the blobs that count in the loss."""
+        """The weights of the blobs that contribute to the loss."""
 
     def reshape(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Plan for other shapes of inputs, whole and with the batch, by name; others keep theirs. Raises
-        ShapeError where the net cannot take them, and is then as it was."""
+        """Plan the net for other shapes of inputs: complete shapes, batch included, by name; other
+        inputs keep theirs. Raises ShapeError if the net does not support them; the net then stays as it
+        was."""
 
     def profile(self, iterations: int = 10) -> list[tuple[Entry, float]]:
-        """The mean seconds of each entry of the plan that every pass runs, over forward passes."""
+        """Return the mean time in seconds, over ``iterations`` forward passes, of each entry of the plan
+        that every pass runs."""
 
     @property
     def plan(self) -> Plan:
         """The operations with their kernels and memory, for the present shapes; ``str()`` of it is a
-        table. Its activations and scratch memory take ``arena_bytes``, inputs and constants
-        ``fixed_bytes``, and there are ``parameters`` numbers."""
+        table. Activations and scratch memory take ``arena_bytes``, inputs and constants ``fixed_bytes``;
+        ``parameters`` is the number of parameters."""
 
     @property
     def walk(self) -> Any:
-        """The net as one walks it layer by layer, and backward; needs ``retain="all"``, else raises
-        ModelError."""
+        """An object that steps through the net layer by layer, forward and backward. Raises ModelError
+        unless the net has ``retain="all"``."""
 
     def close(self) -> None:
-        """End the reading ahead. A net that reads samples runs no more; what it has can be looked at,
-        and one that is given its inputs still runs."""
+        """Stop reading ahead. A net that reads samples cannot run afterwards, but can still be
+        inspected; a net that is given its inputs still runs."""
 
     def __enter__(self) -> Self: ...
 
@@ -208,34 +214,34 @@ class Net(TrainedNet, Protocol):
 
 
 class Result(Protocol):
-    """What some iterations came to."""
+    """The result of some iterations."""
 
     @property
     def iteration(self) -> int:
-        """How many iterations the trainer has done, those before included."""
+        """The number of iterations that the trainer has done, earlier ones included."""
 
     @property
     def loss(self) -> float:
-        """The loss of the last iteration, or its mean over the solver's ``average_loss``; NaN where
-        there was none."""
+        """The loss of the last iteration, or its mean over the solver's ``average_loss`` iterations; NaN
+        if there was none."""
 
     @property
     def seconds(self) -> float:
-        """How long they took by the clock, a run's tests and snapshots included."""
+        """The elapsed time in seconds, including a run's tests and snapshots."""
 
     @property
     def phases(self) -> Mapping[str, float]:
-        """Of that, the first worker's seconds by phase: ``read`` (waiting for samples), ``forward``,
-        ``backward`` and ``synchronise``."""
+        """The first worker's part of that time, in seconds by phase: ``read`` (waiting for samples),
+        ``forward``, ``backward`` and ``synchronise``."""
 
 
 class Trainer(Protocol):
-    """What ``runtime.trainer`` gives; ``with`` closes it. It is one thread's at a time: a second one
-    gets a WorkerError."""
+    """What ``runtime.trainer`` returns. Use ``with`` to close it. Only one thread can use it at a time;
+    a second one gets a WorkerError."""
 
     @property
     def solver(self) -> Solver:
-        """How it trains; nets, rates and intervals."""
+        """How the trainer trains: nets, learning rates and intervals."""
 
     @property
     def precision(self) -> str:
@@ -243,7 +249,7 @@ class Trainer(Protocol):
 
     @property
     def dtype(self) -> str:
-        """NumPy's name of the element type of parameters, sums and losses."""
+        """The element type of parameters, sums and losses, by NumPy's name."""
 
     @property
     def processes(self) -> Processes:
@@ -251,29 +257,30 @@ class Trainer(Protocol):
 
     @property
     def batch(self) -> int:
-        """Samples of an iteration, of all workers and passes; 0 where no layer reads any."""
+        """The number of samples per iteration, of all workers and passes; 0 if no layer reads any."""
 
     @property
     def workers(self) -> int:
-        """How many train together, in all processes."""
+        """The number of workers that train together, in all processes."""
 
     @property
     def plan(self) -> Plan:
-        """The first worker's plan; its sizes are as a net's."""
+        """The first worker's plan; for its sizes, see ``Net.plan``."""
 
     @property
     def listeners(self) -> list[Callable[[Event], None]]:
-        """Called with every event, in turn, by the thread that trains; append yours. What one raises
-        comes out of what was called."""
+        """Functions that the training thread calls, one after the other, with every event; append yours.
+        An exception in one of them propagates out of the method that was called."""
 
     @property
     def loaded(self) -> dict[str, Any]:
-        """What each of the weights gave, by file; see ``Net.loaded``."""
+        """What was loaded from each of the weights, by file; see ``Net.loaded``."""
 
     @property
     def iteration(self) -> int:
-        """How many iterations were done. Where it is set, the next ones are those that follow: their
-        rate and random numbers and, where it is set before the first one, their samples."""
+        """The number of iterations done. If you set it, the next iterations continue from that number
+        with its learning rate and random numbers and, if you set it before the first iteration, its
+        samples."""
 
     @iteration.setter
     def iteration(self, iteration: int) -> None: ...
@@ -284,7 +291,7 @@ class Trainer(Protocol):
 
     @property
     def net(self) -> TrainedNet:
-        """The net being trained, as the first worker has it."""
+        """The net being trained, with the first worker's arrays."""
 
     @property
     def notes(self) -> list[str]:
@@ -292,12 +299,12 @@ class Trainer(Protocol):
 
     @property
     def stopped(self) -> bool:
-        """Whether the last iteration, or a run's test, ended with a wish to stop, in any process."""
+        """Whether a stop was requested, in any process, after the last iteration or in a run's test."""
 
     def step(self, iterations: int = 1) -> Result:
-        """Train for so many iterations, at least 1, without tests and snapshots. Raises NumericsError
-        where a loss or parameter is no finite number, DataError where samples cannot be read, and
-        WorkerError where another thread is at work or it is closed."""
+        """Train for this number of iterations, at least 1, without tests and snapshots. Raises
+        NumericsError if a loss or parameter is not a finite number, DataError if samples cannot be read,
+        and WorkerError if another thread is using the trainer or it is closed."""
 
     def run(
         self,
@@ -305,41 +312,48 @@ class Trainer(Protocol):
         save: Callable[[], bool] | None = None,
         until: Callable[[Mapping[str, Any]], bool] | None = None,
     ) -> Result:
-        """Train to the solver's last iteration, with its tests and snapshots. ``stop`` is asked after
-        each iteration and between the batches of a test, whose scores are then dropped: once it is true,
-        a snapshot of what was trained is written and the run ends. Where ``save`` is true after an
-        iteration, a snapshot is written and the run goes on. ``until`` is asked after each test, with
-        its scores: once it is true, the run ends as at its last iteration. Raises what ``step`` raises,
-        and SnapshotError, before it begins where that can be known."""
+        """Train to the solver's last iteration, with its tests and snapshots.
+
+        - ``stop`` is called after each iteration and between the batches of a test. Once it returns
+          true, a snapshot of what was trained is written and the run ends; the scores of an interrupted
+          test are dropped.
+        - ``save`` is called after each iteration; if it returns true, a snapshot is written and the run
+          continues.
+        - ``until`` is called after each test, with its scores; once it returns true, the run ends as at
+          its last iteration.
+
+        Raises what ``step`` raises, and SnapshotError, before the run begins if the cause is known by
+        then."""
 
     def test(self) -> dict[str, Any]:
-        """The mean scores of the test nets over the solver's test iterations, by blob name: numbers, or
-        lists for outputs of several. A second net's have its number in front, ``1.accuracy``."""
+        """Return the mean scores of the test nets over the solver's test iterations, by blob name: a
+        number, or a list if the output has several. The names of a second net's scores begin with its
+        number: ``1.accuracy``."""
 
     def snapshot(self, prefix: str | Path | None = None) -> Path:
-        """Write weights, solver state and the place in the data to ``PREFIX_iter_ITERATION.demitasse``,
-        and to the formats that the solver asks for, each whole or not at all; the first one's path. The
-        prefix is by default the solver's. Raises SnapshotError, and NumericsError where parameters are
-        not finite."""
+        """Write weights, solver state and the position in the data to
+        ``PREFIX_iter_ITERATION.demitasse``, and in other formats that the solver asks for, each file
+        completely or not at all. Return the path of the first. The default prefix is the solver's.
+        Raises SnapshotError, and NumericsError if parameters are not finite."""
 
     def weights(self) -> Weights:
-        """Copies of what a snapshot has, in memory: parameters, solver state, iteration, to be given as
-        ``resume`` or ``weights``. Raises WorkerError where there are several processes, NumericsError
-        where parameters are not finite."""
+        """Return copies, in memory, of what a snapshot has: parameters, solver state and iteration. Pass
+        the result as ``resume`` or ``weights``. Raises WorkerError if there are several processes, and
+        NumericsError if parameters are not finite."""
 
     def check_snapshots(self) -> None:
-        """Raise SnapshotError where the solver's snapshots could not be written, CompositionError where
-        no plugin writes them."""
+        """Raise SnapshotError if the solver's snapshots could not be written, and CompositionError if no
+        plugin writes their format."""
 
     def profile(self, iterations: int = 10) -> list[tuple[Entry, float]]:
-        """The mean seconds of each entry of the first worker's plan; nothing is updated."""
+        """Return the mean seconds of each entry of the first worker's plan; nothing is updated."""
 
     def arrays(self) -> Iterator[tuple[int, str, Any]]:
-        """(worker, name, array) of all that has memory in this process, as it lies there."""
+        """Yield (worker, name, array) for everything in this process's memory, as it lies there."""
 
     def close(self) -> None:
-        """End workers and reading; what it has can be looked at, and a snapshot written. Where another
-        thread is at work, this waits for the iteration under way, or a test's batch."""
+        """End the workers and stop reading. The trainer can still be inspected, and a snapshot written.
+        If another thread is using the trainer, wait for its current iteration or test batch."""
 
     def __enter__(self) -> Self: ...
 

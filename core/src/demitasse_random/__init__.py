@@ -1,5 +1,5 @@
-"""Random numbers from counters, the same however the work is divided: Philox4x32-10 (Salmon et al.,
-2011) maps a counter of four 32-bit words and a key of two to four words. Compiled kernels draw with
+"""Counter-based random numbers, the same however the work is divided. Philox4x32-10 (Salmon et al.,
+2011) maps a counter of four 32-bit words and a key of two words to four words. Compiled kernels use
     key     = random_key(seed, stream)
     counter = (i mod 2**32, j mod 2**32, number mod 2**32, number // 2**32 + domain * 2**28)
 ``number`` is an iteration or epoch below 2**60; domains keep the functions' counters apart."""
@@ -12,25 +12,25 @@ from typing import Any
 import numpy as np
 
 LOW, WEYL = 2**32 - 1, 0x9E3779B9
-_BLOCK = 2**13  # counters whose words, and what they are made of, stay in the second-level cache
-_SHARE = 2**16  # numbers that a thread of several draws at a time: each step may wait for the others
+_BLOCK = 2**13  # counters; their words and intermediate values stay in the second-level cache
+_SHARE = 2**16  # numbers that each of several threads draws at a time; each step may wait for others
 
 
 def random_key(seed: int, stream: int) -> tuple[int, int]:
-    """The two 32-bit words (seed mod 2**32, (seed // 2**32 + stream * 0x9E3779B9) mod 2**32)."""
+    """Return two 32-bit words: (seed mod 2**32, (seed // 2**32 + stream * 0x9E3779B9) mod 2**32)."""
     seed, stream = int(seed), int(stream)
     return seed & LOW, ((seed >> 32) + stream * WEYL) & LOW
 
 
 def philox4x32(counter: Any, key: Any) -> Any:
-    """Four words for each counter (..., 4) under a key of two words; uint32."""
+    """Return four words (uint32) for each counter (..., 4) under a key of two words."""
     words = [counter[..., i].astype(np.uint64) for i in range(4)]
     _rounds(words, key)
     return np.stack(words, axis=-1).astype(np.uint32)
 
 
 def _rounds(words: Any, key: Any) -> None:
-    """The ten rounds, in place on four arrays of uint64."""
+    """Do the ten rounds, in place on four arrays of uint64."""
     a, b, c, d = words
     x, y, low, half = np.empty_like(a), np.empty_like(a), np.uint64(LOW), np.uint64(32)
     for step in range(10):
@@ -53,8 +53,9 @@ def _words(domain: int, seed: int, stream: int, number: int, i: Any, j: Any) -> 
 def keep_mask(
     seed: int, stream: int, iteration: int, first_sample: int, shape: tuple[int, ...], ratio: float
 ) -> Any:
-    """Dropout's uint8 mask of ``shape``, samples first: element e (flat in it) of sample n is 0 if
-    word e mod 4 of domain 0, i = e // 4, j = first_sample + n is less than ratio * 2**32."""
+    """Return dropout's uint8 mask of ``shape``, samples first. Element e of sample n (e is its flat
+    index in the sample) is 0 if word e mod 4 of domain 0, i = e // 4, j = first_sample + n is less than
+    ratio * 2**32, and 1 otherwise."""
     samples, elements = np.arange(shape[0]) + int(first_sample), int(np.prod(shape[1:]))
     words = _words(0, seed, stream, iteration, np.arange(-(-elements // 4)), samples[:, None])
     words = words.reshape(shape[0], words.shape[1] * 4)[:, :elements]
@@ -64,36 +65,39 @@ def keep_mask(
 def crop_and_mirror(
     seed: int, stream: int, iteration: int, first_sample: int, count: int, rows: int, columns: int
 ) -> Any:
-    """(row, column, mirror) of ``count`` samples, int64: of domain 1, i = 0, j = first_sample + n,
-    word 0 * (rows + 1) // 2**32, word 1 * (columns + 1) // 2**32, word 2 * 2 // 2**32."""
+    """Return (row, column, mirror) for each of ``count`` samples, int64. For sample n they are, with the
+    words of domain 1, i = 0, j = first_sample + n: word 0 * (rows + 1) // 2**32, word 1 * (columns + 1)
+    // 2**32 and word 2 * 2 // 2**32."""
     words = _words(1, seed, stream, iteration, 0, np.arange(count) + int(first_sample))
     return words[:, :3].astype(np.int64) * (rows + 1, columns + 1, 2) >> 32
 
 
 def permutation(seed: int, epoch: int, size: int) -> Any:
-    """The order in which an epoch reads ``size`` samples: their numbers, int64, each once, the same for
-    the same arguments. Sorted by word 0 + word 1 * 2**32 of domain 2, stream 0, i = sample."""
+    """Return the order in which an epoch reads ``size`` samples: their numbers (int64), each once, the
+    same for the same arguments. They are sorted by word 0 + word 1 * 2**32 of domain 2, stream 0, i =
+    sample."""
     keys = np.empty(size, np.uint64)
     for start in range(0, size, _BLOCK):
         some = np.arange(start, min(start + _BLOCK, size))
         words = _words(2, seed, 0, epoch, some, 0).astype(np.uint64)
         keys[start : start + _BLOCK] = words[:, 0] | words[:, 1] << 32
     order = np.argsort(keys)
-    if (keys[order[1:]] == keys[order[:-1]]).any():  # equal keys as the samples stand, at twice the time
+    if (keys[order[1:]] == keys[order[:-1]]).any():  # equal keys: keep sample order, in twice the time
         order = np.argsort(keys, kind="stable")
     return order.astype(np.int64, copy=False)
 
 
 class RandomStream:
-    """Numbers for fillers: call n draws domain 3, number = n, i = 0, 1, ...; a uniform number, in
-    [low, high), takes 53 bits of two words, a normal one (Box and Muller) two of those. All is float64,
-    rounded once to ``dtype`` block by block: a large array takes no more memory than it has itself."""
+    """Numbers for fillers. Call n draws from domain 3, number = n, i = 0, 1, ... A uniform number, in
+    [low, high), takes 53 bits of two words; a normal one (Box and Muller) takes two uniform ones. All
+    are computed in float64 and rounded once to ``dtype``, block by block, so that a large array needs no
+    more memory than its own."""
 
     def __init__(self, seed: int, stream: int = 0, dtype: str = "float64") -> None:
         self.seed, self.stream, self.dtype, self.calls = seed, stream, dtype, -1
 
     def uniform(self, shape: Any, low: float = 0.0, high: float = 1.0) -> Any:
-        """An array of ``shape`` whose numbers are uniform in [low, high)."""
+        """Return an array of ``shape`` with numbers uniform in [low, high)."""
 
         def fill(part: Any, start: int, stop: int) -> None:
             drawn = self._part(start, stop)
@@ -105,7 +109,7 @@ class RandomStream:
         return self._filled(shape, fill)
 
     def normal(self, shape: Any, mean: float = 0.0, std: float = 1.0) -> Any:
-        """An array of ``shape`` whose numbers are normal, of that mean and standard deviation."""
+        """Return an array of ``shape`` with normal numbers of this mean and standard deviation."""
         size = int(np.prod(shape))
 
         def fill(part: Any, start: int, stop: int) -> None:
@@ -122,7 +126,7 @@ class RandomStream:
         return self._filled(shape, fill)
 
     def _filled(self, shape: Any, fill: Callable[[Any, int, int], None]) -> Any:
-        """The next call's array, filled part by part, a large one by all of the process's cores."""
+        """Return the next call's array, filled in parts; a large one by all of the process's cores."""
         self.calls += 1
         result = np.empty(np.broadcast_shapes(shape), self.dtype)
         flat = result.reshape(-1)
@@ -141,12 +145,12 @@ class RandomStream:
         return result
 
     def integers(self, shape: Any, high: int) -> Any:
-        """An int64 array of ``shape``, uniform in 0 to ``high`` - 1."""
+        """Return an int64 array of ``shape``, uniform in 0 to ``high`` - 1."""
         count, self.calls = int(np.prod(shape)), self.calls + 1
         return (self._part(0, count) * high).astype(np.int64).reshape(shape)
 
     def _part(self, begin: int, end: int) -> Any:
-        """Numbers ``begin`` up to ``end`` of the present call, uniform in [0, 1)."""
+        """Return numbers ``begin`` up to ``end`` of the current call, uniform in [0, 1)."""
         counters = np.arange(begin // 2, -(-end // 2), dtype=np.uint64)
         rest = 0, self.calls & LOW, (self.calls >> 32) + (3 << 28)
         words = [counters & np.uint64(LOW), *(np.full_like(counters, word) for word in rest)]

@@ -1,4 +1,5 @@
-"""Collectives as data: what each rank sends, receives and adds; printed, proved, costed and run."""
+"""Collectives as data: what each rank sends, receives and adds; to be printed, proved, costed and
+run."""
 
 from demitasse_schedules.costs import Cost, cost, play, rounds_of
 from demitasse_schedules.network import RANK_MAPS, Tier, Topology, missing_number, topology

@@ -1,4 +1,4 @@
-"""What a collective costs on a network: rounds of all ranks at once, or every move as an event."""
+"""What a collective costs on a network, by rounds of all ranks at once or move by move."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from demitasse_schedules.record import Array, InRounds, Round, Schedule
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of a collective: in all, and of the last rank to end how much went to latencies, to
-    bytes on the wire and to additions."""
+    """The time of a collective in seconds: in total, and for the last rank to end, the parts spent on
+    latencies, on bytes on the wire and on additions."""
 
     seconds: float
     latency: float
@@ -30,11 +30,11 @@ def cost(
     item: int = 4,
     gamma: float = 0.0,
 ) -> Cost:
-    """The cost of rounds whose ranks are at the endpoints ``place``: ``item`` bytes an element,
-    ``gamma`` seconds a byte that is added. A rank begins a round when it has ended the one before and
-    its peers' messages come; a rank sends and receives at once. Messages of one round share trunks, and
-    those of one rank its link."""
-    clock = np.zeros((len(place), 4))  # seconds in all; of latency, transfer and reduction on the way
+    """Return the cost of rounds whose ranks are at the endpoints ``place``, with ``item`` bytes per
+    element and ``gamma`` seconds per byte that is added. A rank begins a round when it has ended the
+    previous one and its peers' messages arrive; it sends and receives at the same time. Messages of one
+    round share trunks, and those of one rank its link."""
+    clock = np.zeros((len(place), 4))  # seconds: total, and latency, transfer and reduction on the way
     count = 0
     for each in rounds:
         count += each.times
@@ -48,7 +48,7 @@ def cost(
             clock += [slowest.sum(), *slowest]
             continue
         step = np.stack([latency + wire, latency, wire, 0 * wire], axis=1)
-        # Who sends is busy as long as its messages are under way; who gets one waits for its sender.
+        # A sender is busy as long as its messages are under way; a receiver waits for its sender.
         arrived = _latest(clock.copy(), each.source, clock[each.source] + step)
         late = clock[each.source, 0] > clock[each.target, 0]
         begun = np.where(late[:, None], clock[each.source], clock[each.target])
@@ -63,16 +63,16 @@ def cost(
 
 
 def _latest(clock: Array, rank: Array, times: Array) -> Array:
-    """The clock, with the latest of a rank's times where that is later than its own."""
-    order = np.argsort(times[:, 0], kind="stable")  # of several values for one rank the last one stays
+    """Return the clock, in which the latest of a rank's times replaces an earlier time of its own."""
+    order = np.argsort(times[:, 0], kind="stable")  # of several values for one rank, the last one stays
     latest = clock.copy()
     latest[rank[order]] = times[order]
     return np.where((latest[:, 0] > clock[:, 0])[:, None], latest, clock)
 
 
 def rounds_of(schedule: Schedule) -> Iterator[Round]:
-    """The rounds of any schedule: its program's own, or those in which its moves can go, one message of
-    a rank at a time."""
+    """Yield the rounds of any schedule: its program's own or, for a program of moves, rounds in which
+    the moves can go, each rank sending one message at a time."""
     if isinstance(schedule.program, InRounds):
         yield from schedule.program.rounds(schedule)
         return
@@ -84,7 +84,7 @@ def rounds_of(schedule: Schedule) -> Iterator[Round]:
         elif move.kind == "send":
             letter.put(clock[rank])
             clock[rank] += 1
-        else:  # one message a round at its target, too
+        else:  # the target, too, has one message a round
             number = max(letter.get(), port[rank])
             port[rank] = number + 1
             clock[rank] = max(clock[rank], number + 1)
@@ -98,8 +98,9 @@ def rounds_of(schedule: Schedule) -> Iterator[Round]:
 def play(
     schedule: Schedule, network: Topology, place: Array, item: int = 4, gamma: float = 0.0
 ) -> float:
-    """Seconds of a schedule, every move an event and a rank's sends one after another: a check of
-    ``cost`` for few ranks. What is sent in one round of the schedule shares trunks."""
+    """Return the time of a schedule in seconds, with every move as an event and a rank's sends one after
+    the other: a check of ``cost`` for few ranks. Messages sent in one round of the schedule share
+    trunks."""
     together: dict[int, list[tuple[int, int, int]]] = {}
     for number, source, target, elements in schedule.messages():
         together.setdefault(number, []).append((source, target, elements))

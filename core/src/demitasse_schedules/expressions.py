@@ -1,4 +1,4 @@
-"""Sums of contributions as numbered expressions: equal ones have one number."""
+"""Sums of contributions as numbered expressions; equal expressions have the same number."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from demitasse import PlanError
 Array = np.ndarray[Any, np.dtype[Any]]
 
 NOTHING = 0
-"""What a rank holds of elements that it was not given."""
+"""The number that stands for elements that a rank was not given."""
 
 
 class Expressions:
     """Number 0 is nothing, 1 to ``ranks`` are the ranks' own contributions (rank r has r + 1), and every
-    other one is a sum of two earlier ones, their order left aside. ``stage`` is where sums are being
-    made now: a round, or a move."""
+    other number is a sum of two earlier ones, regardless of their order. ``stage`` is where sums are
+    currently made: a round or a move."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks, self.stage = ranks, 0
         self._left, self._right = [0] * (ranks + 1), [0] * (ranks + 1)
         self._count = [0] + [1] * ranks  # contributions in each, by number
-        self._made = [(0, 0)] * (ranks + 1)  # stage and message that first made it
+        self._made = [(0, 0)] * (ranks + 1)  # stage and message that first made each
         self._numbers: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def sums(self, ours: Array, theirs: Array, message: Array, fault: Callable[..., PlanError]) -> Array:
-        """The numbers of ours[i] + theirs[i]; ``message[i]`` is what ``fault(problem, message)`` is told
-        when it is refused: a sum with nothing, or of more contributions than there are ranks."""
+        """Return the numbers of ours[i] + theirs[i]. A sum with nothing, or of more contributions than
+        there are ranks, raises ``fault(problem, message[i])``."""
         low, high = (pick(ours, theirs).astype(np.int64) for pick in (np.minimum, np.maximum))
         keys, first, back = np.unique((low << 32) | high, return_index=True, return_inverse=True)
         numbers = []
@@ -48,15 +48,16 @@ class Expressions:
                 self._numbers[key] = number
                 if one == NOTHING:
                     raise fault("adds to elements that hold nothing", int(message[where]))
-                if count > self.ranks:  # so that one is in it twice
+                if count > self.ranks:  # then some contribution is in it twice
                     doubled = self._twice(number)[0]
                     raise fault(f"rank {doubled} is counted twice", int(message[where]))
             numbers.append(number)
         return np.array(numbers, np.int64)[back]
 
     def incomplete(self, numbers: Array) -> tuple[int, int, int | None, tuple[int, int]] | None:
-        """Of these expressions one that has not each contribution exactly once: (its number, a rank that
-        is missing or -1, a rank that is doubled or None, stage and message that doubled it)."""
+        """Return one of these expressions that does not have each contribution exactly once, or None:
+        (its number, a rank that is missing or -1, a rank that is doubled or None, the stage and message
+        that doubled it)."""
         left, right = np.array(self._left), np.array(self._right)
         for some in np.array_split(numbers, -(-len(numbers) * self.ranks // (1 << 24)) or 1):
             times = np.zeros((len(some), self.ranks + 1), np.int64)
@@ -78,7 +79,8 @@ class Expressions:
         return None
 
     def _twice(self, number: int) -> tuple[int, tuple[int, int]]:
-        """The contribution that an expression has twice, and stage and message where it first had."""
+        """Return the contribution that an expression has twice, with the first such stage and
+        message."""
         below, todo = {number}, [number]
         while todo:
             for each in (self._left[at := todo.pop()], self._right[at]):
@@ -86,7 +88,7 @@ class Expressions:
                     below.add(each)
                     todo.append(each)
         has: dict[int, set[int]] = {}
-        for each in sorted(below):  # parts have smaller numbers than their sum
+        for each in sorted(below):  # a sum's parts have smaller numbers than the sum
             if each <= self.ranks:
                 has[each] = {each - 1} if each else set()
                 continue

@@ -1,4 +1,4 @@
-"""The network of a machine: endpoints in nested groups, and what a message costs between two."""
+"""The network of a machine: endpoints in nested groups, and the cost of messages between them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 @dataclass(frozen=True)
 class Tier:
     """One level of the network: ``count`` siblings in each group of the tier around it. A message
-    between two of them takes ``latency`` seconds and then ``bandwidth`` bytes a second; what leaves a
-    sibling shares the bandwidth of all endpoints in it, divided by ``oversubscription``."""
+    between two of them takes ``latency`` seconds and then goes at ``bandwidth`` bytes per second. All
+    messages that leave a sibling share the bandwidth of all endpoints in it, divided by
+    ``oversubscription``."""
 
     name: str
     count: int
@@ -32,24 +33,24 @@ class Tier:
 @dataclass(frozen=True)
 class Topology:
     """Tiers, outermost first; an endpoint is one sibling of the innermost. ``sources`` says where the
-    numbers are from."""
+    numbers come from."""
 
     tiers: tuple[Tier, ...]
     sources: tuple[str, ...] = ()
 
     @property
     def endpoints(self) -> int:
-        """How many there are in all."""
+        """The total number of endpoints."""
         return math.prod(tier.count for tier in self.tiers)
 
     def inside(self, tier: int) -> int:
-        """The endpoints in one sibling of a tier."""
+        """Return the number of endpoints in one sibling of a tier."""
         return math.prod(each.count for each in self.tiers[tier + 1 :])
 
     def place(self, ranks: int, order: str = "natural") -> Array:
-        """The endpoint of each rank: the first ``ranks`` endpoints, in their own order, or dealt out in
-        turn to the groups of the outermost tier (swCaffe, section V.A). Raises CompositionError for
-        more ranks than endpoints, or another order."""
+        """Return the endpoint of each rank: the first ``ranks`` endpoints in their own order, or dealt
+        out in turn to the groups of the outermost tier (swCaffe, section V.A). Raises CompositionError
+        if there are more ranks than endpoints, or for an unknown order."""
         if not 0 < ranks <= self.endpoints:
             raise CompositionError(
                 f"{ranks} ranks (valid: 1 to {self.endpoints}, as many as the machine has)"
@@ -63,31 +64,33 @@ class Topology:
         return np.lexsort((group, within))
 
     def groups(self, ranks: int) -> tuple[tuple[int, ...], ...]:
-        """The ranks, in natural order, by the sibling of the outermost tier in which they are."""
+        """Return the ranks, in natural order, grouped by their sibling of the outermost tier."""
         group = self.place(ranks) // max(1, self.inside(0)) if self.tiers else np.zeros(ranks, int)
         return tuple(tuple(np.flatnonzero(group == each).tolist()) for each in np.unique(group))
 
     def messages(self, source: Array, target: Array, moved: Array) -> tuple[Array, Array]:
-        """(latency, seconds on the wire) of each of the messages of ``moved`` bytes from endpoint
-        source[i] to target[i] that go at once. A message has the latency of the outermost tier where its
-        ends differ, and passes what joins siblings of that and of all tiers within. It takes as long as
-        all do that it shares something with: the trunks out of and into the siblings of each such tier
-        with ``oversubscription``, and its ends, which send and receive at once; a latency for each
-        message of an end, too."""
+        """Return (latency, seconds on the wire) for each of the messages of ``moved[i]`` bytes from
+        endpoint source[i] to target[i] that go at the same time.
+
+        A message has the latency of the outermost tier in which its ends differ, and passes the links of
+        that tier and of all tiers within. It takes as long as all the messages with which it shares
+        something: the trunks out of and into the siblings of each such tier with ``oversubscription``,
+        or one of its ends (an end sends and receives at the same time). The latencies of an end's
+        messages add up, too."""
         latency, bandwidth = np.zeros(len(source)), np.full(len(source), np.inf)
         seconds = np.zeros(len(source))
         found = np.zeros(len(source), bool)
         for number, tier in enumerate(self.tiers):
             size = self.inside(number)
             ours, theirs = source // size, target // size
-            # A message passes this tier's links where it leaves one of its siblings.
+            # A message passes this tier's links if it leaves one of its siblings.
             passes = ours != theirs
             latency = np.where(passes & ~found, tier.latency, latency)
             found |= passes
             bandwidth = np.where(passes, np.minimum(bandwidth, tier.bandwidth), bandwidth)
             if tier.oversubscription > 1 and passes.any():
                 room = size * tier.bandwidth / tier.oversubscription
-                if size == 1:  # the siblings share what joins them
+                if size == 1:  # the siblings share the link that joins them
                     ours, theirs = source // tier.count, target // tier.count
                     room *= tier.count
                 for side in (ours, theirs):
@@ -102,7 +105,7 @@ class Topology:
 
 
 def missing_number(machine: Machine, level: Level, key: str, why: str) -> DescriptionError:
-    """The error for a number that a prediction needs and a description lacks."""
+    """Return the error for a number that a prediction needs and a description lacks."""
     where = level.location or machine.origin
     return DescriptionError(
         f"{where}: level {level.name!r} has no {key}, which {why}; add it with its source"
@@ -110,16 +113,16 @@ def missing_number(machine: Machine, level: Level, key: str, why: str) -> Descri
 
 
 def _needed(machine: Machine, level: Level, key: str, value: Quantity | None, why: str) -> float:
-    """A number of a level. Raises DescriptionError that names file, line, level and key."""
+    """Return a number of a level. Raises DescriptionError that names file, line, level and key."""
     if value is None:
         raise missing_number(machine, level, key, why)
     return value.value
 
 
 def topology(machine: Machine, levels: Sequence[Level]) -> Topology:
-    """The network that joins the siblings of some of a machine's levels, outermost first. A level with
-    one sibling is none, but where it is within another and has a link, by which that one's messages
-    leave it. Raises DescriptionError for a link or number that is not there."""
+    """Return the network that joins the siblings of some of a machine's levels, outermost first. A level
+    with one sibling is not a tier, unless it is within another level and has a link, through which its
+    messages leave. Raises DescriptionError if a link or a number is missing."""
     tiers, sources = list[Tier](), list[str]()
     for level in levels:
         link = level.link

@@ -1,13 +1,14 @@
-"""The proof of a schedule: what every rank ends with, as an expression, by running it on symbols.
+"""The proof of a schedule: what every rank ends with, as an expression, found by running it on symbols.
 
-Each rank's own contribution is a symbol, and each addition makes an expression of two. Equal expressions
-have one number (a sum's two sides in either order: a + b and b + a have the same bits; the order of
-more than two matters), so that a rank's vector is an array of such numbers. At the end the expressions
-that the goal names are taken apart: each contribution has to be in it exactly once. Nothing is sampled:
-elements that no move ever separates are one cell, and all cells, ranks and moves are run.
+Each rank's own contribution is a symbol, and each addition makes an expression from two. Equal
+expressions have the same number, so a rank's vector is an array of such numbers. (The two sides of a sum
+may be in either order, as a + b and b + a have the same bits; the order of more than two matters.) At
+the end the expressions that the goal names are taken apart: each must have every contribution exactly
+once. Nothing is sampled: elements that no move ever separates form one cell, and all cells, ranks and
+moves are run.
 
-A program in rounds is run a round at a time, for all ranks at once: on a table of ranks and cells, or,
-where that is large, on runs of equal cells. Any other program is run move by move.
+A program in rounds is run one round at a time, for all ranks at once: on a table of ranks and cells or,
+if that would be large, on runs of equal cells. Any other program is run move by move.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ from demitasse_schedules.state import Runs, State, Table
 _GIVEN = 1
 
 TABLE = 1 << 25
-"""Ranks times cells up to which a table is quicker, and takes no more than 128 MiB."""
+"""Ranks times cells up to which a table is faster; it takes at most 128 MiB."""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What was proved: ``messages`` in ``rounds`` (None for a program of moves) on ``cells``, which no
-    move separates; ``expressions`` are different sums, and an allreduce is ``identical`` if all ranks
-    have the same one of each element, and so, in floating point, the same bits."""
+    """What was proved: the numbers of ``messages``, of ``rounds`` (None for a program of moves), of
+    ``cells``, which no move separates, and of different ``expressions``. An allreduce is ``identical``
+    if all ranks end with the same expression for each element and so, in floating point, with the same
+    bits."""
 
     schedule: str
     messages: int
@@ -53,8 +55,8 @@ class Proof:
 
 @dataclass(frozen=True)
 class _Goal:
-    """By rank and [start, stop) of elements: who has what at the beginning, who is to have it at the
-    end, and whether that is a sum."""
+    """Which elements, [start, stop), each rank has at the beginning and must have at the end, and
+    whether the latter are sums."""
 
     has: list[tuple[int, int]]
     wants: list[tuple[int, int]]
@@ -62,15 +64,16 @@ class _Goal:
 
 
 def check(schedule: Schedule, buffered: bool = True) -> Proof:
-    """Prove that each send meets one receive, that nothing deadlocks, and that those whom the goal names
-    end with each contribution exactly once; for an allreduce also that all ranks end with the same bits.
+    """Prove that each send meets one receive, that nothing deadlocks, and that the ranks that the goal
+    names end with each contribution exactly once; for an allreduce also that all ranks end with the same
+    bits.
 
-    If not ``buffered``, sends have no memory of their own. A program of moves is then walked with sends
-    that wait for their receives. In a program in rounds a rank posts its sends and goes on; what is
-    proved is that no rank waits for ever to change elements that it has sent: it changes none in that
-    round, or its message is what their receiver takes first, beside its own elements.
+    If not ``buffered``, sends have no memory of their own. In a program of moves, a send then waits for
+    its receive. In a program in rounds, a rank posts its sends and continues; the proof is that no rank
+    waits forever to change elements that it has sent. Either it changes none of them in that round, or
+    its message is the first that the receiver takes, beside the receiver's own elements.
 
-    Raises PlanError with algorithm, rank, step or round, move, and what is missing or doubled."""
+    Raises PlanError with the algorithm, rank, step or round, move, and what is missing or doubled."""
     if schedule.goal not in GOALS:
         raise PlanError(unknown("goal", schedule.goal, GOALS, schedule.algorithm))
     size, ranks = schedule.size, range(schedule.ranks)
@@ -87,7 +90,7 @@ def check(schedule: Schedule, buffered: bool = True) -> Proof:
 
 
 def _cells(size: int, *edges: Iterable[int] | Array) -> Array:
-    """Where cells begin and end: wherever a move or a part does."""
+    """Return where cells begin and end, which is wherever a move or a part does."""
     return np.unique(np.concatenate([[0, size], *(np.asarray(each, int) for each in edges)]))
 
 
@@ -96,8 +99,8 @@ def _flat(parts: list[tuple[int, int]]) -> Array:
 
 
 def _start(goal: _Goal, cells: Array, make: Callable[[int, int], State]) -> State:
-    """Every rank with its contribution; where nothing is added, and each element has one giver, it is
-    enough to know who has the giver's: all that is given has one number."""
+    """Return the state in which every rank has its contribution. If nothing is added, each element comes
+    from one rank, and it is enough to know which ranks have it: all elements have the same number."""
     state = make(len(goal.has), len(cells) - 1)
     parts = np.searchsorted(cells, _flat(goal.has)).reshape(-1, 2)
     rank = np.arange(len(goal.has))
@@ -106,7 +109,8 @@ def _start(goal: _Goal, cells: Array, make: Callable[[int, int], State]) -> Stat
 
 
 def _givers(schedule: Schedule, goal: _Goal, cells: Array) -> Array:
-    """Who has each cell at the beginning of what is no sum. Raises PlanError if it is not one rank."""
+    """Return the rank that has each cell at the beginning of a collective that does not sum. Raises
+    PlanError unless it is exactly one."""
     has = np.searchsorted(cells, _flat(goal.has)).reshape(-1, 2)
     givers = np.full(len(cells) - 1, -1)
     for owner in np.flatnonzero(has[:, 1] > has[:, 0]):
@@ -163,7 +167,7 @@ def _proof(
 
 
 def _fault(schedule: Schedule, number: int, each: Round, i: int, problem: str) -> PlanError:
-    """At the receiving end of a round's message."""
+    """Return the error for a round's message, at its receiving end."""
     adds = np.broadcast_to(each.reduces, each.source.shape)[i]
     source, target, start, stop = (int(column[i]) for column in each[:4])
     move = f"{'reduce' if adds else 'receive'}({source}, {start}:{stop})"
@@ -182,7 +186,8 @@ def _valid(schedule: Schedule, number: int, each: Round, goal: _Goal) -> None:
 
 
 def _unbuffered(schedule: Schedule, number: int, each: Round) -> None:
-    """A rank that gets elements it also sends in this round has to wait until they are taken."""
+    """Raise PlanError if ranks may wait for each other: a rank that receives elements that it also sends
+    in this round must wait until they are taken."""
     order = np.argsort(each.source, kind="stable")
     sends = each.source[order]
     low, high = np.searchsorted(sends, each.target), np.searchsorted(sends, each.target, "right")
@@ -201,7 +206,7 @@ def _unbuffered(schedule: Schedule, number: int, each: Round) -> None:
 
 def _by_moves(schedule: Schedule, goal: _Goal, buffered: bool) -> Proof:
     edges = {edge for moves in schedule.programs() for move in moves for edge in move[2:]}
-    inside = [edge for edge in edges if 0 <= edge <= schedule.size]  # the walk refuses the others
+    inside = [edge for edge in edges if 0 <= edge <= schedule.size]  # the walk rejects the others
     cells = _cells(schedule.size, _flat(goal.has), _flat(goal.wants), inside)
     cell = {int(cut): i for i, cut in enumerate(cells)}
     expressions = Expressions(schedule.ranks)
@@ -244,7 +249,7 @@ def _ends(
     expressions: Expressions,
     blame: Callable[[tuple[int, int], str], PlanError],
 ) -> bool:
-    """Whether all ranks end with the same expressions. Raises PlanError if one ends with a wrong one."""
+    """Return whether all ranks end with the same expressions. Raises PlanError if one is wrong."""
     parts = np.searchsorted(cells, _flat(goal.wants)).reshape(-1, 2)
     rank, first, held = state.final(parts[:, 0], parts[:, 1])
 
@@ -266,7 +271,7 @@ def _ends(
         raise lacks(i, f"rank {missing} is missing")
     if schedule.goal != "allreduce":
         return False
-    # Runs of equal cells are as long as can be: ranks that hold the same have as many.
+    # Runs of equal cells are as long as possible, so ranks with equal cells have equally many runs.
     runs = np.bincount(rank, minlength=schedule.ranks)
     if np.any(fewer := runs != runs[0]):
         other = int(np.argmax(fewer))

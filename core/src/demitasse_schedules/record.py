@@ -19,8 +19,8 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 class Move(NamedTuple):
-    """A rank's step on elements start up to stop: ``send`` them to the peer, ``receive`` the peer's,
-    ``reduce`` (add the peer's). What a rank sends to itself is a copy that it keeps for later."""
+    """A rank's step on elements ``start`` up to ``stop``: ``send`` them to the peer, ``receive`` the
+    peer's, or ``reduce`` (add the peer's). What a rank sends to itself is a copy kept for later."""
 
     kind: str
     peer: int
@@ -32,9 +32,10 @@ class Move(NamedTuple):
 
 
 class Round(NamedTuple):
-    """Messages that go at once, ``times`` in turn: source[i] sends its elements start[i] up to stop[i]
-    to target[i], who adds them where ``reduces``, and else takes them over. A rank first posts what it
-    sends, then takes what it gets, each in the order of the arrays."""
+    """Messages that go at the same time, repeated ``times`` times: source[i] sends its elements start[i]
+    up to stop[i] to target[i], which adds them to its own if ``reduces``, and otherwise replaces its
+    own. A rank first posts what it sends, then takes what it receives, each in the order of the
+    arrays."""
 
     source: Array
     target: Array
@@ -45,23 +46,24 @@ class Round(NamedTuple):
 
     @property
     def elements(self) -> Array:
-        """How many each message has."""
+        """The number of elements of each message."""
         return self.stop - self.start
 
     def mirrored(self) -> Round:
-        """Every message sent back, to be taken over: a reduce-scatter's last round becomes the first of
-        an allgather, a reduction's that of a broadcast."""
+        """Return a round that sends every message back, to replace elements: the last round of a
+        reduce-scatter becomes the first of an allgather, and that of a reduction the first of a
+        broadcast."""
         return self._replace(source=self.target, target=self.source, reduces=False)
 
     def kept(self, which: Array) -> Round:
-        """Only the messages of a mask or an index."""
+        """Return a round with only the messages that a mask or an index selects."""
         reduces = self.reduces[which] if isinstance(self.reduces, np.ndarray) else self.reduces
         source, target, start, stop = (column[which] for column in self[:4])
         return Round(source, target, start, stop, reduces, self.times)
 
 
 def joined(rounds: Sequence[Round]) -> Round:
-    """Several rounds' messages at once, in that order."""
+    """Return one round with the messages of several rounds, in that order."""
     reduces = [np.broadcast_to(each.reduces, each.source.shape) for each in rounds]
     columns = [np.concatenate(column) for column in zip(*(each[:4] for each in rounds), strict=True)]
     return Round(columns[0], columns[1], columns[2], columns[3], np.concatenate(reduces))
@@ -69,9 +71,9 @@ def joined(rounds: Sequence[Round]) -> Round:
 
 @dataclass(frozen=True)
 class InRounds:
-    """A program made from rounds of all ranks: ``make(schedule, program)`` gives them, by the options
-    ``chunks`` (pieces of a pipeline) and ``groups`` (ranks that are near each other). With an ``order``,
-    rank order[i] takes the part of the algorithm's number i (a rank map)."""
+    """A program made from rounds of all ranks. ``make(schedule, program)`` returns the rounds; it reads
+    the options ``chunks`` (pieces of a pipeline) and ``groups`` (ranks that are near each other). With
+    an ``order``, rank order[i] takes the part of the algorithm's rank i (a rank map)."""
 
     make: Callable[[Schedule, InRounds], Iterable[Round]]
     chunks: int = 1
@@ -79,8 +81,8 @@ class InRounds:
     order: tuple[int, ...] = ()
 
     def rounds(self, schedule: Schedule) -> Iterator[Round]:
-        """Every round; no message is empty, and no round is without messages. Raises PluginError for
-        what is no round of arrays."""
+        """Yield every round, without empty messages and without rounds that have none. Raises
+        PluginError if something is not a round of arrays."""
         order = np.array(self.order)
         if self.order:
             schedule = replace(schedule, root=self.order.index(schedule.root))
@@ -100,7 +102,7 @@ class InRounds:
             yield move
 
     def numbered(self, schedule: Schedule, rank: int) -> Iterator[tuple[int, Move]]:
-        """A rank's moves, each with the number of its round."""
+        """Yield a rank's moves, each with the number of its round."""
         for number, each in enumerate(self.rounds(schedule)):
             for i in np.flatnonzero(each.source == rank):
                 yield number, Move("send", int(each.target[i]), int(each.start[i]), int(each.stop[i]))
@@ -112,12 +114,12 @@ class InRounds:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A collective on ``size`` elements: ``program(schedule, rank)`` makes a rank's moves when asked,
-    ``owner(schedule, rank)`` its (start, stop) in a reduce_scatter or allgather. Schedules are equal
-    when their fields are, so let both be functions of a module, or frozen records with a call."""
+    """A collective on ``size`` elements. ``program(schedule, rank)`` returns a rank's moves,
+    ``owner(schedule, rank)`` its (start, stop) in a reduce_scatter or allgather. Schedules are equal if
+    their fields are, so both should be functions of a module, or frozen records with ``__call__``."""
 
     def part(self, index: int) -> tuple[int, int]:
-        """(start, stop) of one of as many even parts of the vector as there are ranks."""
+        """Return (start, stop) of part ``index`` of the vector, which has an even part for each rank."""
         return self.size * index // self.ranks, self.size * (index + 1) // self.ranks
 
     algorithm: str
@@ -129,7 +131,7 @@ class Schedule:
     owner: Callable[[Schedule, int], tuple[int, int]] = part
 
     def messages(self) -> Iterator[tuple[int, int, int, int]]:
-        """(round, source, destination, elements); a rank sends one a round, and keeps its order."""
+        """Yield (round, source, destination, elements). A rank sends one a round, in its own order."""
         clock = [0] * self.ranks
         for rank, _, move, letter in self.walk():
             if move.kind == "send":
@@ -140,8 +142,8 @@ class Schedule:
                 yield began, move.peer, rank, move.stop - move.start
 
     def walk(self, buffered: bool = True) -> Iterator[tuple[int, int, Move, Any]]:
-        """(rank, step, move, letter) in an order in which the ranks can move; a send and its receive
-        have one queue as their letter. Raises PlanError where a rank cannot come to its end."""
+        """Yield (rank, step, move, letter) in an order in which the ranks can move. A send and its
+        receive share a queue, their letter. Raises PlanError if a rank cannot reach its end."""
         ranks, mail = range(self.ranks), defaultdict[tuple[int, int], deque[Any]](deque)
         programs, ready = [enumerate(moves) for moves in self.programs()], list(ranks)
         waiting: dict[int, tuple[int, Move]] = {}
@@ -174,7 +176,7 @@ class Schedule:
             raise self.fault("the peer never receives it", rank, *mail[rank, peer][0][:2])
 
     def programs(self) -> list[Iterable[Move]]:
-        """The moves of every rank; made together where the program is in rounds."""
+        """Return the moves of every rank, made together if the program is in rounds."""
         if not isinstance(self.program, InRounds):
             return [self.program(self, rank) for rank in range(self.ranks)]
         moves: list[list[Move]] = [[] for _ in range(self.ranks)]
@@ -188,7 +190,7 @@ class Schedule:
         return list(moves)
 
     def fault(self, problem: str, rank: int, step: object, move: object) -> PlanError:
-        """The error for what is wrong with a move, to be raised."""
+        """Return the error for a move, for the caller to raise."""
         return PlanError(f"{self.algorithm}: rank {rank}, step {step}, {move}: {problem}")
 
     def __str__(self) -> str:
@@ -198,7 +200,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Dealt:
-    """The owner of a schedule with a rank map: rank order[i] owns what number i does."""
+    """The owner of a schedule with a rank map: rank order[i] owns what the algorithm's rank i owns."""
 
     owner: Callable[[Schedule, int], tuple[int, int]]
     order: tuple[int, ...]
@@ -209,9 +211,10 @@ class Dealt:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A collective for any number of ranks and elements. ``make`` gives a schedule's rounds for each of
-    the ``goals``; ``options`` names what it can be told besides (``chunks``, ``groups``). ``owner``
-    is that of its schedules, ``in_turn(schedule)`` the same rounds for costs, equal ones once."""
+    """A collective for any number of ranks and elements. ``make`` returns a schedule's rounds for each
+    of the ``goals``. ``options`` names the further options that it accepts (``chunks``, ``groups``).
+    ``owner`` is that of its schedules. ``in_turn`` returns the same rounds for costs, with equal rounds
+    in a row only once."""
 
     name: str
     summary: str
@@ -221,9 +224,9 @@ class Algorithm:
     owner: Callable[[Schedule, int], tuple[int, int]] = Schedule.part
     in_turn: Callable[[Schedule, InRounds], Iterable[Round]] | None = None
     most_ranks: int = 1 << 20
-    """Ranks up to which its rounds are listed in seconds."""
+    """The number of ranks up to which listing its rounds takes only seconds."""
     chunks: Callable[[int, int], int] = field(default=lambda ranks, size: 1)
-    """Pieces where nobody says how many, by ranks and size."""
+    """The default number of pieces, as a function of ranks and size."""
 
     def schedule(
         self,
@@ -235,9 +238,10 @@ class Algorithm:
         chunks: int | None = None,
         order: Iterable[int] | None = None,
     ) -> Schedule:
-        """The schedule for ``size`` elements. ``groups`` are ranks near each other, each in one of them
-        (an int: so many that follow each other); ``order[i]`` is the rank with number i (a rank map).
-        Raises PlanError for a goal, rank, group or order that is not valid."""
+        """Return the schedule for ``size`` elements. ``groups`` are ranks near each other, each rank in
+        exactly one (an int: groups of so many consecutive ranks). ``order[i]`` is the rank that takes
+        the part of the algorithm's rank i (a rank map). Raises PlanError if a goal, rank, group or order
+        is not valid."""
         if goal not in self.goals:
             raise PlanError(unknown("goal", goal, self.goals, self.name))
         if ranks < 1 or size < 0 or not 0 <= root < ranks or (chunks is not None and chunks < 1):
@@ -256,8 +260,8 @@ class Algorithm:
         return Schedule(self.name, ranks, size, program, goal, root, owner)
 
     def rounds(self, ranks: int, size: int, **options: Any) -> Iterable[Round]:
-        """The rounds of ``schedule(ranks, size, **options)`` for costs: equal ones once, with their
-        number, where the algorithm can tell."""
+        """Return the rounds of ``schedule(ranks, size, **options)`` for costs: if the algorithm supports
+        it, equal rounds in a row appear once, with their number."""
         made = self.schedule(ranks, size, **options)
         program = made.program
         assert isinstance(program, InRounds)
@@ -266,7 +270,8 @@ class Algorithm:
         return replace(program, make=self.in_turn).rounds(made)
 
     def _groups(self, ranks: int, groups: int | Iterable[Iterable[int]] | None) -> Groups:
-        """Those given, or so many ranks in a row each; about the root of all where nobody says."""
+        """Return the given groups, or groups of so many consecutive ranks; by default of about the
+        square root of ``ranks``."""
         if groups is None:
             groups = max(1, round(ranks**0.5))
         if isinstance(groups, int):

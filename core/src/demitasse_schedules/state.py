@@ -16,7 +16,7 @@ Fault = Callable[[str, int], PlanError]
 
 
 def spread(first: Array, last: Array) -> tuple[Array, Array]:
-    """Of ranges first[i] up to last[i]: (i, each number in it), all in a row."""
+    """Return (i, number) for each number in the ranges first[i] up to last[i], all in a row."""
     lengths = last - first
     which = np.repeat(np.arange(len(first)), lengths)
     begins = np.cumsum(lengths) - lengths
@@ -24,7 +24,7 @@ def spread(first: Array, last: Array) -> tuple[Array, Array]:
 
 
 def layers(target: Array) -> Iterator[Array]:
-    """Indices of messages of which no two have one target, in turn as every target gets them."""
+    """Yield indices of messages with different targets, in the order in which each target gets them."""
     order = np.argsort(target, kind="stable")
     line = target[order]
     turn = np.empty(len(target), int)
@@ -43,17 +43,17 @@ class State(ABC):
 
     @abstractmethod
     def begin(self, first: Array, last: Array, number: Array) -> None:
-        """Every rank has expression number[rank] in its cells first[rank] up to last[rank]."""
+        """Give every rank expression number[rank] in its cells first[rank] up to last[rank]."""
 
     @abstractmethod
     def apply(
         self, each: Round, first: Array, last: Array, expressions: Expressions, fault: Fault
     ) -> None:
-        """All sends of a round, of cells first[i] up to last[i], and then all receives in turn."""
+        """Do all sends of a round, of cells first[i] up to last[i], and then all receives in turn."""
 
     @abstractmethod
     def final(self, first: Array, last: Array) -> tuple[Array, Array, Array]:
-        """(rank, first cell, number) of all that ranks hold of cells first[rank] up to last[rank]."""
+        """Return (rank, first cell, number) of everything in cells first[rank] up to last[rank]."""
 
 
 class Table(State):
@@ -87,11 +87,11 @@ class Table(State):
 
 
 class Runs(State):
-    """For each rank, runs of cells with one expression: few where ranks halve and double."""
+    """Runs of cells with the same expression, for each rank; there are few if ranks halve and double."""
 
     def __init__(self, ranks: int, cells: int) -> None:
         self._ranks, self._cells, self._wide = ranks, cells, cells + 1
-        # A run begins at rank * wide + cell; one of nothing closes every rank's line.
+        # A run begins at rank * wide + cell; a run of nothing ends every rank's line.
         self._begin, self._number = np.empty(0, np.int64), np.empty(0, np.int64)
 
     def begin(self, first: Array, last: Array, number: Array) -> None:
@@ -127,7 +127,7 @@ class Runs(State):
             self._write(each.target[layer], first[layer], last[layer], each.target[message], cells, new)
 
     def _pieces(self, rank: Array, first: Array, last: Array) -> tuple[Array, Array, Array]:
-        """(i, first cell, number) of the runs in cells first[i] up to last[i] of rank[i]."""
+        """Return (i, first cell, number) of the runs in cells first[i] up to last[i] of rank[i]."""
         low = np.searchsorted(self._begin, rank * self._wide + first, "right") - 1
         high = np.searchsorted(self._begin, rank * self._wide + last, "left")
         which, at = spread(low, high)
@@ -137,13 +137,13 @@ class Runs(State):
     def _write(
         self, rank: Array, first: Array, last: Array, into: Array, cell: Array, number: Array
     ) -> None:
-        """In place of what rank[i] has of cells first[i] up to last[i], runs of ranks ``into``."""
+        """Replace what rank[i] has in cells first[i] up to last[i] with the runs of ranks ``into``."""
         low, high = rank * self._wide + first, rank * self._wide + last
         after = self._number[np.searchsorted(self._begin, high, "right") - 1]
         gone = spread(np.searchsorted(self._begin, low), np.searchsorted(self._begin, high))[1]
         stays = np.ones(len(self._begin), bool)
         stays[gone] = False
-        # A run that goes on after what is replaced begins anew there, where it did not begin before.
+        # A run that continues behind the replaced cells begins anew there, unless it began there anyway.
         split = self._begin[np.searchsorted(self._begin, high)] != high
         keys = [self._begin[stays], into * self._wide + cell, high[split]]
         numbers = [self._number[stays], number, after[split]]
@@ -152,7 +152,8 @@ class Runs(State):
         self._replace(begin[order], values[order])
 
     def _replace(self, begin: Array, number: Array) -> None:
-        """Of runs that begin at one place only the last is not empty; equal neighbours are one run."""
+        """Store the runs: of those that begin at one place only the last is not empty, and equal
+        neighbours become one run."""
         full = np.append(begin[1:] != begin[:-1], True)
         begin, number = begin[full], number[full]
         news = np.append(True, (number[1:] != number[:-1]) | (begin[1:] % self._wide == 0))

@@ -1,4 +1,4 @@
-"""Schedules run in one process, a thread for each rank."""
+"""Runs schedules in one process, with a thread for each rank."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from demitasse_schedules.record import Schedule
 
 
 def run_threads(schedule: Schedule, buffers: Sequence[Any], add: Callable[..., Any] = np.add) -> None:
-    """Run a schedule in place on an array for each rank, a thread each; ``add(a, b)`` gives the sum.
-    Raises WorkerError with the rank and move that failed, once all have stopped."""
+    """Run a schedule in place on one array per rank, with one thread per rank; ``add(a, b)`` returns the
+    sum. Raises WorkerError with the rank and move that failed, once all threads have stopped."""
     turns = list(schedule.walk())
 
     def run(rank: int) -> None:

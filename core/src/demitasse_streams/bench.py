@@ -1,4 +1,4 @@
-"""What checks of an engine work with: gates that hold work up, and bounds for what must come."""
+"""Tools for the checks of an engine: gates that hold work up, and time limits for what must happen."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 
 class Bench:
-    """What the checks work with: an engine of the caller's, arrays in its memory, and a bound in seconds
-    for all that must come."""
+    """Tools for a check: an engine of the caller's, arrays in its memory, and a time limit in seconds
+    for everything that must happen."""
 
     def __init__(self, engine: StreamEngine, array: Callable[[np.ndarray], Any], bound: float) -> None:
         self.engine, self.bound = engine, bound
         self._array, self._kept = array, list[Any]()
 
     def array(self, values: np.ndarray) -> Any:
-        """An array in the engine's memory with these values, which lives as long as the bench: who
-        enqueues a copy sees to that."""
+        """Return an array in the engine's memory with these values. It lives as long as the bench, so
+        that it outlives copies that are enqueued."""
         self._kept.append(self._array(values))
         return self._kept[-1]
 
     def pinned(self, values: Any) -> np.ndarray:
-        """Host memory of the engine with these values, which lives as long."""
+        """Return the engine's pinned host memory with these values, which lives as long as the bench."""
         values = np.asarray(values)
         made = self.engine.pinned(values.shape, values.dtype.name)
         made[...] = values
@@ -42,10 +42,10 @@ class Bench:
 
     @contextmanager
     def held(self, stream: EngineStream) -> Iterator[threading.Event]:
-        """Holds up what is enqueued in a stream from now on, to the end of the block or until the
-        event that it gives is set. Memory is taken before it: to take some may wait for all that an
-        accelerator does. Raises AssertionError when the stream came to it and waited out the bound:
-        then somebody waited for what was held."""
+        """Hold up everything that is enqueued in a stream from now on, until the block ends or the event
+        that it yields is set. Allocate memory before the block, as an allocation may wait for everything
+        that an accelerator does. Raises AssertionError if the stream reached the gate and waited for the
+        whole time limit, because then something waited for the held work."""
         opened, late = threading.Event(), list[bool]()
 
         def gate() -> None:
@@ -62,7 +62,7 @@ class Bench:
         )
 
     def soon(self, event: EngineEvent, what: str) -> None:
-        """Waits for an event without its ``wait``. Raises AssertionError when the bound is over."""
+        """Wait for an event without its ``wait``. Raises AssertionError after the time limit."""
         until, pause = time.perf_counter() + self.bound, threading.Event()
         while not event.done:
             expect(time.perf_counter() < until, f"{what} was not done within {self.bound:g} s")
@@ -70,8 +70,8 @@ class Bench:
 
 
 def expect(holds: bool, otherwise: str) -> None:
-    """Raise AssertionError that says what is ``otherwise``; it is no ``assert``, which can be
-    switched off."""
+    """Raise AssertionError with the message ``otherwise`` unless ``holds``. This is not an ``assert``
+    because those can be switched off."""
     if not holds:
         raise AssertionError(otherwise)
 
@@ -82,7 +82,7 @@ def on_bench(
     bound: float,
     check: Callable[[Bench], None],
 ) -> None:
-    """Run a check on an engine of its own, and close it."""
+    """Run a check on an engine of its own, and close the engine."""
     engine = make()
     try:
         check(Bench(engine, array, bound))
@@ -91,8 +91,8 @@ def on_bench(
 
 
 def _places(others: Collection[int | None]) -> list[str]:
-    """Where each thread is, but ``others``: the innermost line of it that is not Python's own, and who
-    called that."""
+    """Return where each thread is, except ``others``: its innermost line that is not in Python's own
+    library, and that line's caller."""
     library, found = sysconfig.get_path("stdlib"), list[str]()
     for ident, top in sys._current_frames().items():
         lines = [
@@ -107,8 +107,8 @@ def _places(others: Collection[int | None]) -> list[str]:
 
 
 def within(bound: float, check: Callable[..., None], run: Callable[[], None]) -> None:
-    """Run something in a thread of its own. Raises AssertionError, with the first sentence of
-    ``check``'s docstring, when it raises or does not end."""
+    """Call ``run`` in a thread of its own. If it raises or does not end, raise AssertionError with
+    ``check``'s docstring."""
     sentence = " ".join((check.__doc__ or check.__name__).split())
     raised: list[BaseException] = []
 

@@ -13,8 +13,8 @@ from demitasse_streams.bench import Bench, expect
 
 def order_in_a_stream(bench: Bench) -> None:
     """Work in one stream is done in order."""
-    # An accelerator keeps so many entries waiting, and then has callers wait: of copies between calls,
-    # CUDA on an H200 keeps 56.
+    # An accelerator queues a limited number of entries, after which callers wait: CUDA on an H200
+    # queues 56 copies between calls.
     stream, rounds = bench.engine.stream("order"), 20
     there, device, back = bench.pinned([0.0]), bench.array(np.array([-1.0])), bench.pinned([0.0])
     seen: list[float] = []
@@ -181,7 +181,7 @@ def waits_of_the_caller(bench: Bench) -> None:
 
         def opener(started: threading.Event = started, opened: threading.Event = opened) -> None:
             started.wait(bench.bound)
-            # Long enough for one that does not wait to be caught; one that does, never fails by it.
+            # Long enough to catch an engine that does not wait; one that does never fails because of it.
             threading.Event().wait(0.05)
             opened.set()
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CallError(Exception):
-    """What a call raises to see where that comes out."""
+    """Raised by a call, to see where the error comes out."""
 
 
 def errors_of_calls(bench: Bench) -> None:
@@ -178,7 +178,7 @@ def close_does_what_was_enqueued(bench: Bench) -> None:
     back = bench.pinned(np.zeros(3))
 
     def pause() -> None:
-        # Long enough for one that drops the rest to be caught; one that does not, never fails by it.
+        # Long enough to catch an engine that drops the rest; another never fails because of it.
         threading.Event().wait(0.03)
 
     for stream in streams:
@@ -221,7 +221,7 @@ def use_after_close(bench: Bench) -> None:
 
 def threads_end(make: Callable[[], StreamEngine]) -> None:
     """Close leaves no thread behind."""
-    # A system's own thread that called back is known to Python as a dummy, for ever.
+    # Python forever lists a system's own thread that called back, as a dummy thread.
     kinds = (threading._DummyThread,)
     before = set(threading.enumerate())
     engine = make()

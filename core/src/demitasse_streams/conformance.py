@@ -1,8 +1,7 @@
-"""Whether an engine does what ``demitasse_streams`` says of one: a kit for the tests of those who
-write engines.
+"""A test kit for authors of stream engines: does an engine do what ``demitasse_streams`` says?
 
-Nothing is proven by a time that something took. What must not be done yet is held back by a gate, an
-event of the host that a call in the stream waits for; what must come, comes within a bound, or the
+No check relies on how long something took. What must not be done yet is held back by a gate (an event of
+the host that a call in the stream waits for). What must happen has to happen within a time limit, or the
 check fails.
 """
 
@@ -42,7 +41,7 @@ CHECKS: tuple[Callable[[Bench], None], ...] = (
     use.close_does_what_was_enqueued,
     use.use_after_close,
 )
-"""What one engine is held to; its docstrings are the sentences."""
+"""The checks of one engine; their docstrings are the sentences that must hold."""
 
 
 def check_engine(
@@ -52,12 +51,17 @@ def check_engine(
     elsewhere: Callable[[np.ndarray], Any] | None = None,
     bound: float = 20.0,
 ) -> None:
-    """Hold an engine to its protocol. ``make`` makes one, anew for each check, and ``array`` an array
-    with the values of a NumPy array in that engine's memory (what it returns is read by
-    ``numpy.asarray`` and cut by ``[:n]``); ``elsewhere`` the same in another accelerator's memory,
-    where there is one. Each check runs in a thread of its own, in which the engine is made, used and
-    closed, so that one that hangs fails: what must come must do so within ``bound`` seconds. Raises
-    AssertionError that quotes the sentence that does not hold and says what happened."""
+    """Check that an engine follows the protocol ``demitasse.StreamEngine``.
+
+    - ``make`` returns a new engine for each check;
+    - ``array`` returns an array in that engine's memory with the values of a NumPy array (it is read by
+      ``numpy.asarray`` and sliced by ``[:n]``);
+    - ``elsewhere`` does the same in another accelerator's memory, if there is one;
+    - ``bound`` is the time limit, in seconds, for everything that must happen.
+
+    Each check runs in a thread of its own, in which the engine is made, used and closed, so that an
+    engine that hangs fails the check. Raises AssertionError that quotes the sentence that does not hold
+    and says what happened."""
     for check in CHECKS:
         within(3 * bound, check, functools.partial(on_bench, make, array, bound, check))
     if elsewhere is not None:

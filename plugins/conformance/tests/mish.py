@@ -1,4 +1,4 @@
-"""A plugin to try the kit on: a layer, its operation and a kernel for either direction."""
+"""A plugin for trying the kit: a layer, its operation and a kernel for each direction."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ ROLES = {"operations": {}, "layer_types": {"types": ["Mish"]}, "kernels": {"spac
 
 
 class Mish:
-    """The plugin; ``more`` candidates are offered behind the right one for an operation."""
+    """The plugin; ``more`` candidates are offered after the right one for an operation."""
 
     manifest: dict[str, Any] = {"name": "mish", "api": ">=0.1,<0.2", "roles": ROLES}
 

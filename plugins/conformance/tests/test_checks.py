@@ -1,4 +1,4 @@
-"""Each check passes what keeps its promise, and finds what does not."""
+"""Each check passes plugins that keep their promises, and finds those that do not."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_what_has_no_gradient_is_told_of() -> None:
 
 
 class Odd:
-    """An allocator whose blocks are what ``given`` makes of a number of bytes."""
+    """An allocator whose blocks are what ``given`` returns for a number of bytes."""
 
     space = "host"
     allocations = bytes = 0
@@ -130,7 +130,7 @@ def test_arrays_of_a_device() -> None:
 
 
 class Stream:
-    """Runs of numbers that are their own; ``fault`` is how it is wrong."""
+    """Runs of samples, each of which is its own number; ``fault`` says what is wrong with it."""
 
     def __init__(self, size: int, first: int, count: int, step: int, fault: str) -> None:
         self.size, self.cursor, self.count, self.step, self.fault = size, first, count, step, fault
@@ -177,8 +177,8 @@ def test_sources(fault: str, told: str) -> None:
 
 
 class Sum(GradientSync):
-    """Siblings' gradients summed by each of them, from copies that all took; ``fault`` is how it is
-    wrong."""
+    """Each sibling sums all gradients, from copies that all have made; ``fault`` says what is wrong with
+    it."""
 
     def __init__(self, group: Group) -> None:
         team = group.team
@@ -217,7 +217,7 @@ class Sum(GradientSync):
         self.kept = {start: np.array(left) for start, left in saved.items()}
 
     def quiesce(self) -> None:
-        """Nothing is under way; it may wait for siblings nevertheless."""
+        """Nothing is under way, but it may wait for siblings nevertheless."""
         if self.fault == "waits":
             self.team.barrier.wait()
 
@@ -289,7 +289,7 @@ def test_streams_of_the_host_and_none() -> None:
 
 
 def ring(schedule: Any, program: Any) -> Iterable[demitasse.Round]:
-    """Each rank sends all that it has to the next, again and again."""
+    """Each rank sends everything that it has to the next one, again and again."""
     ranks = np.arange(schedule.ranks)
     start, stop = np.zeros(len(ranks), int), np.full(len(ranks), schedule.size)
     for _ in range(1 if schedule.ranks == 2 else schedule.ranks - 1):
@@ -312,7 +312,7 @@ def test_files_are_read_as_they_were_written(suffix: str) -> None:
 
 
 class Forgetful:
-    """Keeps files in memory, as ``spoil`` leaves them."""
+    """Keeps files in memory, as changed by ``spoil``."""
 
     manifest = {
         "name": "forgetful",
@@ -367,7 +367,7 @@ def test_files_that_are_read_as_something_else(spoil: Callable[[Weights], Any], 
 
 
 class Shifted:
-    """The reference's kernels, but for ``word``, whose first output is a tenth too large."""
+    """The reference's kernels, except that the first output of ``word`` is a tenth too large."""
 
     manifest = {"name": "shifted", "api": ">=0.1,<0.2", "roles": {"kernels": {"spaces": ["host"]}}}
 

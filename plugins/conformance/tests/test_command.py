@@ -1,4 +1,4 @@
-"""``demitasse check``: what it says of plugins that keep their promises, and of one that breaks them."""
+"""``demitasse check``: what it says about plugins that keep their promises, and one that breaks them."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_a_kernel_that_is_wrong_is_one_line() -> None:
 
 
 class Various:
-    """Roles whose hooks give what they should, or, where ``wrong``, not."""
+    """Roles whose hooks return what they should or, if ``wrong``, something else."""
 
     def __init__(self, wrong: bool) -> None:
         self.wrong = wrong
@@ -273,7 +273,7 @@ def test_the_other_roles() -> None:
 
 
 class Raising:
-    """Of its hooks' code one part raises after the other."""
+    """Different parts of its hooks' code raise, one after the other."""
 
     manifest: dict[str, Any] = {
         "name": "raising",

@@ -1,4 +1,4 @@
-"""The kit finds each way in which a kernel can be wrong, and passes those that are right."""
+"""The kit finds each way in which a kernel can be wrong, and passes correct ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ layer { name: "s" type: "SoftmaxWithLoss" bottom: "x" bottom: "label" top: "y" }
 
 
 def odd(work: Callable[[Any, Any, Callable[[], None]], Any], **more: Any) -> Candidate:
-    """A kernel that does ``work`` on its input and output, given what the right one does."""
+    """Return a kernel that does ``work`` on its input and output; it also receives the right work."""
 
     def bind(inputs: Any, outputs: Any, workspace: Any) -> Callable[[], None]:
         right = mish.forward(inputs, outputs, workspace)
@@ -82,7 +82,7 @@ def test_what_a_kernel_must_not_do_is_found(work: Any, told: str, precision: str
 
 @pytest.mark.parametrize("precision", ["f64", "f32", "tf32", "bf16"])
 def test_numbers_that_are_wrong_by_little_are_found(precision: str) -> None:
-    """By ten times what roundings come to."""
+    """The numbers are wrong by ten times the rounding errors."""
     wrong = {"f64": 1e-7, "f32": 3e-3, "tf32": 0.05, "bf16": 0.2}[precision]
     relu = 'layer { name: "m" type: "ReLU" bottom: "x" top: "y" }'
     taken: list[str] = []
@@ -204,7 +204,7 @@ def test_a_kernel_is_bound_more_than_once() -> None:
     bound: list[Any] = []
 
     def bind(inputs: Any, outputs: Any, workspace: Any) -> Callable[[], None]:
-        bound.append((inputs, outputs))  # and computes for whom it was bound to first
+        bound.append((inputs, outputs))  # and always computes on the arrays to which it was bound first
         return mish.forward(*bound[0], workspace)
 
     with pytest.raises(BrokenPromiseError, match="bound again, in y 10 of 10 numbers differ"):
@@ -260,7 +260,8 @@ def test_candidates_are_given_the_layouts_that_they_ask_for() -> None:
 
 @pytest.mark.parametrize("plain", [True, False])
 def test_kernels_are_asked_for_as_a_plan_of_bf16_does(plain: bool) -> None:
-    """A workspace for a tensor as it lies is half of what it takes as it is given."""
+    """A tensor as it lies in bf16 takes half of the workspace that it takes as the kernel receives
+    it."""
 
     def bind(inputs: Any, outputs: Any, workspace: Any) -> Callable[[], None]:
         between = workspace.view(inputs[0].dtype).reshape(inputs[0].shape)
@@ -300,8 +301,8 @@ def test_a_plugin_that_computes_nothing_of_a_net_is_told_of() -> None:
 
 
 class Npu:
-    """A device: memory that a host does not address, and the reference's kernels in it; that for ``odd``
-    updates nothing, or makes nothing but zeros."""
+    """A device: memory that a host cannot address, and the reference's kernels in it. The kernel for
+    ``odd`` updates nothing, or makes only zeros."""
 
     manifest = {
         "name": "npu",
@@ -351,7 +352,7 @@ def test_what_a_kernel_updates_is_compared() -> None:
 
 @pytest.mark.parametrize("which", ["", "_backward_data", "_backward_weights"])
 def test_no_kernel_makes_zeros_unnoticed(which: str) -> None:
-    """A gradient arrives from where nobody reads a blob."""
+    """A gradient arrives even at a blob that nothing reads."""
     name = f"inner_product{which}"
     with pytest.raises(BrokenPromiseError, match=f"of {name} in f64: in d?[xyw] .* is 0, not"):
         check_kernels([*mish.BASE, Npu(name)], "npu", PRODUCT, (2, 3))

@@ -1,4 +1,4 @@
-"""The list of machines, and the descriptions that it is of."""
+"""The list of machines, and the descriptions that it lists."""
 
 from __future__ import annotations
 

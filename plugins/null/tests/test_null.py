@@ -1,4 +1,4 @@
-"""The null backend offers every operation, computes none, and keeps nobody waiting."""
+"""The null backend offers every operation, computes none, and takes no time."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_nothing_is_computed() -> None:
 
 
 def test_with_a_peak_kernels_take_the_time_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that goes on only while somebody sleeps, each time for 10 us too long."""
+    """The test's clock advances only during sleeps, each of which is 10 us too long."""
     now, slept = 0.0, list[float]()
 
     def sleep(seconds: float) -> None:
@@ -109,14 +109,14 @@ def test_with_a_peak_kernels_take_the_time_of_a_device(monkeypatch: pytest.Monke
 
 
 def product(n: int, inputs: int, outputs: int) -> Request:
-    """A matrix product without biases."""
+    """Return a request for a matrix product without biases."""
     x, w, y = (TensorSpec(s, "float32") for s in ((n, inputs), (outputs, inputs), (n, outputs)))
     return Request(VOCABULARY["inner_product"], (x, w, None), (y,), {}, Place("machine"))
 
 
 @pytest.mark.parametrize("name", ["inner_product", "convolution", "concat", "momentum_update"])
 def test_flops_are_the_vocabularys(name: str) -> None:
-    """The rule of each gets shapes by operand: absent ones, and lists for operands of any number."""
+    """Each rule receives shapes by operand: None if absent, and lists for variadic operands."""
     operation = VOCABULARY[name]
     given: list[Any] = []
     watched = replace(operation, flops=lambda shapes, attributes: given.append(shapes) or 3.0)

@@ -1,4 +1,4 @@
-"""Applies one operation with the plugin's kernel, as a plan would do it, without a runtime."""
+"""Applies one operation with the plugin's kernel, as a plan would, but without a runtime."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOST = Place("machine")
 
 @pytest.fixture(scope="session")
 def apply() -> Callable[..., Any]:
-    """``apply(name, *inputs, **attributes)``: new values of updated inputs, then outputs."""
+    """Return ``apply(name, *inputs, **attributes)``: new values of updated inputs, then of outputs."""
     return _apply
 
 
@@ -42,7 +42,7 @@ def _apply(
     first = next(str(a.dtype) for a in arrays if a is not None)
     real = next((str(a.dtype) for a in arrays if a is not None and a.dtype.kind == "f"), "float64")
     types = [{None: first, "real": real}.get(o.dtype, o.dtype or first) for o in operands]
-    # Whatever a kernel leaves unwritten is found out.
+    # This reveals whatever a kernel leaves unwritten.
     outputs: list[Any] = [
         np.full(shape, np.nan if np.dtype(dtype).kind == "f" else 99, dtype)
         for shape, dtype in zip(made, types, strict=True)

@@ -1,4 +1,4 @@
-"""Activations on values worked out by hand; dropout as a sample of its distribution."""
+"""Activations on values computed by hand; dropout as a sample of its distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same operations in PyTorch, where it is installed."""
+"""Comparison with the same operations in PyTorch, if it is installed."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_softmax_loss(apply: Apply) -> None:
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_momentum_at_a_constant_rate(apply: Apply, momentum: float) -> None:
-    """PyTorch multiplies by the rate later; at a constant rate the parameters are the same."""
+    """PyTorch multiplies by the rate later, but at a constant rate the parameters are the same."""
     parameter, history = RNG.normal(size=8), np.zeros(8)
     theirs = tensor(parameter)
     solver = torch.optim.SGD([theirs], lr=0.1, momentum=momentum, weight_decay=0.01)
@@ -128,7 +128,7 @@ def test_batch_normalisation_with_scales(apply: Apply, shape: tuple[int, ...], r
 
 
 def test_kept_statistics(apply: Apply) -> None:
-    """Sums that forget nothing (keep 1) are the cumulative average of PyTorch's momentum None."""
+    """Sums that forget nothing (keep 1) equal PyTorch's cumulative average (momentum None)."""
     layer = torch.nn.BatchNorm2d(3, momentum=None, affine=False, dtype=torch.float64)
     kept = [np.zeros(3), np.zeros(3), np.zeros(1)]
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Convolution against loops written from its definition, and its passes against each other."""
+"""Convolution compared with loops written from its definition, and its passes with each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Apply = Callable[..., Any]
 
 
 def by_definition(x: np.ndarray, w: np.ndarray, b: np.ndarray | None, a: dict[str, Any]) -> np.ndarray:
-    """One output at a time, one product at a time, without padding any array."""
+    """Compute one output and one product at a time, without padding any array."""
     groups, per_group = a["groups"], w.shape[1]
     extents = [
         (extent + 2 * p - (d * (k - 1) + 1)) // s + 1
@@ -82,7 +82,7 @@ def test_convolution_in_three_dimensions(apply: Apply) -> None:
 @settings(max_examples=examples(60))
 @given(case=convolutions())
 def test_backward_passes_are_the_adjoints_of_forward(apply: Apply, case: Any) -> None:
-    """<dy, convolution(x, w)> = <dx, x> = <dw, w>, for convolution is linear in both."""
+    """<dy, convolution(x, w)> = <dx, x> = <dw, w>, because convolution is linear in both."""
     x, w, b, attributes = case
     y = apply("convolution", x, w, None, **attributes)
     dy = np.random.default_rng(7).normal(size=y.shape)

@@ -1,4 +1,4 @@
-"""Sums and joins by hand."""
+"""Sums and concatenations computed by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every word of the vocabulary: a kernel, and a gradient that is one."""
+"""What holds for every operation of the vocabulary: it has a kernel, and its gradient is right."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def positive(*shape: int) -> np.ndarray:
 
 
 def apart(*shape: int) -> np.ndarray:
-    """Values a tenth apart from each other and from 0, so that no kink is near."""
+    """Return values a tenth apart from each other and from 0, so that no kink is near."""
     values = np.arange(1, np.prod(shape) + 1) / 10
     signed = RNG.permutation(values) * RNG.choice([-1.0, 1.0], len(values))
     return np.reshape(signed, shape)
@@ -171,7 +171,7 @@ def test_every_differentiable_operation_is_differentiated_here() -> None:
 def test_gradients_are_those_of_central_differences(
     apply: Apply, name: str, inputs: list[Any], attributes: dict[str, Any]
 ) -> None:
-    """The objective is the sum of each output times some weights, which are its gradients."""
+    """The objective is the sum of each output times some weights, which are thus its gradients."""
     operation = VOCABULARY[name]
     updated = sum(operand.updated for operand in operation.inputs)
     outputs = as_tuple(apply(name, *inputs, **attributes))[updated:]

@@ -18,8 +18,8 @@ from demitasse_reference import plugin
 
 
 def in_threads(tasks: list[Callable[[], None]], *teams: Team) -> list[BaseException]:
-    """Run all tasks at once, each in a thread; what they raised. One that fails breaks the teams'
-    barriers, as a runtime does."""
+    """Run all tasks at once, each in a thread, and return what they raised. A task that fails breaks the
+    teams' barriers, as in a runtime."""
     errors: list[BaseException] = []
 
     def call(task: Callable[[], None]) -> None:
@@ -40,7 +40,7 @@ def in_threads(tasks: list[Callable[[], None]], *teams: Team) -> list[BaseExcept
 
 
 def siblings(size: int, dtype: str, elements: int) -> tuple[Team, list[GradientSync]]:
-    """A team whose workers start with the same parameters, each synchronisation bound."""
+    """Return a team whose workers start with the same parameters, and their bound synchronisations."""
     team = Team(size)
     for _ in range(size):
         memory = FlatMemory(np.arange(elements).astype(dtype), np.zeros(elements, dtype))
@@ -55,7 +55,7 @@ def siblings(size: int, dtype: str, elements: int) -> tuple[Team, list[GradientS
 
 
 def descent(memory: FlatMemory) -> Callable[[Span], Work]:
-    """Parameters minus half their gradient, over the span that a worker owns."""
+    """Return an update: parameters minus half their gradient, over the span that a worker owns."""
 
     def update(span: Span) -> Work:
         part = slice(span.start, span.stop)
@@ -164,7 +164,7 @@ def test_a_sibling_that_fails_wakes_those_that_wait(fails: int) -> None:
 
 
 def test_levels_nest_into_a_tree() -> None:
-    """Two pairs of threads: pairs sum inside, their first members across, and back."""
+    """Two pairs of threads: each pair sums inside, the first members sum across, and back."""
     memories = [FlatMemory(np.full(4, 9.0), np.full(4, float(10**i))) for i in range(4)]
     pairs, across = [Team(2), Team(2)], Team(2)
     for i, memory in enumerate(memories):

@@ -1,4 +1,4 @@
-"""Inner product and its passes against sums of products."""
+"""Inner product and its backward passes compared with sums of products."""
 
 from __future__ import annotations
 

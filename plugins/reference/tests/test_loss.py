@@ -1,4 +1,4 @@
-"""Losses and scores against sums done one prediction at a time."""
+"""Losses and scores compared with sums over one prediction at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Apply = Callable[..., Any]
 
 
 def one_by_one(x: np.ndarray, label: np.ndarray) -> list[float]:
-    """-log softmax(x)[label] of each row."""
+    """Return -log softmax(x)[label] for each row."""
     return [
         math.log(math.fsum(math.exp(v) for v in row)) - row[int(y)]
         for row, y in zip(x.tolist(), label.tolist(), strict=True)
@@ -67,7 +67,7 @@ def test_a_batch_whose_labels_are_all_ignored_costs_nothing(apply: Apply) -> Non
 
 
 def test_a_sure_and_wrong_prediction_costs_its_margin(apply: Apply) -> None:
-    """Where a probability rounds to 0, its logarithm is still there."""
+    """If a probability rounds to 0, its logarithm must not be lost."""
     loss, _ = apply("softmax_loss", np.array([[2000.0, 0.0]]), np.array([1.0]))
     assert loss == 2000
 
@@ -98,7 +98,7 @@ def test_segments_are_scored_by_their_confusions() -> None:
     x = np.moveaxis(np.eye(4)[best], -1, 0)[None]
     scores = segment_scores(x, label[None, None], ignored=(9, 7))
     assert scores.shape == (1, 1, 1, 3)
-    # Class 0: 1 of 2 right, one pixel of class 1 taken for it; class 1 alike; 2 is right, 3 not there.
+    # Class 0: 1 of 2 right, and one pixel of class 1 mistaken for it; class 1 the same; 2 right; no 3.
     np.testing.assert_allclose(
         scores.ravel(), [3 / 5, (1 / 2 + 1 / 2 + 1) / 3, (1 / 3 + 1 / 3 + 1 + 1) / 4]
     )

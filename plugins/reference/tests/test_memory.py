@@ -1,4 +1,4 @@
-"""Views, running totals, and images made into blobs."""
+"""Views, running totals, and images turned into blobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Local response normalisation against loops written from its definition."""
+"""Local response normalisation compared with loops written from its definition."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_batch_of_one_number_has_no_unbiased_variance(apply: Apply) -> None:
 
 @pytest.mark.parametrize("name", ["batch_norm", "batch_norm_inference"])
 def test_a_normalisation_may_scale_and_rectify(apply: Apply, name: str) -> None:
-    """As the operations of those names do one after the other, forward and backward."""
+    """It gives what the operations of those names give one after the other, forward and backward."""
     x, dy = np.random.default_rng(3).normal(1, 2, size=(2, 4, 3, 2, 5))
     w, b, mean, variance = np.random.default_rng(4).uniform(0.5, 2, size=(4, 3))
     kept, backward = [mean, variance, np.array([1.5])], f"{name}_backward"

@@ -1,4 +1,4 @@
-"""Pooling against loops written from its definition, and the windows at the edge by hand."""
+"""Pooling compared with loops written from its definition, and windows at the edge done by hand."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Apply = Callable[..., Any]
 
 
 def extent(size: int, kernel: int, stride: int, pad: int, rounding: str) -> int:
-    """The number of windows: as many as start in x or its left pad and, when rounding down, end
-    before its right pad does."""
+    """Return the number of windows that start in x or its left pad and, when rounding down, end before
+    the right pad does."""
     starts = [o * stride - pad for o in range(size + 2 * pad + 1)]
     if rounding == "floor":
         return sum(start + kernel <= size + pad for start in starts)
@@ -26,7 +26,7 @@ def extent(size: int, kernel: int, stride: int, pad: int, rounding: str) -> int:
 
 
 def by_definition(x: np.ndarray, a: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The largest, its place and the average, cell by cell."""
+    """Return the largest value, its place and the average, computed cell by cell."""
     sizes = zip(x.shape[2:], a["kernel"], a["stride"], a["pad"], strict=True)
     shape = (*x.shape[:2], *(extent(*size, a["rounding"]) for size in sizes))
     largest, place, average = np.full(shape, -math.inf), np.zeros(shape, int), np.zeros(shape)
@@ -60,7 +60,7 @@ def poolings(draw: st.DrawFn) -> tuple[np.ndarray, dict[str, Any]]:
         "rounding": draw(st.sampled_from(["ceil", "floor"])),
     }
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    # Few different values, so that there are ties.
+    # Only few different values, so that there are ties.
     values = rng.integers(-3, 4, (draw(st.integers(1, 2)), 2, *sizes)).astype(np.float64)
     return values, attributes
 

@@ -1,4 +1,4 @@
-"""The solver's update against its recurrence, one number at a time."""
+"""The solver's update compared with its recurrence, one number at a time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_three_steps_follow_the_recurrence(
 
 
 def test_the_memory_itself_is_updated(apply: Apply) -> None:
-    """A slice of flat memory changes where it lies; its neighbours stay."""
+    """A slice of flat memory changes in place; its neighbours do not."""
     from demitasse import Place, Request, TensorSpec
     from demitasse.operations import VOCABULARY
     from demitasse_reference import plugin

@@ -1,4 +1,4 @@
-"""Candidates that take as long as they say, by a clock that only they move."""
+"""Candidates that take as long as they say, by a clock that only they advance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from demitasse_tuning.tuner import CandidateTuner
 
 
 class Block:
-    """A block of memory that tells its allocator when it goes."""
+    """A block of memory that tells its allocator when it is released."""
 
     def __init__(self, allocator: CountingAllocator, nbytes: int) -> None:
         self.nbytes, self._allocator = nbytes, allocator
@@ -35,7 +35,7 @@ class Block:
 
 @dataclass
 class CountingAllocator:
-    """Memory that is counted: given in all, held now, most held at once."""
+    """Counts memory: allocated in total, held now, and most held at the same time."""
 
     space: str = "host"
     allocations: int = 0
@@ -56,8 +56,8 @@ class CountingAllocator:
 
 @dataclass
 class Bench:
-    """Fake kernels on a fake clock; ``calls`` lists which ran, in order, ``bound`` their arrays. Of the
-    time that they take, their threads have waited the part ``busy``."""
+    """Fake kernels on a fake clock. ``calls`` lists which ran, in order, ``bound`` their arrays. Their
+    threads have waited for the part ``busy`` of the time that they take."""
 
     now: float = 0.0
     busy: float = 0.0
@@ -82,7 +82,7 @@ class Bench:
         binding: float = 0.0,
         prepare: Callable[[], None] | None = None,
     ) -> Candidate:
-        """A candidate whose calls take ``milliseconds`` one after the other, the last for ever."""
+        """Return a candidate whose calls take these ``milliseconds`` in turn, then always the last."""
 
         def bind(inputs: Any, outputs: Any, workspace: Any) -> Callable[[], None]:
             self.bound[name] = (inputs, outputs, workspace)
@@ -115,13 +115,13 @@ def bench() -> Bench:
 
 @pytest.fixture
 def make_bench() -> type[Bench]:
-    """Benches for tests that need several."""
+    """Return the class, for tests that need several benches."""
     return Bench
 
 
 @pytest.fixture(autouse=True)
 def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A cache folder of the test's own, of which nothing has been said yet."""
+    """Yield a cache folder of the test's own, about which no message was given yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(cache, "_said", set())
     monkeypatch.setattr(tuner, "_tried_here", set())
@@ -132,8 +132,8 @@ def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 @pytest.fixture(autouse=True)
 def nothing_is_tiny(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Tests ask for small operations, which users' plans take without a trial; from how many bytes on
-    those do not."""
+    """Let small operations be tried, as tests request them; in users' plans they are not. Return the
+    number of bytes from which those are tried."""
     usual = tuner.TINY
     for name in ("TINY", "SMALL"):
         monkeypatch.setattr(tuner, name, 0)
@@ -142,7 +142,7 @@ def nothing_is_tiny(monkeypatch: pytest.MonkeyPatch) -> int:
 
 @pytest.fixture
 def relu() -> Callable[..., Request]:
-    """A request for the positive part of ``count`` numbers."""
+    """Return a function that makes a request for the positive part of ``count`` numbers."""
 
     def request(count: int = 64, threads: int = 1, simulated: bool = False, **fields: Any) -> Request:
         spec = TensorSpec((count,), "float32")
@@ -154,8 +154,8 @@ def relu() -> Callable[..., Request]:
 
 @pytest.fixture(scope="session")
 def convolution() -> Callable[..., Request]:
-    """``convolution(direction, inputs, outputs, ...)``: a request for a 3x3 convolution of 8 images of
-    16 x 32 x 32 to 32 channels, some of whose operands lie in layouts."""
+    """Return ``convolution(direction, inputs, outputs, ...)``: a request for a 3x3 convolution of 8
+    images of 16 x 32 x 32 to 32 channels, with some operands in given layouts."""
 
     def request(
         direction: str = "",

@@ -1,4 +1,4 @@
-"""What is tried while others have the cores is tried again, but not for ever."""
+"""Kernels that were tried while other programs used the cores are tried again, but not forever."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ BUSY = ", on a busy machine"
 
 @pytest.fixture
 def pick(bench, relu, monkeypatch):
-    """Pick between kernels a and b that take so many milliseconds, as a new process would, or as the
-    same one, while threads wait for a part of the time."""
+    """Pick between kernels a and b that take given milliseconds, as a new process or the same one would,
+    while threads wait for a part of the time."""
 
     def run(a, b, busy=0.0, *, anew=True, **options):
         if anew:
@@ -101,7 +101,7 @@ def test_a_choice_stays_where_the_trial_that_doubts_it_cannot_be(pick, bench, re
 
 
 def test_with_fewer_threads_than_a_choice_is_of_nothing_is_tried_again(pick, bench, monkeypatch):
-    """As in a forked process: what is tried there says little of the choice that it would replace."""
+    """As in a forked process: a trial there says little about the choice that it would replace."""
     pick(9, 8, busy=0.5)
     calls = len(bench.calls)
     monkeypatch.setattr(tuner, "threads_here", lambda wanted: wanted - 1)
@@ -139,7 +139,7 @@ def test_the_thread_that_waited_longest_tells():
 
 
 def test_what_is_told_of_one_end_alone_does_not_disturb():
-    """Since a process began its threads may have waited for long."""
+    """Since the start of the process, its threads may have waited for a long time."""
     assert not disturbed({}, {"1": 60.0, "host": 9.0}, 1.0)
     assert not disturbed({"1": 60.0}, {}, 1.0)
 

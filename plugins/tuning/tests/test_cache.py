@@ -1,4 +1,4 @@
-"""What was chosen is remembered for the machine; what cannot be used or written is said in one line."""
+"""Choices are remembered for the machine; a file that cannot be used or written gives one message."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from demitasse_tuning.plugin import diagnose
 
 @pytest.fixture
 def pick(bench, relu):
-    """Pick between kernels a (9 ms) and b (8 ms), or others, as a new process would."""
+    """Pick between kernels a (9 ms) and b (8 ms), or others, as a new process would do."""
 
     def run(count=64, version="1.0", kernels=(("a", 9), ("b", 8)), **options):
         tuner = bench.tuner(**options)
@@ -93,11 +93,11 @@ def test_a_failed_kernel_is_remembered_as_such(pick, bench, relu):
     assert bench.tuner().pick("fast", relu(), offers) == (2, REMEMBERED)
 
 
-# What cannot be used.
+# Files that cannot be used.
 
 
 def edited(**changes):
-    """The file's text with other values."""
+    """Return the file's text with some values replaced."""
     return json.dumps(json.loads(cache_file().read_text()) | changes)
 
 
@@ -168,7 +168,7 @@ def test_choices_of_other_plugins_stay(pick, bench, relu):
     }
 
 
-# What cannot be written.
+# Files that cannot be written.
 
 
 def test_without_a_folder_to_write_choices_stay_in_memory(bench, relu, cache_home, caplog):
@@ -299,7 +299,7 @@ def test_processes_that_write_at_once_lose_nothing():
     assert {path.suffix for path in cache_file().parent.iterdir()} == {".json", ".lock"}
 
 
-# When.
+# When choices are saved.
 
 
 def test_choices_are_saved_soon_and_together(monkeypatch):
@@ -354,7 +354,7 @@ def test_a_forked_process_saves_its_choices(monkeypatch):
     if not child:
         cache.put("fast", "1", "there", entry())
         time.sleep(20 * caching.SOON)
-        os._exit(0)  # nothing but the thread saved it
+        os._exit(0)  # so that only the thread can have saved it
     os.waitpid(child, 0)
     assert "there" in read(cache_file())["fast"].choices
 
@@ -362,7 +362,7 @@ def test_a_forked_process_saves_its_choices(monkeypatch):
 def test_what_is_tried_without_threads_that_a_fork_has_lost_is_kept_from_others(
     bench, relu, monkeypatch
 ):
-    """Others, which have these threads, would remember it as theirs."""
+    """Processes that have these threads would otherwise take the choice for their own."""
 
     def pick(tuner, threads, *kernels):
         request = relu(threads=threads)

@@ -1,4 +1,4 @@
-"""Choices are those of other workers and of runs before, where their kernels are still there."""
+"""Choices follow other workers and earlier runs, if their kernels still exist."""
 
 from __future__ import annotations
 

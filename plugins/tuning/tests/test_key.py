@@ -1,4 +1,4 @@
-"""The key of a request says all that a trial depends on, and the label of a candidate which it is."""
+"""The key of a request says everything on which a trial depends; a label identifies a candidate."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ REQUESTS = st.builds(
 
 
 def exact(value):
-    """A value in which 1, 1.0, True, 0.0 and -0.0 differ, and mappings have no order."""
+    """Return a value in which 1, 1.0, True, 0.0 and -0.0 differ, and mappings have no order."""
     if isinstance(value, dict):
         return "dict", frozenset((key, exact(item)) for key, item in value.items())
     if isinstance(value, tuple | list):

@@ -1,4 +1,4 @@
-"""Where nothing is tried: on machines elsewhere, where nobody wants it, and what takes microseconds."""
+"""Nothing is tried for simulated machines, with tuning off, and for kernels that take microseconds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_what_takes_microseconds_is_not_tried(bench, relu, nothing_is_tiny, monk
 
 @pytest.mark.parametrize(("outputs", "is_tried"), [(4, False), (32, True)])
 def test_nor_is_little_arithmetic_on_little_memory(bench, convolution, monkeypatch, outputs, is_tried):
-    """0.3 million operations are little, 2.4 million are not."""
+    """0.3 million operations count as few, 2.4 million do not."""
     monkeypatch.setattr(tuner_module, "SMALL", 256 * 2**10)
     shapes = (1, 16, 16, 16), (outputs, 16, 3, 3), (1, outputs, 16, 16)
     x, w, y = (TensorSpec(shape, "float32") for shape in shapes)
@@ -56,7 +56,7 @@ def test_nor_is_little_arithmetic_on_little_memory(bench, convolution, monkeypat
     ids=["LeNet's", "of more samples", "beyond the caches"],
 )
 def test_nor_is_a_short_product_in_the_caches(bench, samples, inputs, outputs, is_tried):
-    """The first of those counts then that have the least to reorder."""
+    """The choice is then the first of those that have the least to reorder."""
     shapes = (samples, inputs), (outputs, inputs), (samples, outputs)
     x, w, y = (TensorSpec(shape, "float32") for shape in shapes)
     product, plain = VOCABULARY["inner_product"], Layout("plain")

@@ -1,4 +1,4 @@
-"""What candidates are tried on: operands in the layouts that they want, with values that are valid."""
+"""Candidates are tried on operands in the layouts that they request, with valid values."""
 
 from __future__ import annotations
 

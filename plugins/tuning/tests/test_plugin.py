@@ -1,4 +1,4 @@
-"""The plugin is found, and its manifest is true."""
+"""The plugin is found, and its manifest is correct."""
 
 from __future__ import annotations
 

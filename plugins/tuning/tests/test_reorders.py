@@ -1,4 +1,4 @@
-"""What a choice costs others: the seconds in which operands are reordered for it."""
+"""What a choice costs others: the time for reordering operands for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory of trials: one block, which grows, and goes."""
+"""The memory of trials: one block, which grows and is released."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_with_little_room_the_block_grows_and_it_goes_with_the_tuner(bench, relu
 
 
 def test_who_writes_memory_first_is_called_again(bench, relu):
-    """A kernel that was called in this process, whose workspace is larger than any before."""
+    """The kernel was called in this process before, but its workspace is larger than any so far."""
     tuner = bench.tuner()
     tuner.pick("fast", relu(1000), [bench.kernel("a", 1), bench.kernel("b", 2)])
     slow, quick = bench.kernel("a", 3), bench.kernel("b", 40, 1, workspace=4096)

@@ -83,7 +83,7 @@ def test_the_best_call_counts_and_the_first_does_not(bench, relu):
 
 
 def test_threads_take_turns_and_are_given_the_same_choice(bench, relu):
-    """Trials have one memory and would time each other: a service's threads plan as requests come."""
+    """Trials share one memory and would time each other, and a service's threads plan at any time."""
     inside, met = [0], []
 
     def bind(inputs, outputs, workspace):
@@ -153,7 +153,7 @@ def test_a_first_call_under_half_a_millisecond_ends_no_trial(bench, relu):
 
 
 def test_a_first_call_is_compared_with_what_others_take_when_they_are_warm(bench, relu):
-    """The quick one's own first call found memory and read code, so it was no measure."""
+    """The fast kernel's own first call allocated memory and read code, so it was not a measure."""
     candidates = [bench.kernel("slow", 0.8), bench.kernel("quick", 0.4, 0.2)]
     assert bench.tuner().pick("fast", relu(), candidates)[0] == 1
     assert sorted(bench.calls) == ["quick", "quick", "slow"]
@@ -175,7 +175,7 @@ def test_no_trial_takes_much_longer_than_its_budget(make_bench, relu, millisecon
     candidates = [bench.kernel(f"k{i}", taken) for i, taken in enumerate(milliseconds)]
     tuner = bench.tuner(cache="off")
     position, _ = tuner.pick("fast", request, candidates)
-    # A call of each, one more of the two quickest, and of those that might have started something.
+    # One call of each, one more of the two fastest, and of those that might have started threads.
     again = [taken for taken in milliseconds if taken < 50]
     least = sum(milliseconds) + sum(again) + sum(sorted(milliseconds)[:2])
     assert bench.now * 1e3 <= max(least, 12 * min(milliseconds)) * 1.0001

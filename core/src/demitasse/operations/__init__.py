@@ -1,9 +1,8 @@
 """The vocabulary that layer types and kernels share: operations as data, in families.
 
-A layer type emits operations; a kernel computes one; neither knows the other. Tensors are described
-in logical NCHW order, samples first; layouts are the plan's affair. A plugin adds words with the
-``operations`` hook. Source of the shapes: Caffe's layer definitions, so that its files keep meaning
-what they meant.
+A layer type emits operations, a kernel computes one, and neither knows the other. Tensors are described
+in logical NCHW order, samples first; the plan decides on layouts. A plugin adds operations with the
+``operations`` hook. The shapes follow Caffe's layer definitions, so that its files keep their meaning.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from demitasse.operations.record import shape_attribute as shape_attribute
 def extend(
     base: Mapping[str, Operation], additions: Iterable[Operation], plugin: str = "core"
 ) -> Mapping[str, Operation]:
-    """A vocabulary with ``additions``; PluginError when a name is taken."""
+    """Return the vocabulary ``base`` with ``additions``. Raises PluginError if a name is taken."""
     words = dict(base)
     for word in additions:
         if word.name in words:

@@ -1,4 +1,4 @@
-"""Normalisation of channels (axis 1) by a batch's or by kept statistics, and scales along an axis."""
+"""Normalisation of channels (axis 1) by the batch's or by kept statistics, and scales along an axis."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Sums and joins of several tensors."""
+"""Sums and concatenations of several tensors."""
 
 from collections.abc import Sequence
 from functools import partial

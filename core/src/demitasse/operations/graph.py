@@ -1,4 +1,4 @@
-"""The graph that a plan is made of: operations on tensors, for one worker and one phase."""
+"""The graph that a plan is made from: operations on tensors, for one worker and one phase."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from demitasse_random import RandomStream
 
 SCALARS = {"iteration": "uint64", "sample": "uint64", "rate": "float64"}
-"""One-element tensors that change with the step; ``sample`` is the first one's in the global batch."""
+"""One-element tensors that change with the step; ``sample`` is the number, in the global batch, of the
+worker's first sample."""
 
 Filler = Callable[[Shape, "RandomStream"], "np.ndarray"]
-"""A parameter's first values, in logical order, of a shape and the numbers drawn for it alone."""
+"""Returns a parameter's first values, in logical order, for a shape and its own random numbers."""
 
 
 @dataclass(eq=False)
@@ -37,8 +38,8 @@ class Tensor:
 
 @dataclass(eq=False)
 class Node:
-    """One operation on tensors; absent operands are None. ``phase`` is forward or backward. What an
-    ``exact`` one makes are labels or places, which no precision has stored in fewer bits."""
+    """One operation on tensors; absent operands are None. ``phase`` is forward or backward. An ``exact``
+    node makes labels or indices, which are not stored in fewer bits at any precision."""
 
     operation: Operation
     inputs: list[Tensor | None]
@@ -51,8 +52,8 @@ class Node:
 
 @dataclass(eq=False)
 class Parameter:
-    """A learned (or, not ``trainable``, otherwise kept) array: how it is filled, its own multiples of
-    the learning rate and the decay, and its ``owners``, (layer, index) pairs: several where shared."""
+    """A learned array (only kept if not ``trainable``): how it is filled, its multipliers of the
+    learning rate and the decay, and its ``owners``: (layer, index) pairs, several if shared."""
 
     tensor: Tensor
     owners: list[tuple[str, int]]
@@ -65,8 +66,8 @@ class Parameter:
 
 @dataclass(eq=False)
 class Feed:
-    """Samples that a source (a DataSource) delivers into tensors by field name: of each batch, ``count``
-    samples from ``offset`` on are this worker's."""
+    """Samples that a ``source`` (a DataSource) delivers into tensors, by field name. Of each batch, this
+    worker has ``count`` samples, starting at ``offset``."""
 
     layer: str
     source: Any
@@ -78,8 +79,8 @@ class Feed:
 
 @dataclass(eq=False)
 class Graph:
-    """A net's operations in order. ``blobs`` are tensors by the user's name, ``outputs`` those that no
-    layer reads, ``objective`` has the weights of the loss's terms, ``dtype`` is that of real numbers."""
+    """A net's operations in order. ``blobs`` are tensors by the user's names, ``outputs`` those that no
+    layer reads; ``objective`` has the loss's terms and weights; ``dtype`` is the real type."""
 
     vocabulary: Mapping[str, Operation]
     phase: str
@@ -98,7 +99,7 @@ class Graph:
 
 
 def shapes_by_operand(node: Node | Request) -> dict[str, Any]:
-    """The shapes of a node's or a request's tensors as the vocabulary's rules take them."""
+    """Return the shapes of a node's or a request's tensors as the vocabulary's rules take them."""
     return {
         name: [t.shape for t in value] if isinstance(value, list) else value and value.shape
         for name, value in by_operand(node).items()
@@ -106,7 +107,7 @@ def shapes_by_operand(node: Node | Request) -> dict[str, Any]:
 
 
 def by_operand(node: Node | Request) -> dict[str, Any]:
-    """The tensors of a node or a request by operand name, those of a variadic operand as a list."""
+    """Return the tensors of a node or a request by operand name; a variadic operand's are a list."""
     operation, result = node.operation, dict[str, Any]()
     for operands, tensors in ((operation.inputs, node.inputs), (operation.outputs, node.outputs)):
         for position, operand in enumerate(operands):

@@ -1,4 +1,4 @@
-"""What a plan asks of kernels: layouts, requests and candidates."""
+"""What a plan asks of kernels and what they offer: layouts, requests and candidates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Work: TypeAlias = Callable[[], None]
-"""A bound piece of a step: called with nothing, it does its part."""
+"""A bound piece of a step; called without arguments, it does its part."""
 
 
 ARRAYS: Mapping[str, str] = types.MappingProxyType({"bfloat16": "uint16"})
@@ -23,12 +23,12 @@ ARRAYS: Mapping[str, str] = types.MappingProxyType({"bfloat16": "uint16"})
 
 @dataclass(frozen=True)
 class Layout:
-    """How a logical tensor lies in memory: its dimensions in ``order`` (outermost first; () as they
-    are), with the dimensions in ``blocks`` cut into (dimension, size) blocks that follow, the last one
-    innermost, padded with zeros to whole blocks. ``Layout("NHWC", (0, 2, 3, 1))`` is a permutation,
-    ``Layout("NCHW8c", blocks=((1, 8),))`` one blocked on channels. ``stored`` is the element type in
-    memory where it is not the tensor's own: ``bfloat16`` for half of float32's bits. Layouts of one
-    form are equal, whatever their names."""
+    """How a logical tensor lies in memory. Its dimensions are in ``order``, outermost first (() keeps
+    the order). Each of ``blocks``, (dimension, size), cuts a dimension, padded with zeros, into blocks;
+    these follow, the last one innermost. ``Layout("NHWC", (0, 2, 3, 1))`` is a permutation,
+    ``Layout("NCHW8c", blocks=((1, 8),))`` is blocked on channels. ``stored`` is the element type in
+    memory if it is not the tensor's own: ``bfloat16``, the upper half of float32's bits. Layouts that
+    differ only in their names are equal."""
 
     name: str = field(compare=False)
     order: tuple[int, ...] = ()
@@ -36,7 +36,7 @@ class Layout:
     stored: str = ""
 
     def physical(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape in memory of a tensor of logical ``shape``."""
+        """Return the shape in memory of a tensor of logical ``shape``."""
         extents = list(shape)
         for dimension, size in self.blocks:
             extents[dimension] = -(-extents[dimension] // size)
@@ -44,15 +44,15 @@ class Layout:
         return (*(extents[d] for d in order), *(size for _, size in self.blocks))
 
     def places(self, shape: Sequence[int]) -> tuple[object, ...]:
-        """What tells where each element of a tensor lies: equal for layouts that are one for its shape
-        (an extent of 1 may stand anywhere)."""
+        """Return a key that is equal for layouts that put each element of a tensor of this shape in the
+        same place (a dimension of extent 1 may stand anywhere)."""
         order = self.order or tuple(range(len(shape)))
         extents = self.physical(shape)
         outer = tuple(d for d, extent in zip(order, extents, strict=False) if extent > 1)
         return outer, self.blocks, self.stored
 
     def pack(self, logical: np.ndarray) -> np.ndarray:
-        """A logical array as it lies in memory (a copy unless the layout is plain)."""
+        """Return a logical array as it lies in memory (a copy unless the layout is plain)."""
         import numpy as np
 
         array, rank = logical, logical.ndim
@@ -65,14 +65,14 @@ class Layout:
             array = np.moveaxis(array.reshape(cut), dimension + 1, rank)
         order = self.order or tuple(range(rank))
         array = array.transpose(*order, *range(rank, array.ndim))
-        if self.stored == "bfloat16":  # to the nearest, of two equally near ones the even
+        if self.stored == "bfloat16":  # rounds to nearest, ties to even
             bits = np.ascontiguousarray(array, np.float32).view(np.uint32).astype(np.uint64)
             rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
             return np.where(np.isnan(array), np.uint16(0x7FC0), rounded)
         return np.ascontiguousarray(array, self.stored or None)
 
     def unpack(self, physical: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-        """The logical array of ``shape`` that lies in ``physical`` (a view where it can be)."""
+        """Return the logical array of ``shape`` that lies in ``physical`` (a view if possible)."""
         import numpy as np
 
         rank = len(shape)
@@ -110,7 +110,7 @@ class TensorSpec:
 
     @property
     def array_type(self) -> str:
-        """The element type of an array over that memory."""
+        """The element type of a NumPy array over that memory."""
         return ARRAYS.get(self.stored, self.stored)
 
     @property
@@ -121,7 +121,7 @@ class TensorSpec:
 
     @property
     def plain(self) -> TensorSpec:
-        """The tensor as a candidate without layouts is given it."""
+        """The tensor as a candidate that states no layouts receives it."""
         return TensorSpec(self.shape, self.dtype)
 
     def __str__(self) -> str:
@@ -132,7 +132,7 @@ class TensorSpec:
 @dataclass(frozen=True)
 class Place:
     """Where a worker computes: the level of the machine, the memory space of its tensors, how many
-    hardware threads its kernels may use, and whether that machine is only described here."""
+    hardware threads its kernels may use, and whether the machine is only simulated."""
 
     level: str
     space: str = "host"
@@ -142,10 +142,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Request:
-    """An operation to be computed. A variadic operand's tensors stand in line with the others; an absent
-    optional operand is None. Layouts are those the inputs have now; a candidate may ask for others, and
-    where ``precision`` is bf16 for such as are stored so; sums, losses and parameters stay. ``fixed``
-    parameters stay as they are: what is made of them alone is made once."""
+    """An operation to be computed. The tensors of a variadic operand follow the other ones in line; an
+    absent optional operand is None. Layouts are the inputs' present ones; a candidate may ask for others
+    and, if ``precision`` is bf16, for tensors stored as bfloat16, but not sums, losses or parameters. If
+    parameters are ``fixed``, they do not change, and what depends on them alone is computed once."""
 
     operation: Operation
     inputs: tuple[TensorSpec | None, ...]
@@ -157,20 +157,20 @@ class Request:
 
 
 Bind: TypeAlias = Callable[[Sequence[Any], Sequence[Any], Any], Work]
-"""(inputs, outputs, workspace) to work. Buffers are what the place's allocator gives (NumPy arrays
-of the physical shape on a host); absent operands and an empty workspace are None."""
+"""Returns a work for (inputs, outputs, workspace). Buffers are what the place's allocator gives (NumPy
+arrays of the physical shape on a host); absent operands and an empty workspace are None."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A kernel's offer for one request. ``input_layouts`` and ``output_layouts`` are per operand, ()
-    meaning plain for all. ``workspace`` is scratch memory in bytes that the plan provides (uint8, live
-    only during the call). ``seconds`` is the expected time at the request's place, None when the kernel
-    does not know. ``in_place`` tells whether the operation's aliases are safe with this kernel. ``bind``
-    may compile and import what it needs, allocates nothing that it could have asked for, and may be
-    called for other arrays again; what it returns is called every step. A kernel that can make its first
-    output in ``parts`` equal stretches of memory, one at a time, gives ``bind_part``: (number, inputs,
-    outputs, workspace), where the first output is one stretch, flat, and the others are whole."""
+    """A kernel's offer for one request. ``input_layouts`` and ``output_layouts`` are per operand; ()
+    means plain for all. ``workspace`` is the size in bytes of scratch memory that the plan provides
+    (uint8, live only during the call). ``seconds`` is the expected time at the request's place, None if
+    unknown. ``in_place`` says whether the operation's aliases are safe with this kernel. ``bind`` may
+    compile and import, but allocates nothing that it could have requested, and may be called again with
+    other arrays; what it returns is called every step. A kernel that can make its first output in
+    ``parts`` equal stretches of memory, one by one, has ``bind_part``: (number, inputs, outputs,
+    workspace), where the first output is one stretch, flat, and the others are whole."""
 
     kernel: str
     bind: Bind

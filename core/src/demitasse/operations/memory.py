@@ -1,4 +1,4 @@
-"""Moving and preparing tensors: views, layout changes, running totals, images made into blobs."""
+"""Moving and preparing tensors: views, layout changes, running totals, images turned into blobs."""
 
 from collections.abc import Sequence
 from functools import partial

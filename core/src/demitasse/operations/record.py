@@ -1,4 +1,4 @@
-"""What an operation is: the record that layer types emit and kernels implement."""
+"""The record of an operation, which layer types emit and kernels implement."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class _Required:
 
 
 REQUIRED: Any = _Required()
-"""The default of an attribute that has none."""
+"""Stands for the default of an attribute that has no default."""
 
 
 @dataclass(frozen=True)
 class Operand:
     """One input or output by name. An ``optional`` operand may be absent (None); an optional output that
-    nobody reads is not computed. A ``variadic`` operand, only ever the last, stands for any number of
-    tensors. An ``updated`` input is read and written in place. ``dtype`` fixes the element type:
+    nobody reads is not computed. A ``variadic`` operand, which must be the last, stands for any number
+    of tensors. An ``updated`` input is read and written in place. ``dtype`` fixes the element type:
     ``real`` is the plan's precision, None the type of the first input."""
 
     name: str
@@ -41,13 +41,13 @@ class Operand:
 
 @dataclass(frozen=True)
 class Gradient:
-    """How the gradients of some inputs are computed: an operation, and the operands it is given. ``of``
-    names inputs of the forward operation; the outputs of ``operation`` are their gradients, in that
-    order. ``operands`` name inputs and outputs of the forward operation, and ``d<output>`` is the
-    gradient that arrives at an output. The backward operation is given those of the forward one's
-    attributes that it declares, and ``shape`` (of the first input in ``of``), ``shapes`` (of all) or
-    ``wanted`` (whether somebody needs the gradient, of all) where it declares that. Of a variadic output
-    all gradients are given, zeros where none arrives."""
+    """How the gradients of some inputs are computed: an operation and its operands. ``of`` names inputs
+    of the forward operation; the outputs of ``operation`` are their gradients, in that order.
+    ``operands`` name inputs and outputs of the forward operation; ``d<output>`` is the gradient that
+    arrives at an output. The backward operation receives the forward one's attributes that it declares
+    and, if it declares them, ``shape`` (of the first input in ``of``), ``shapes`` (of all of them) and
+    ``wanted`` (for each, whether its gradient is needed). For a variadic output all gradients are
+    passed, zeros where none arrives."""
 
     of: tuple[str, ...]
     operation: str
@@ -59,15 +59,15 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Operation:
-    """One word of the vocabulary, named after the mathematics. ``shapes`` maps input shapes by operand
-    name (a variadic operand's is a list of shapes, an absent one's None) and attributes to the output
-    shapes, and raises ValueError with the reason when they do not fit. ``flops`` takes the same, with
-    output shapes added; None counts one per output element. ``aliases`` lists (output, input) pairs
-    that may share memory when nobody else reads the input afterwards. ``fuses`` names operations that a
-    kernel may do as well: where one, with its default attributes, is all that reads the first output,
-    the plan asks for ``<name>_<that name>``; what else that reads comes behind the inputs. With any such
-    it may do a ``function``, whose output is one of each element; its attributes join the others. A
-    ``view`` has no kernel: its output is its input's memory in another shape."""
+    """One word of the vocabulary, named after the mathematics. ``shapes`` takes the input shapes by
+    operand name (a list for a variadic operand, None for an absent one) and the attributes, and returns
+    the output shapes; if they do not fit, it raises ValueError with the reason. ``flops`` takes the same
+    and the output shapes; None counts one per output element. ``aliases`` lists (output, input) pairs
+    that may share memory if nothing reads the input afterwards. ``fuses`` names operations that a kernel
+    may do as well: if one, with default attributes, is the only reader of the first output, the plan
+    asks for ``<name>_<its name>``, with its other inputs behind these. An operation that fuses any may
+    also take in a ``function``, which computes each output element from one element; its attributes join
+    the others. A ``view`` has no kernel: its output is its input's memory in another shape."""
 
     name: str
     summary: str
@@ -99,8 +99,8 @@ def define(
     view: bool = False,
     function: bool = False,
 ) -> Operation:
-    """An operation in short. Operands: ``x w b?`` (optional), ``*xs`` (variadic), ``p!`` (updated),
-    ``mask:uint8`` (element type). Gradients: ``w b = backward(dy, x)``. Aliases: ``y = x``."""
+    """Return an operation from a short notation. Operands: ``x w b?`` (optional), ``*xs`` (variadic),
+    ``p!`` (updated), ``mask:uint8`` (type). Gradients: ``w b = backward(dy, x)``. Aliases: ``y = x``."""
     rules = tuple(_gradient(name, text) for text in gradients)
     pairs = tuple(_pair(name, text) for text in aliases)
     given = MappingProxyType(dict(attributes or {}))
@@ -116,8 +116,8 @@ def define_function(
     flops: float,
     attributes: Mapping[str, Any] | None = None,
 ) -> tuple[Operation, Operation]:
-    """A function of one element, ``y = formula``, and its gradient, ``dx = gradient``, which reads dy
-    and ``reads``: x or y; each takes so many ``flops`` an element."""
+    """Return a function of one element, ``y = formula``, and its gradient, ``dx = gradient``, which
+    reads dy and ``reads`` (x or y). Each takes ``flops`` operations per element."""
     return (
         define("elementwise", name, f"y = {formula}", "x", "y", same_as("x"), per_element("x", flops),
                attributes, [f"x = {name}_backward(dy, {reads})"], ["y = x"], function=True),
@@ -150,7 +150,7 @@ def _operands(text: str) -> tuple[Operand, ...]:
 
 
 def same_as(name: str) -> Callable[[Shapes, Attributes], Sequence[Shape]]:
-    """The shape rule of an operation whose one output has the shape of input ``name``."""
+    """Return the shape rule of an operation whose only output has the shape of input ``name``."""
     return lambda shapes, attributes: (shapes[name],)
 
 
@@ -165,10 +165,10 @@ def nothing(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
 
 
 def per_element(name: str, times: float = 1.0) -> Callable[[Shapes, Attributes], float]:
-    """A flop count of ``times`` for each element of operand ``name``."""
+    """Return a flop count of ``times`` for each element of operand ``name``."""
     return lambda shapes, attributes: times * count(shapes[name])
 
 
 def count(shape: Shape) -> int:
-    """The number of elements of a shape."""
+    """Return the number of elements of a shape."""
     return math.prod(shape)

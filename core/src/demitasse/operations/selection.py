@@ -1,4 +1,4 @@
-"""Which kernel computes a request: the first plugin that can, and of its candidates the quickest."""
+"""Which kernel computes a request: the fastest candidate of the first plugin that can compute it."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ class Tuner(Protocol):
     """Chooses among candidates by trying them."""
 
     def pick(self, plugin: str, request: Request, candidates: Sequence[Candidate]) -> tuple[int, str]:
-        """The position of the quickest candidate, and how that is known in a word or two."""
+        """Return the position of the fastest candidate, and in a word or two how that is known."""
 
     def choices(self) -> dict[str, str]:
-        """What was picked so far, as text that a snapshot keeps."""
+        """Return what was picked so far, as text to store in a snapshot."""
 
     def prefer(self, choices: Mapping[str, str]) -> None:
-        """Pick from now on what another run's ``choices`` say."""
+        """From now on, pick what another run's ``choices`` say."""
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """Who computes at a place: (plugin, its kernels hook), preferred first, who tries candidates, and
-    who refuses wrong ones."""
+    """What computes at a place: (plugin, its hook ``kernels``), preferred first; a tuner, which tries
+    candidates; and a function that raises an error for a wrong candidate."""
 
     offers: Sequence[tuple[str, Callable[..., Iterable[Candidate]]]]
     tuner: Tuner | None = None
     check: Callable[[Candidate, Request, str], None] = lambda candidate, request, where: None
 
     def find(self, request: Request) -> tuple[str, list[Candidate]]:
-        """The first plugin that computes the request and its candidates; ("", []) when nobody does."""
+        """Return the first plugin that computes the request and its candidates, or ("", [])."""
         for plugin, offer in self.offers:
             if candidates := list(offer(request=request)):
                 return plugin, candidates
         return "", []
 
     def choose(self, request: Request, layer: str) -> tuple[str, Candidate, str]:
-        """(plugin, candidate, reason): of the first plugin that computes the request the candidate that
-        is quickest, as all say or as the tuner finds, else the first. Raises PlanError that names the
-        layer, the operation and who was asked, PluginError for a wrong candidate."""
+        """Return (plugin, candidate, reason) for the first plugin that computes the request: its fastest
+        candidate, if all state their time or a tuner tries them, else its first. Raises PlanError with
+        the layer, the operation and the plugins asked; PluginError for a wrong candidate."""
         plugin, candidates = self.find(request)
         asked = [name for name, _ in self.offers]
         if not candidates:

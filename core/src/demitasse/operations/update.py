@@ -1,7 +1,7 @@
-"""Solver updates: operations on a slice of flat memory, so that whoever owns a slice can do it.
+"""Solver updates: operations on a slice of flat memory, so that the owner of a slice can update it.
 
-``segments`` divides the slice: (start, stop, rate multiplier, decay multiplier) in elements, one for
-each parameter blob's part of it, in order and without gaps.
+``segments`` divides the slice into (start, stop, rate multiplier, decay multiplier), in elements: one
+for each parameter blob's part of it, in order and without gaps.
 """
 
 from demitasse.operations.record import REQUIRED, define, nothing, per_element

@@ -1,5 +1,5 @@
-"""A kit that holds plugins to what their roles promise, for the tests of those who write them and for
-``demitasse check``. Each check raises BrokenPromiseError, an AssertionError whose sentence says what was
+"""A test kit that checks that plugins do what their roles promise, for plugin authors' own tests and for
+``demitasse check``. Each check raises BrokenPromiseError, an AssertionError whose message says what was
 found."""
 
 from demitasse_conformance.collectives import check_collective as check_collective

@@ -1,4 +1,4 @@
-"""Algorithms of collectives: each is proved, and does what it proves."""
+"""Checks of collectives: each algorithm is proved, and run to see that it does what was proved."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from demitasse_conformance.promises import WITHIN, differing, hold
 
 RANKS = (*range(1, 18), 24, 31)
 RUN = (2, 3, 5, 8)
-"""Ranks that are also run, each a thread."""
+"""Numbers of ranks that are also run, with a thread for each rank."""
 
 
 def check_collective(algorithm: Algorithm) -> int:
-    """Prove an algorithm's schedules for each of its goals, some numbers of ranks, few elements and
-    many, its options and a rank map, without buffers too, and have threads run some: each contribution
-    arrives once where the goal says, with the same bits at all ranks of an allreduce. Returns how many
-    were proved. Raises PlanError, or BrokenPromiseError for one that does otherwise when it is run."""
+    """Prove an algorithm's schedules, with and without buffers, for each of its goals, several numbers
+    of ranks, few and many elements, its options and a rank map, and run some of them with threads. Each
+    contribution must arrive exactly once where the goal says, with the same bits at all ranks of an
+    allreduce. Return how many schedules were proved. Raises PlanError if a proof fails, or
+    BrokenPromiseError if a schedule gives another result when it is run."""
     proved = 0
     for made in _schedules(algorithm):
         check(made)
@@ -43,7 +44,7 @@ def _schedules(algorithm: Algorithm) -> Iterator[Schedule]:
 
 
 def _hold_run(made: Schedule) -> None:
-    """Have threads run it, and compare what they hold with sums in double precision."""
+    """Run a schedule with threads, and compare the results with sums in double precision."""
     vectors = np.random.default_rng(made.ranks).standard_normal((made.ranks, made.size))
     total, held = vectors.sum(axis=0), list(vectors.copy())
     run_threads(made, held)

@@ -1,4 +1,4 @@
-"""``demitasse check``: a plugin held to what its roles promise."""
+"""``demitasse check``: does a plugin do what its roles promise?"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ samples and files are held to their protocols. The exit status is 1 if a promise
 
 
 def setting(text: str) -> tuple[str, Any]:
-    """``KEY=VALUE`` as a pair, where the value is TOML or else a text. Raises click's BadParameter."""
+    """Return ``KEY=VALUE`` as a pair; the value is TOML or else a string. Raises BadParameter."""
     key, sign, value = text.partition("=")
     if not sign or not key.strip():
         raise click.BadParameter(f"{text!r} is not KEY=VALUE")
@@ -106,7 +106,7 @@ def check(
     sources: tuple[str, ...],
     json_path: str | None,
 ) -> int:
-    """Tell of each outcome when it is known, and of all in the end."""
+    """Print each outcome as soon as it is known, and a summary at the end."""
     from demitasse import ModelError, load_machine, nearest_path
     from demitasse_conformance.inquiry import BROKEN, KEPT, PRECISIONS, Inquiry, composed_with
     from demitasse_conformance.roles import outcomes

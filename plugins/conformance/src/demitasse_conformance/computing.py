@@ -1,4 +1,4 @@
-"""Kernels of a plugin: for the operations of nets, for updates, and in a net as a plan makes it."""
+"""Checks of a plugin's kernels: for the operations of nets, for updates, and in a planned net."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ LABELS: Mapping[str, Mapping[str, Any]] = {
     },
     "sequences": {"goes_on": [[0, 0, 0], [1, 1, 1], [1, 1, 1], [1, 0, 1], [1, 1, 1]]},
 }
-"""Inputs of the kit's nets that are no random numbers."""
+"""Inputs of the kit's nets that are not random numbers."""
 
 OURS = ("convolution", "pooling", "activation", "combination", "loss", "sequences")
 
 
 def kernels(asked: Inquiry) -> Iterator[Outcome]:
-    """Every candidate for the operations of the kit's nets, of those that were given, and of its own
-    layers, there and back, and for each update; then a small net as a plan makes it, trained."""
+    """Try every candidate for the operations, forward and backward, of the kit's nets, of given nets and
+    of the plugin's own layers, and for each update. Then train a small net from its plan."""
     nets: list[tuple[str | Path, Shape | None, Mapping[str, Any]]] = [
         (NETS / f"{name}.prototxt", None, LABELS.get(name, {})) for name in OURS
     ]
@@ -78,7 +78,7 @@ def kernels(asked: Inquiry) -> Iterator[Outcome]:
             except (DemitasseError, MemoryError) as error:
                 yield Outcome("kernels", path.name, UNTRIED, line(error))
         for layer in asked.layers(runtime):
-            with contextlib.suppress(DemitasseError):  # of more than one blob
+            with contextlib.suppress(DemitasseError):  # the layer needs more than one blob
                 yield from found.told(tried(layer, SHAPE, {}))
         trials = [
             trial for precision in asked.precisions for trial in updates(runtime, asked, precision)
@@ -99,8 +99,8 @@ def kernels(asked: Inquiry) -> Iterator[Outcome]:
 
 
 def updates(runtime: Runtime, asked: Inquiry, precision: str) -> Iterator[Trial]:
-    """Updates beside the reference's; and, where the plugin's memory guards a step by a negative rate
-    (``Allocator.guard``), that such a rate changes nothing."""
+    """Compare updates with the reference's. If the plugin's memory guards a step by a negative rate
+    (``Allocator.guard``), also check that such a rate changes nothing."""
     judge = Judge(runtime, asked.name, precision)
     guarded = set[str]() if hasattr(judge.allocator, "guard") else None
     for request, values in update_requests(runtime.vocabulary, judge.place, precision):
@@ -120,13 +120,13 @@ _BESIDE = {"": "; with nothing to compare it to", ITS_OWN: f"; compared with {IT
 
 
 class _Found:
-    """Operations that were tried: ``names`` has the kernels of each."""
+    """The operations that were tried; ``names`` has the kernels of each."""
 
     def __init__(self) -> None:
         self.names: dict[str, set[str]] = {}
 
     def told(self, trials: Sequence[Trial]) -> Iterator[Outcome]:
-        """A line for each operation that is new and right, and for each kernel that is not right."""
+        """Yield an outcome for each operation that is new and right, and for each kernel that is not."""
         for operation in dict.fromkeys(trial.operation for trial in trials):
             those = [trial for trial in trials if trial.operation == operation]
             new = operation not in self.names

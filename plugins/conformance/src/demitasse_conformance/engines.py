@@ -1,4 +1,4 @@
-"""Stream engines, held to the core's protocol with arrays in the plugin's own memory."""
+"""Checks of stream engines against the core's protocol, with arrays in the plugin's own memory."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def check_streams(
     bound: float = 20.0,
     **options: Any,
 ) -> str:
-    """Hold the engine that plugin ``name`` gives to the first worker of ``hw`` (by default of a machine
-    with the first space that it serves) to ``demitasse.check_engine``, which proves the protocol
-    sentence by sentence. ``options`` are the plugin's. Returns the space. Raises AssertionError with
-    the sentence that does not hold."""
+    """Check the engine that plugin ``name`` provides for the first worker of ``hw`` (by default, of a
+    machine with the first space that it serves) with ``demitasse.check_engine``, which tests the
+    protocol sentence by sentence. ``options`` are the plugin's. Return the space. Raises AssertionError
+    with the sentence that does not hold."""
     machine = hw or machine_of(plugins, name)
     with compose(machine, plugins, {name: options} if options else None) as runtime:
         worker = arrange(runtime.machine, "float32")[0]

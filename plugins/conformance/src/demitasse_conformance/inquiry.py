@@ -1,4 +1,4 @@
-"""What ``demitasse check`` is asked, and what it finds."""
+"""What ``demitasse check`` is asked, and the outcomes that it finds."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from demitasse import (
 from demitasse_conformance.machines import BASE, machine_of, roles_of
 
 PRECISIONS = ("f64", "f32", "bf16")
-"""Of kernels, unless some are named."""
+"""The precisions in which kernels are tried by default."""
 
 SHAPE = (2, 4, 5, 3)
-"""What a layer is tried on that takes one blob."""
+"""The shape of the blob on which a layer with one bottom is tried."""
 
 KEPT, BROKEN, UNTRIED = "kept", "BROKEN", "untried"
 
 
 class UntriedError(Exception):
-    """Why something could not be tried."""
+    """Says why something could not be tried."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Whether a promise of a role is kept, broken or could not be tried, and what was found."""
+    """Whether a promise of a role was kept, was broken or could not be tried, and what was found."""
 
     role: str
     subject: str
@@ -45,9 +45,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Inquiry:
-    """A plugin, by name, composed with ``plugins`` on ``hw`` (None: a machine that it fits) with its
-    options and those of its ``sync``; the precisions of kernels, further nets, sources of samples, and
-    what its synchronisation promises to how many workers."""
+    """A plugin, by name, to be composed with ``plugins`` on ``hw`` (None: a machine that suits it), with
+    its options and those of its ``sync``; the precisions for kernels, further nets, sources of samples,
+    and what its synchronisation promises for which numbers of workers."""
 
     name: str
     plugins: tuple[Any, ...]
@@ -62,28 +62,28 @@ class Inquiry:
 
     @property
     def roles(self) -> Mapping[str, Mapping[str, Any]]:
-        """The plugin's, by its manifest."""
+        """The plugin's roles, from its manifest."""
         return roles_of(self.plugins, self.name)
 
     def facts(self, role: str, fact: str) -> tuple[str, ...]:
-        """What the manifest names for a role: spaces, suffixes, ..."""
+        """Return what the manifest lists for a role: spaces, suffixes, ..."""
         return tuple(self.roles.get(role, {}).get(fact, ()))
 
     def runtime(self) -> Runtime:
-        """Composed anew; the caller closes it."""
+        """Compose a new runtime, which the caller closes."""
         machine = self.hw if self.hw is not None else machine_of(self.plugins, self.name)
         return compose(machine, self.plugins, {self.name: self.options} if self.options else None)
 
     def layers(self, runtime: Runtime) -> dict[str, str]:
-        """Each of its layer types in a net of one layer, from a blob ``x`` to ``y``: the text, to the
-        type's name."""
+        """Return nets of one layer, from blob ``x`` to ``y``, one for each of the plugin's layer types:
+        the net's text, mapped to the type's name."""
         if "layer_types" not in self.roles:
             return {}
         names = sorted(each.name for each in self.asked_of(runtime, "layer_types")())
         return {f'layer {{ name: "l" type: "{n}" bottom: "x" top: "y" }}': n for n in names}
 
     def asked_of(self, runtime: Runtime, role: str) -> Any:
-        """The plugin's hook for a role, which is given its options. Raises CompositionError where the
+        """Return the plugin's hook for a role, bound to its options. Raises CompositionError if the
         runtime does not have it."""
         hooks = dict(runtime.serving(role))
         if self.name not in hooks:
@@ -92,8 +92,9 @@ class Inquiry:
 
 
 def composed_with(name: str, others: Sequence[str] | None = None) -> tuple[str, ...]:
-    """An installed plugin, preferred to all, with what it requires, and ``others`` (None: what plugins
-    are compared with). Raises CompositionError for one that is not installed or cannot be used."""
+    """Return the plugins to compose: an installed plugin, preferred to all others, those that it
+    requires, and ``others`` (None: those that plugins are compared with). Raises CompositionError if a
+    plugin is not installed or cannot be used."""
     installed = {manifest.name: manifest for manifest in discover()}
     names = [name]
     for each in names:
@@ -106,16 +107,16 @@ def composed_with(name: str, others: Sequence[str] | None = None) -> tuple[str, 
 
 
 def line(error: BaseException) -> str:
-    """What an error says in one line, without the path of a net that was made up."""
+    """Return an error's message in one line, without the path of a generated net."""
     return re.sub(r"\S*/tmp\w+/net\.prototxt:\d+: ", "", " ".join(str(error).split()))
 
 
 def outcome(
     role: str, subject: str, tried: Callable[[], str], passing: type[Exception] | tuple[()] = ()
 ) -> Outcome:
-    """What comes of trying one thing, which gives a detail: a promise that an AssertionError breaks, or
-    whatever else comes out of a plugin's code; or that could not be tried, for what is not there. Errors
-    of the type ``passing``, which are whoever's that asks, are raised."""
+    """Call ``tried``, which returns a detail, and return the outcome. The promise is broken if it raises
+    AssertionError, or anything else that comes out of a plugin's code; it is untried if something was
+    missing. Errors of the type ``passing`` propagate to the caller."""
     try:
         return Outcome(role, subject, KEPT, tried())
     except passing:

@@ -1,4 +1,4 @@
-"""Kernels, each held to what a plan relies on: every candidate for every operation of a net."""
+"""Checks that kernels do what a plan relies on: every candidate for every operation of a net."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ Values = dict["Tensor", np.ndarray]
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate that was asked for in a precision, by ``threads`` threads. ``wrong`` says which
-    promise it breaks, "" none; ``untried`` why it was not tried; ``beside`` whose numbers its own were
-    compared with: the reference's, its plugin's in f64, or "" nobody's."""
+    """A candidate that was requested in a precision, with ``threads`` threads. ``wrong`` says which
+    promise it breaks ("" if none), ``untried`` why it was not tried. ``beside`` says what its numbers
+    were compared with: the reference's, its plugin's own in f64, or "" if nothing."""
 
     operation: str
     kernel: str
@@ -49,7 +49,7 @@ class Trial:
 
 
 class Judge:
-    """What a plugin offers in a precision where the first worker of ``runtime`` computes, tried."""
+    """Tries what a plugin offers in a precision where the first worker of ``runtime`` computes."""
 
     def __init__(self, runtime: Runtime, plugin: str, precision: str) -> None:
         worker = arrange(runtime.machine, "float64")[0]
@@ -58,8 +58,8 @@ class Judge:
         self._hook = dict(runtime.serving("kernels", space=self.place.space)).get(plugin)
 
     def offers(self, request: Request) -> Iterator[tuple[Request, Candidate | Exception]]:
-        """Its candidates for ``request``, of one thread and of as many as the place has, or what its
-        hook raised, each with what was asked."""
+        """Yield the plugin's candidates for ``request``, with one thread and with as many as the place
+        has, or the exception that its hook raised, each with the request as it was made."""
         for threads in sorted({1, self.place.threads}):
             if self._hook is None:
                 return
@@ -76,9 +76,9 @@ class Judge:
         expected: Sequence[np.ndarray] | None,
         changes: bool = False,
     ) -> Iterator[Trial]:
-        """Each of them, given ``values`` of the inputs, beside what is ``expected``, or, for None, what
-        the plugin itself makes in double precision. Of what is updated the ``changes`` count, and in
-        single precision."""
+        """Try each candidate with ``values`` of the inputs. Compare its results with ``expected`` or, if
+        that is None, with what the plugin itself computes in double precision. With ``changes``, the
+        change of each updated input is compared, and in bf16 with the tolerance of single precision."""
         beside = ORACLE
         if expected is None:
             expected = self._own(request, values)
@@ -94,7 +94,7 @@ class Judge:
                     told = "it takes bits of its own, which a reorder of its own makes"
                     yield Trial(*about, asked.place.threads, untried=told, beside=beside)
                     continue
-                with np.errstate(all="ignore"):  # what overflows is seen in the numbers
+                with np.errstate(all="ignore"):  # an overflow shows in the numbers
                     self._hold(offered, asked, values, expected, within, changes, beside)
             except (DataError, MemoryError) as error:
                 told = f"{type(error).__name__}: {error}"
@@ -131,7 +131,7 @@ class Judge:
         _in_parts(candidate, request, values, self.allocator)
 
     def _own(self, request: Request, values: Sequence[Any]) -> list[np.ndarray] | None:
-        """What the plugin's first kernel of one thread makes in double precision, or None."""
+        """Return what the plugin's first kernel computes in f64 with one thread, or None."""
         exact = _exact(request, replace(self.place, threads=1))
         try:
             for candidate in self._hook(request=exact) if self._hook is not None else ():
@@ -151,14 +151,18 @@ def check_kernels(
     values: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> list[str]:
-    """Hold all that plugin ``name``, one of ``plugins``, offers for the operations of a net, there and
-    back, to what a plan relies on: it writes all of its outputs and nothing beside them, not its inputs,
-    stays within its workspace, may be bound and called again, in place where it says so, and computes
-    what the reference plugin does in double precision. ``net`` is a prototxt's path, or the text of
-    layers behind a blob ``x`` of ``shape``; ``values`` are of inputs by name, else random. ``hw`` is a
-    machine whose workers compute where the plugin does; ``options`` are the plugin's. Returns what was
-    tried. Raises BrokenPromiseError (an AssertionError) for the first that is not so, and where the
-    plugin computes nothing of the net."""
+    """Check that every kernel that plugin ``name``, one of ``plugins``, offers for the operations of a
+    net, forward and backward, does what a plan relies on. It must write all of its outputs and nothing
+    beside them, and not its inputs; stay within its workspace; allow being bound and called again, and
+    in place if it says so; and compute what the reference plugin computes in double precision.
+
+    - ``net``: a prototxt's path, or the text of layers that follow a blob ``x`` of ``shape``;
+    - ``values``: values of inputs, by name; others are random;
+    - ``hw``: a machine whose workers compute where the plugin does;
+    - ``options``: the plugin's options.
+
+    Return the names of what was tried. Raises BrokenPromiseError (an AssertionError) for the first
+    kernel that fails, and if the plugin computes nothing of the net."""
     tried = []
     given = {name: options}
     with (
@@ -186,9 +190,9 @@ def tries(
     phase: str = "train",
     asked: set[Any] | None = None,
 ) -> Iterator[Trial]:
-    """What plugin ``name`` offers in ``runtime`` for each operation of a net, tried; ``host`` has the
-    same plugins where the host computes. What was ``asked`` for already, in this net or before, is not
-    tried again."""
+    """Try what plugin ``name`` offers in ``runtime`` for each operation of a net. ``host`` has the same
+    plugins on a machine where the host computes. Requests that were ``asked`` already, in this net or
+    before, are not tried again."""
     judge = Judge(runtime, name, precision)
     with around(net, shape) as path, opened((host, runtime), path, phase, precision) as graph:
         known = starting_values(graph, values, precision)
@@ -196,8 +200,8 @@ def tries(
 
 
 def _along(judge: Judge, graph: Graph, known: Values, asked: set[Any]) -> Iterator[Trial]:
-    """The operations of a graph in order, each given what those before it make; none of them where
-    nothing is offered that was not asked for."""
+    """Try the operations of a graph in order, each with the results of earlier ones; try none of them if
+    nothing new is offered."""
     requests = {
         node: _request(node, judge.place, judge.precision)
         for node in graph.nodes
@@ -209,7 +213,7 @@ def _along(judge: Judge, graph: Graph, known: Values, asked: set[Any]) -> Iterat
     tried = set[Any]()
     for node in graph.nodes if offered else ():
         if any(tensor is not None and tensor not in known for tensor in node.inputs):
-            continue  # nobody here computes what it reads
+            continue  # no plugin here computes what it reads
         values = [tensor and known[tensor] for tensor in node.inputs]
         if node.operation.view:
             known[node.outputs[0]] = values[0].reshape(node.outputs[0].shape)  # type: ignore[index,union-attr]
@@ -230,13 +234,13 @@ def _along(judge: Judge, graph: Graph, known: Values, asked: set[Any]) -> Iterat
 
 
 def _key(request: Request) -> Any:
-    """What makes one request another: its operation first."""
+    """Return a key that tells requests apart; the operation comes first."""
     about = request.operation.name, request.inputs, request.outputs, request.precision
     return (*about, repr(dict(request.attributes)))
 
 
 def _request(node: Node, place: Place, precision: str) -> Request:
-    """What a plan asks for: in bf16 what passes between layers lies in half of the bits."""
+    """Return the request that a plan makes; in bf16, what passes between layers has half of the bits."""
 
     def spec(tensor: Tensor | None, halves: bool) -> TensorSpec | None:
         if tensor is None:
@@ -251,8 +255,8 @@ def _request(node: Node, place: Place, precision: str) -> Request:
 
 
 def expected_of(runtime: Runtime, request: Request, values: Sequence[Any]) -> list[np.ndarray] | None:
-    """What the reference plugin makes of ``values`` in double precision; None where it does not compute
-    the operation, or refuses them."""
+    """Return what the reference plugin computes from ``values`` in double precision; None if it does not
+    compute the operation, or rejects the values."""
     serving = dict(runtime.serving("kernels", space="host"))
     exact = _exact(request, Place("host"))
     for candidate in serving[ORACLE](request=exact) if ORACLE in serving else ():
@@ -264,7 +268,7 @@ def expected_of(runtime: Runtime, request: Request, values: Sequence[Any]) -> li
 
 
 def _exact(request: Request, place: Place) -> Request:
-    """The same in double precision, in plain layouts."""
+    """Return the same request in double precision and plain layouts."""
     inputs, outputs = (
         tuple(
             spec and TensorSpec(spec.shape, "float64" if spec.dtype == "float32" else spec.dtype)
@@ -276,12 +280,12 @@ def _exact(request: Request, place: Place) -> Request:
 
 
 def _wide(request: Request, values: Sequence[Any]) -> list[Any]:
-    """Values in the element types of what is asked for."""
+    """Return the values in the element types of the request."""
     return [s and value.astype(s.dtype) for s, value in zip(request.inputs, values, strict=True)]
 
 
 def _anybodys(judge: Judge, request: Request, values: Sequence[Any]) -> list[np.ndarray] | None:
-    """What the first kernel that can makes of ``values``, for operations behind it; None for none."""
+    """Return what the first plugin able to do so computes from ``values``, or None."""
     for _, hook in judge.runtime.serving("kernels", space=judge.place.space):
         try:
             for candidate in hook(request=request):
@@ -294,9 +298,9 @@ def _anybodys(judge: Judge, request: Request, values: Sequence[Any]) -> list[np.
 def applied(
     candidate: Candidate, request: Request, values: Sequence[Any], allocator: Allocator
 ) -> list[np.ndarray]:
-    """The outputs, and the inputs that are updated, in logical order, of a candidate that is bound
-    twice, to arrays of its own each time, and is called on other values first, as in the step before.
-    Raises BrokenPromiseError for what it must not do."""
+    """Return the outputs and the updated inputs of a candidate, in logical order. The candidate is bound
+    twice, to different arrays, and first called on other values, as in an earlier step. Raises
+    BrokenPromiseError if it does something that it must not do."""
     with (
         operands(candidate, request, allocator) as first,
         operands(candidate, request, allocator) as second,
@@ -316,7 +320,7 @@ def applied(
             arrays.check()
         made = first.made()
         if not any(first.updated):
-            works[1]()  # nothing has changed
+            works[1]()  # with unchanged inputs
             second.check()
         for position, (one, other) in enumerate(zip(made, second.made(), strict=True)):
             far = differing(other, one, 1e-3, "what it made when it was first bound")
@@ -325,7 +329,7 @@ def applied(
 
 
 def _other(value: np.ndarray | None) -> np.ndarray | None:
-    """Other values that go together as these do: those of the next sample, or channel."""
+    """Return other values that are as consistent as these: those of the next sample or channel."""
     if value is None:
         return None
     axis = next((axis for axis, extent in enumerate(value.shape) if extent > 1), None)
@@ -337,7 +341,7 @@ def _other(value: np.ndarray | None) -> np.ndarray | None:
 
 
 def _updated(request: Request, values: Sequence[Any]) -> list[Any]:
-    """The values of those inputs that are updated."""
+    """Return the values of the updated inputs."""
     return [v for v, o in zip(values, request.operation.inputs, strict=False) if o.updated]
 
 
@@ -349,7 +353,7 @@ def _compare(
     within: float,
     whose: str,
 ) -> None:
-    """What was made beside what is expected, less what was there ``before``."""
+    """Compare what was made with what is expected, both less what was there ``before``."""
     for position, (ours, theirs, was) in enumerate(zip(made, expected, before, strict=True)):
         changed = bool(np.any(was))
         pair = (ours - was, theirs - was) if changed else (ours, theirs)
@@ -366,8 +370,8 @@ def _in_place(
     made: Sequence[Any],
     within: float,
 ) -> None:
-    """Hold it to ``in_place``: its first output may take over the memory of an input that is named as
-    its alias, where the two lie alike."""
+    """Check ``in_place``: the first output may take over the memory of an input that is its alias, if
+    both have the same layout."""
     names = [operand.name for operand in request.operation.inputs]
     for output, given in request.operation.aliases if candidate.in_place else ():
         position = names.index(given)
@@ -390,8 +394,8 @@ def _in_place(
 def _in_parts(
     candidate: Candidate, request: Request, values: Sequence[Any], allocator: Allocator
 ) -> None:
-    """Hold it to ``bind_part``: the stretches of its first output, one after the other in one place, are
-    those of the whole."""
+    """Check ``bind_part``: the stretches of the first output, made one after the other in the same
+    place, equal those of the whole."""
     parts = candidate.parts
     with operands(candidate, request, allocator) as arrays:
         arrays.renew(values)
@@ -417,7 +421,7 @@ def _in_parts(
 
 
 def _named(request: Request, position: int) -> str:
-    """The operand that the number ``position`` of what was made is: outputs, then updated inputs."""
+    """Return the operand of result number ``position``: outputs come first, then updated inputs."""
     kinds = [*request.operation.outputs]
     kinds += kinds[-1:] * (len(request.outputs) - len(kinds))
     names = [o.name for o, spec in zip(kinds, request.outputs, strict=False) if spec is not None]

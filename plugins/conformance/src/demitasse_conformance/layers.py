@@ -1,4 +1,4 @@
-"""Layers and gradient rules: backward is the slope of forward."""
+"""Checks of layers and gradient rules: backward must give the slope of forward."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from demitasse_conformance.promises import hold
 
 NO_GRADIENT = "none has a gradient"
 STEP = 1e-5
-"""How far a number is moved to either side."""
+"""The step by which a number is moved to either side."""
 WITHIN = 1e-5
-"""How far a gradient may be from the slope, of it; and, of the largest, a hundredth of that."""
+"""The tolerance of a gradient relative to the slope; to this, a hundredth relative to the largest is
+added."""
 MOST = 60
-"""Elements of an array that are moved, each with two passes of the net."""
+"""The most elements of an array that are moved; each takes two passes of the net."""
 
 
 def check_layer(
@@ -30,11 +31,11 @@ def check_layer(
     values: Mapping[str, Any] | None = None,
     hw: Machine | str | Path = PLAINEST,
 ) -> list[str]:
-    """Hold the gradients of layers, of each input and each parameter, to the slopes of a random weighted
-    sum of all outputs by central differences in double precision. ``net`` is a prototxt's path, or the
-    text of layers behind a blob ``x`` of ``shape``; ``values`` are of inputs by name, else random; an
-    input that is given is not moved. Returns the names of what has a gradient. Raises
-    BrokenPromiseError for one that is not the slope, and where nothing has one."""
+    """Compare the gradients of layers, for each input and each parameter, with the slopes of a random
+    weighted sum of all outputs, by central differences in double precision. ``net`` is a prototxt's
+    path, or the text of layers that follow a blob ``x`` of ``shape``. ``values`` are values of inputs,
+    by name; others are random. A given input is not moved. Return the names of what has a gradient.
+    Raises BrokenPromiseError if a gradient is not the slope, and if nothing has a gradient."""
     random = np.random.default_rng(SEED)
     with (
         around(net, shape) as path,
@@ -66,7 +67,7 @@ def check_layer(
         start = {name: walk.data(name).copy() for name in weights}
 
         def objective() -> float:
-            walk.forward(first)  # less what was: of large numbers little would be left of a step
+            walk.forward(first)  # minus the start: next to large numbers, a step would be lost
             return float(sum(((walk.data(n) - start[n]) * w).sum() for n, w in weights.items()))
 
         for name, gradient in kept.items():
@@ -77,7 +78,7 @@ def check_layer(
 def _fill(
     walk: Any, starting: Mapping[Any, np.ndarray], graph: Any, given: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """Give inputs and parameters their values; live views of those that may be moved, by name."""
+    """Set the values of inputs and parameters; return live views of those that may be moved, by name."""
     moved = {}
     for name, tensor in graph.inputs.items():
         walk.data(name)[...] = starting[tensor]
@@ -103,8 +104,8 @@ def _hold_to_slopes(
     objective: Callable[[], float],
     random: np.random.Generator,
 ) -> None:
-    """Compare the gradient of some elements, the whole of a small array, with what a step to either side
-    makes of the objective."""
+    """Compare the gradient of some elements (of all in a small array) with the change of the objective
+    for a step to either side."""
     places = list(np.ndindex(array.shape))
     chosen = sorted(random.permutation(len(places))[:MOST])
     largest = float(np.abs(gradient).max(initial=0.0))

@@ -1,5 +1,5 @@
-"""Machines on which a plugin is tried where no description is given, what it is composed with, and what
-workers on them may promise."""
+"""The machines on which a plugin is tried if no description is given, what it is composed with, and what
+a synchronisation of workers may promise."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 from demitasse import CompositionError, Level, Machine, MemorySpace, discover, unknown
 
 BASE = ("caffe", "datasets", "training", "reference")
-"""What a plugin is composed with: readers, layers, samples, and what its numbers are compared with."""
+"""The plugins to compose with: readers, layers, samples, and the reference for its numbers."""
 PROMISES = ("exact", "agreeing", "learning")
-"""What a synchronisation may promise: the parameters of one worker; the same parameters at all siblings,
-and a loss that falls (one that compresses); a loss that falls (one that lets siblings be at different
+"""What a synchronisation may promise: the same parameters as one worker; the same parameters at all
+siblings and a falling loss (if it compresses); or a falling loss (if siblings may be at different
 iterations)."""
 STAND_IN = "accelerator:*"
-"""Where a stand-in for a device has its memory, which is the host's."""
+"""The memory of a stand-in for a device, which is host memory."""
 
 
 def roles_of(plugins: Sequence[Any], name: str) -> Mapping[str, Mapping[str, Any]]:
-    """The roles that a plugin, installed or one of the objects in ``plugins``, says it serves. Raises
-    CompositionError for none of that name."""
+    """Return the roles of a plugin, which is installed or one of the objects in ``plugins``. Raises
+    CompositionError if there is no plugin of that name."""
     for each in plugins:
         if not isinstance(each, str) and each.manifest.get("name") == name:
             roles: Mapping[str, Mapping[str, Any]] = each.manifest.get("roles", {})
@@ -32,9 +32,9 @@ def roles_of(plugins: Sequence[Any], name: str) -> Mapping[str, Mapping[str, Any
 
 
 def machine_of(plugins: Sequence[Any], name: str) -> Machine:
-    """A machine of one worker, of two cores, in the first space that the plugin's kernels, or streams,
-    or memory are for: ``npu``, whose allocator is asked for ``npu:0`` unless it names another. The
-    worker computes in streams if the plugin has some."""
+    """Return a machine with one worker with two cores, in the first space that the plugin's kernels,
+    streams or memory serve: for ``npu``, the allocator is asked for ``npu:0`` unless it names another.
+    The worker computes in streams if the plugin has them."""
     roles = roles_of(plugins, name)
     streams = "stream_engine" in roles
     spaces = [
@@ -52,4 +52,4 @@ def machine_of(plugins: Sequence[Any], name: str) -> Machine:
 
 
 PLAINEST = Machine("the conformance kit's", (Level("machine", cores=1),), fingerprint="any")
-"""One worker of one thread."""
+"""A machine with one worker with one thread."""

@@ -1,4 +1,4 @@
-"""Allocators, and the arrays over their memory."""
+"""Checks of allocators, and of the arrays over their memory."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 
 SIZES = (1, 64, 1000, 4096, 100_000)
 REAL, WHOLE = ("float32", "float64"), ("int32", "uint16", "int64", "uint8")
-"""Element types of arrays; those of whole numbers are only moved."""
+"""Element types of arrays; whole numbers are only moved."""
 
 
 def check_allocator(allocator: Allocator, too_many: int = 1 << 60) -> None:
-    """Hold an allocator to its protocol: blocks are as large as asked for, zero (used ones too), aligned
-    to 64 bytes where the host addresses them, and each its own memory; views are of one memory; what is
-    given is counted; ``too_many`` bytes are refused by a MemoryError that says so; and arrays do what a
-    runtime asks of an accelerator's. Raises BrokenPromiseError."""
+    """Check that an allocator follows its protocol. Blocks must be as large as requested, zero (used
+    ones too), aligned to 64 bytes if the host addresses them, and separate. Views of a block must share
+    its memory. Allocations must be counted. A request for ``too_many`` bytes must raise a MemoryError
+    that says so. Arrays must do what a runtime asks of an accelerator's arrays. Raises
+    BrokenPromiseError."""
     counted = allocator.allocations, allocator.bytes
     with contextlib.ExitStack() as stack:
 
@@ -69,7 +70,7 @@ def check_allocator(allocator: Allocator, too_many: int = 1 << 60) -> None:
 
 
 def _check_arrays(block: Any, dtype: str) -> None:
-    """Hold arrays over a block to what a runtime asks of them, whoever can look inside."""
+    """Check that arrays over a block, the host's or not, do what a runtime asks of them."""
     expected = np.arange(24, dtype=dtype).reshape(4, 6)
     array, other = block.view(64, (4, 6), dtype), block.view(2048, (4, 6), dtype)
     about = tuple(array.shape), np.dtype(array.dtype), array.size, array.nbytes
@@ -79,7 +80,7 @@ def _check_arrays(block: Any, dtype: str) -> None:
     )
     given = expected.copy()
     array[...] = given
-    given[...] = -1  # what was assigned may change at once
+    given[...] = -1  # the source may change as soon as it was assigned
     other[...] = 0.5
     other[1:3] = array[1:3]
     other += array

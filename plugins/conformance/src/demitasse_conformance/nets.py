@@ -1,4 +1,4 @@
-"""Nets that kernels and layers are tried in: a file, or layers in a text behind one input."""
+"""Nets in which kernels and layers are tried: a file, or the text of layers that follow one input."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SEED = 5
 NUMBERED = ("label", "index", "similar", "cont", "selector")
 """Operands whose values are whole numbers."""
 NETS = Path(str(files("demitasse_conformance"))) / "nets"
-"""The kit's own."""
+"""The folder of the kit's own nets."""
 
 
 @contextmanager
 def around(net: str | Path, shape: Sequence[int] | None) -> Iterator[Path]:
-    """The path of a net: that of its file, or, where there is a ``shape``, of a file with the layers in
-    the text ``net`` behind a blob ``x`` of that shape."""
+    """Yield the path of a net: of its file or, if there is a ``shape``, of a temporary file with the
+    layers in the text ``net``, which follow a blob ``x`` of that shape."""
     if shape is None:
         yield Path(net)
         return
@@ -42,33 +42,33 @@ def around(net: str | Path, shape: Sequence[int] | None) -> Iterator[Path]:
 
 
 def there_and_back(phase: str, precision: str) -> Any:
-    """Options of a net of which every blob is kept and has a gradient."""
+    """Return the options of a net that keeps every blob and its gradient."""
     return {"phase": phase, "precision": precision, "retain": "all", "backward": "every blob"}
 
 
 @contextmanager
 def opened(runtimes: Iterable[Runtime], path: Path, phase: str, precision: str) -> Iterator[Graph]:
-    """The operations of a net, there and back, as the first of ``runtimes`` plans it that can."""
+    """Yield the operations of a net, forward and backward, from the first runtime that can plan it."""
     *others, last = runtimes
     options = there_and_back(phase, precision)
     made = None
     for runtime in others:
-        with contextlib.suppress(PlanError):  # a word of a plugin's may be computed in its memory only
+        with contextlib.suppress(PlanError):  # a plugin's operation may be computed only in its memory
             made = made or runtime.net(path, **options)
     with made or last.net(path, **options) as net:
         yield net.graph
 
 
 def starting_values(graph: Graph, given: Mapping[str, Any], precision: str) -> dict[Tensor, np.ndarray]:
-    """Values of what no operation makes: constants, inputs (``given`` by name, else random, or classes 0
-    and 1), the first samples of sources, parameters whose products are of the order of what they
-    multiply, statistics that are positive, and gradients that arrive at what nobody reads. Raises
-    ModelError for a name that is no input's."""
+    """Return values of everything that no operation makes: constants, inputs (``given`` by name,
+    otherwise random, or classes 0 and 1), the first samples of sources, parameters whose products are of
+    the order of what they multiply, positive statistics, and gradients of outputs that nothing reads.
+    Raises ModelError if a given name is not an input."""
     random = np.random.default_rng(SEED)
     values = {}
     for tensor, value in graph.constants.items():
         constant = np.broadcast_to(np.asarray(value, tensor.dtype), tensor.shape).copy()
-        if constant.dtype.kind == "f" and not constant.any():  # the gradient of a blob that nobody reads
+        if constant.dtype.kind == "f" and not constant.any():  # the gradient of an unread blob
             constant = random.normal(size=tensor.shape).astype(tensor.dtype)
         values[tensor] = constant
     numbers = {"iteration": 3, "sample": 8, "rate": 0.01}
@@ -105,7 +105,7 @@ def starting_values(graph: Graph, given: Mapping[str, Any], precision: str) -> d
 
 
 def _classes(graph: Graph) -> set[Tensor]:
-    """Tensors that operations read as numbers of classes or of rows: 0 and 1 are always among them."""
+    """Return tensors that operations read as numbers of classes or rows; 0 and 1 are always valid."""
     return {
         tensor
         for node in graph.nodes
@@ -115,8 +115,8 @@ def _classes(graph: Graph) -> set[Tensor]:
 
 
 def rounded(tensor: Tensor, value: np.ndarray, precision: str) -> np.ndarray:
-    """A value as a kernel may be given it: what passes between layers, or comes from outside, may lie in
-    half of the bits in bf16."""
+    """Return a value as a kernel may receive it: in bf16, what passes between layers or comes from
+    outside may have half of the bits."""
     value = value.astype(tensor.dtype)
     halved = tensor.kind in ("activation", "gradient", "input") and tensor.dtype == "float32"
     if halved and precision == "bf16":

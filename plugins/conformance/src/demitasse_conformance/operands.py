@@ -1,4 +1,4 @@
-"""Arrays of a kernel's operands as a plan gives them, each between guards."""
+"""Arrays for a kernel's operands, as in a plan, but each between guards."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from demitasse import Allocator, Candidate, Layout, Request
 
 GUARD = 64
-"""Bytes on either side of an array: what memory is aligned to."""
+"""Bytes on either side of an array, equal to the alignment of memory."""
 PATTERN = (0xF5, 0xFF)
-"""The bytes of a number that is none, in two bytes as in four and eight: who reads beside an array, or
-what is left in a workspace, has it in his sums."""
+"""The bytes of a NaN, in two bytes as well as in four and eight: a kernel that reads beside an array, or
+reads the old content of a workspace, has it in its sums."""
 UNWRITTEN = {"bfloat16": 0x7FC0}
-"""What an output has before it is written, where that is no NaN of NumPy's: the bits of one."""
+"""The content of an output before it is written, if NumPy has no NaN of the type: the bits of one."""
 
 
 def _pattern(size: int) -> np.ndarray:
@@ -40,38 +40,38 @@ class Guarded:
         self._whole[...] = self._pattern
 
     def fill(self, value: np.ndarray) -> None:
-        """The logical ``value``, packed."""
+        """Store the logical ``value``, packed."""
         self.array[...] = self.spec.layout.pack(value).reshape(self.spec.physical)
 
     def spoil(self) -> None:
-        """What nobody wrote: NaN, or a number that is no sum of anything."""
+        """Fill the array as unwritten: with NaN, or a number that no sum gives."""
         real = np.dtype(self.spec.array_type).kind == "f"
         self.array[...] = UNWRITTEN.get(self.spec.stored, np.nan if real else 77)
 
     def scribble(self) -> None:
-        """What others leave in a workspace between two calls."""
+        """Fill the memory with what others leave in a workspace between two calls."""
         self._whole[...] = self._pattern
 
     @property
     def value(self) -> np.ndarray:
-        """A copy in logical order."""
+        """A copy of the value in logical order."""
         return np.array(self.spec.layout.unpack(np.asarray(self.array), self.spec.shape))
 
     @property
     def intact(self) -> bool:
-        """Whether nobody wrote beside the array."""
+        """Whether nothing was written beside the array."""
         whole, behind = np.asarray(self._whole), GUARD + self.spec.nbytes
         return np.array_equal(whole[:GUARD], self._pattern[:GUARD]) and np.array_equal(
             whole[behind:], self._pattern[behind:]
         )
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self._block.close()
 
 
 def laid_out(specs: Sequence[TensorSpec | None], layouts: Sequence[Layout]) -> list[TensorSpec | None]:
-    """Specifications of tensors in a candidate's layouts, plain where it names none."""
+    """Return specifications of tensors in a candidate's layouts; plain if it names none."""
     chosen = layouts or (PLAIN,) * len(specs)
     return [
         spec and TensorSpec(spec.shape, spec.dtype, layout)
@@ -80,8 +80,8 @@ def laid_out(specs: Sequence[TensorSpec | None], layouts: Sequence[Layout]) -> l
 
 
 class Operands:
-    """The arrays that a candidate is bound to, without values. Where ``sharing`` has the position of an
-    input, that is also the memory of the first output."""
+    """The arrays to which a candidate is bound, without values. If ``sharing`` is the position of an
+    input, the first output uses that input's memory."""
 
     def __init__(
         self,
@@ -114,8 +114,8 @@ class Operands:
         return self._all[-1]
 
     def renew(self, values: Sequence[np.ndarray | None]) -> None:
-        """Give the inputs their ``values``, in logical order; nobody wrote the outputs, and somebody
-        else the workspace."""
+        """Set the inputs to ``values``, in logical order, make the outputs unwritten again, and fill the
+        workspace with what others leave there."""
         for output in self.outputs:
             if output is not None:
                 output.spoil()
@@ -129,13 +129,13 @@ class Operands:
 
     @property
     def arrays(self) -> tuple[list[Any], list[Any], Any]:
-        """Inputs, outputs and workspace as ``bind`` takes them."""
+        """Inputs, outputs and workspace, as arguments of ``bind``."""
         scratch = self.workspace.array if self.workspace.spec.shape[0] else None
         ins, outs = ([each and each.array for each in side] for side in (self.inputs, self.outputs))
         return ins, outs, scratch
 
     def check(self) -> None:
-        """Raise BrokenPromiseError where something else was written than outputs and updated inputs."""
+        """Raise BrokenPromiseError if anything except outputs and updated inputs was written."""
         for each, before, may in zip(self.inputs, self.before, self.updated, strict=True):
             if each is None or before is None or may or any(each is other for other in self.outputs):
                 continue
@@ -146,19 +146,19 @@ class Operands:
         hold(self.workspace.intact, f"it writes beside its workspace of {size} bytes")
 
     def made(self) -> list[np.ndarray]:
-        """Copies of the outputs, and of the inputs that are updated, in logical order."""
+        """Return copies of the outputs and of the updated inputs, in logical order."""
         changed = [each for each, may in zip(self.inputs, self.updated, strict=True) if may]
         return [each.value for each in self.outputs + changed if each is not None]
 
     def close(self) -> None:
-        """Give all memory back."""
+        """Release all memory."""
         for each in self._all:
             each.close()
 
 
 @contextmanager
 def operands(*about: Any, **more: Any) -> Iterator[Operands]:
-    """``Operands`` whose memory is given back."""
+    """Yield ``Operands``, and release their memory after the block."""
     arrays = Operands(*about, **more)
     try:
         yield arrays
@@ -167,6 +167,6 @@ def operands(*about: Any, **more: Any) -> Iterator[Operands]:
 
 
 def _updated(request: Request) -> list[bool]:
-    """Whether each input is updated; those of a variadic operand stand in line."""
+    """Return whether each input is updated; the inputs of a variadic operand follow in line."""
     named = [operand.updated for operand in request.operation.inputs]
     return named + named[-1:] * (len(request.inputs) - len(named))

@@ -10,7 +10,7 @@ from demitasse import hookimpl
 
 @hookimpl
 def commands() -> Mapping[str, Callable[..., Any]]:
-    """``check``."""
+    """Return the command ``check``."""
     from demitasse_conformance.command import check
 
     return {"check": check}

@@ -1,4 +1,4 @@
-"""What a check raises, and how near numbers have to be."""
+"""The error that checks raise, and the tolerances of numbers."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 
 WITHIN = {"f64": 1e-9, "f32": 1e-4, "tf32": 3e-3, "bf16": 1e-2}
-"""How far a number may be from the reference's in double precision, of it and of the largest in its
-array, by precision: sums of some hundred rounded products, which may be added in any order."""
+"""The tolerance of a number, by precision, relative to the reference's in double precision and to the
+largest in its array: for sums of a few hundred rounded products, added in any order."""
 
 LEAST = 1e-2
-"""What counts as the largest number of an array that has none as large: what is left of numbers of the
-order of 1 that cancel is rounding."""
+"""The least value that counts as the largest number of an array: what remains of numbers of the order of
+1 that cancel is rounding."""
 
 
 class BrokenPromiseError(AssertionError):
-    """What a plugin gave is not what its role promises; the sentence says what was found."""
+    """A plugin did not do what its role promises; the message says what was found."""
 
 
 def hold(kept: Any, sentence: str) -> None:
@@ -26,8 +26,9 @@ def hold(kept: Any, sentence: str) -> None:
 
 
 def differing(ours: Any, theirs: Any, within: float, whose: str = "the reference's") -> str:
-    """How ``ours`` differs from ``theirs``, logical arrays of one shape, as the end of a sentence; ""
-    where all numbers are ``within`` of each and of the largest. Whole numbers have to be the same."""
+    """Return how ``ours`` differs from ``theirs``, logical arrays of the same shape, as the end of a
+    sentence; "" if all numbers are ``within`` tolerance, relative to each number and the largest. Whole
+    numbers have to be equal."""
     ours, theirs = np.asarray(ours), np.asarray(theirs)
     if ours.shape != theirs.shape:
         return f"the shape is {ours.shape}, but {whose} is {theirs.shape}"

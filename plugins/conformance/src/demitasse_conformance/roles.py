@@ -1,4 +1,4 @@
-"""What each role of a plugin is held to, as one outcome after the other."""
+"""The checks of each role of a plugin, as one outcome after the other."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ LEVELS = ("ok", "note", "problem")
 
 
 def outcomes(asked: Inquiry) -> Iterator[Outcome]:
-    """Every role that the plugin's manifest names, in turn; of one that cannot be composed, only that.
-    What comes out of its code ends the role that it comes out of, and no other. Raises CompositionError
-    and DescriptionError for plugins and a machine that do not go together."""
+    """Yield the outcomes for every role that the plugin's manifest names, in turn. If the plugin cannot
+    be composed, yield only that. An exception from its code ends the role that it occurs in, but no
+    other. Raises CompositionError or DescriptionError if plugins and machine do not fit together."""
     try:
         with asked.runtime():
             pass
     except PluginError as error:
-        if repr(asked.name) not in str(error):  # another's, that it was to be composed with
+        if repr(asked.name) not in str(error):  # the fault of a plugin that it is composed with
             raise
         yield Outcome("manifest", asked.name, BROKEN, line(error))
         return
@@ -68,7 +68,7 @@ def outcomes(asked: Inquiry) -> Iterator[Outcome]:
 
 
 def _next(role: str, asked: Inquiry, held: Iterator[Outcome]) -> Outcome | None:
-    """The next outcome of a role; in place of one, what ends it."""
+    """Return the next outcome of a role, or the error that ends the role as an outcome."""
     found: list[Outcome] = []
 
     def tried() -> str:
@@ -89,8 +89,8 @@ def _nothing(role: str) -> Callable[[Inquiry], Iterator[Outcome]]:
 
 
 def layer_types(asked: Inquiry) -> Iterator[Outcome]:
-    """The gradients of the nets that were given, and of each type by itself, where it takes one blob
-    and needs no parameters."""
+    """Check the gradients of the given nets, and of each type by itself if it takes one blob and needs
+    no parameters."""
     with asked.runtime() as runtime:
         layers = asked.layers(runtime)
     for path in asked.nets:
@@ -120,7 +120,7 @@ def _gradients(asked: Inquiry, *about: Any) -> str:
 
 
 def allocator(asked: Inquiry) -> Iterator[Outcome]:
-    """The allocator of each space that the manifest names, or of the machine's workers."""
+    """Check the allocator of each space that the manifest names, or of the machine's workers."""
     with asked.runtime() as runtime:
         hook = asked.asked_of(runtime, "allocator")
         workers = arrange(runtime.machine, "float64")
@@ -139,7 +139,7 @@ def allocator(asked: Inquiry) -> Iterator[Outcome]:
 
 
 def stream_engine(asked: Inquiry) -> Iterator[Outcome]:
-    """The protocol of streams, sentence by sentence."""
+    """Check the protocol of streams, sentence by sentence."""
 
     def tried() -> str:
         space = check_streams(asked.plugins, asked.name, asked.hw, **asked.options)
@@ -149,7 +149,7 @@ def stream_engine(asked: Inquiry) -> Iterator[Outcome]:
 
 
 def gradient_sync(asked: Inquiry) -> Iterator[Outcome]:
-    """Siblings beside one worker."""
+    """Compare siblings with one worker."""
     for workers in asked.workers if asked.hw is None else (0,):
         subject = f"{workers} threads" if workers else str(asked.hw)
 
@@ -166,7 +166,7 @@ def gradient_sync(asked: Inquiry) -> Iterator[Outcome]:
 
 
 def collectives(asked: Inquiry) -> Iterator[Outcome]:
-    """Each algorithm, proved and run."""
+    """Prove and run each algorithm."""
     with asked.runtime() as runtime:
         made = dict(asked.asked_of(runtime, "collectives")())
     for name, algorithm in made.items():
@@ -182,7 +182,7 @@ def collectives(asked: Inquiry) -> Iterator[Outcome]:
 
 
 def model_writer(asked: Inquiry) -> Iterator[Outcome]:
-    """What is written in each format, read again."""
+    """Read back what is written in each format."""
     for suffix in asked.facts("model_writer", "suffixes"):
 
         def tried(suffix: str = suffix) -> str:
@@ -192,7 +192,7 @@ def model_writer(asked: Inquiry) -> Iterator[Outcome]:
 
 
 def model_reader(asked: Inquiry) -> Iterator[Outcome]:
-    """The nets that were given, as far as they are files of its own."""
+    """Read the given nets that are files in the plugin's format."""
     suffixes = asked.facts("model_reader", "suffixes")
     mine = [path for path in asked.nets if path.name.endswith(tuple(suffixes))]
     if not mine:
@@ -208,7 +208,7 @@ def model_reader(asked: Inquiry) -> Iterator[Outcome]:
 
 
 def data_source(asked: Inquiry) -> Iterator[Outcome]:
-    """The order of the samples of each source that was given."""
+    """Check the order of the samples of each given source."""
     if not asked.sources:
         yield Outcome("data_source", asked.name, UNTRIED, "no samples were given: --source PATH")
     for source in asked.sources:
@@ -241,7 +241,7 @@ def data_source(asked: Inquiry) -> Iterator[Outcome]:
 
 
 def tuner(asked: Inquiry) -> Iterator[Outcome]:
-    """A net trained with what it chose."""
+    """Train a net with the kernels that the tuner chose."""
 
     def tried() -> str:
         far = check_training(asked.plugins, asked.name, "f64", asked.hw or PLAINEST, asked.options)
@@ -251,7 +251,7 @@ def tuner(asked: Inquiry) -> Iterator[Outcome]:
 
 
 def observe(asked: Inquiry) -> Iterator[Outcome]:
-    """A training that it listens to."""
+    """Run a training that the listener observes."""
 
     def tried() -> str:
         with asked.runtime() as runtime:
@@ -264,7 +264,7 @@ def observe(asked: Inquiry) -> Iterator[Outcome]:
 
 
 def probe(asked: Inquiry) -> Iterator[Outcome]:
-    """What it finds of this machine, as a machine that workers are arranged on."""
+    """Arrange workers on the machine that the probe finds."""
     with compose("auto", asked.plugins) as runtime:
         workers = arrange(runtime.machine, "float32")
         levels = ", ".join(f"{level.count} {level.name}" for level in runtime.machine.levels)
@@ -272,7 +272,7 @@ def probe(asked: Inquiry) -> Iterator[Outcome]:
 
 
 def processes(asked: Inquiry) -> Iterator[Outcome]:
-    """Whether it says that this process is alone."""
+    """Report how many processes the plugin finds; this one was started alone."""
     with asked.runtime() as runtime:
         made = asked.asked_of(runtime, "processes")(machine=runtime.machine)
         size = 1 if made is None else made.size
@@ -283,7 +283,7 @@ def processes(asked: Inquiry) -> Iterator[Outcome]:
 
 
 def diagnose(asked: Inquiry) -> Iterator[Outcome]:
-    """What it finds, each of a level that there is."""
+    """Check that each finding has a valid level."""
     with asked.runtime() as runtime:
         hook = dict(runtime.composition.serving("diagnose"))[asked.name]
         found = list(hook(topics=()))
@@ -296,26 +296,26 @@ def diagnose(asked: Inquiry) -> Iterator[Outcome]:
 
 
 def operations(asked: Inquiry) -> Iterator[Outcome]:
-    """Its operations, among those of the others: to compose them checks their gradient rules."""
+    """Compose its operations with those of the others, which checks their gradient rules."""
     with asked.runtime() as runtime:
         words = [word.name for word in asked.asked_of(runtime, "operations")()]
     yield Outcome("operations", asked.name, KEPT, f"{len(words)} fit into the vocabulary")
 
 
 def programs(asked: Inquiry) -> Iterator[Outcome]:
-    """Each program that the manifest names is a function."""
+    """Check that each program that the manifest names is a function."""
     yield from _named(asked, "programs", callable, "function")
 
 
 def commands(asked: Inquiry) -> Iterator[Outcome]:
-    """Each command that the manifest names is one of click's."""
+    """Check that each command that the manifest names is a click command."""
     import click
 
     yield from _named(asked, "commands", lambda made: isinstance(made, click.Command), "click command")
 
 
 def _named(asked: Inquiry, role: str, right: Callable[[Any], bool], kind: str) -> Iterator[Outcome]:
-    """What a hook gives by name, beside what the manifest names."""
+    """Compare what a hook returns by name with what the manifest names."""
     declared = set(asked.facts(role, role))
     with asked.runtime() as runtime:
         made = dict(runtime.composition.serving(role))[asked.name]()
@@ -330,7 +330,7 @@ def _named(asked: Inquiry, role: str, right: Callable[[Any], bool], kind: str) -
 
 
 def reproductions(asked: Inquiry) -> Iterator[Outcome]:
-    """The cells of each paper that the manifest names."""
+    """Check the cells of each paper that the manifest names."""
     with asked.runtime() as runtime:
         hook = dict(runtime.composition.serving("reproductions"))[asked.name]
         for paper in asked.facts("reproductions", "papers"):
@@ -379,4 +379,4 @@ HELD: Mapping[str, Callable[[Inquiry], Iterator[Outcome]]] = {
         diagnose,
     )
 }
-"""How each role is held to its promises, by its hook."""
+"""The check of each role, by its hook."""

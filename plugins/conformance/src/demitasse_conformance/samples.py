@@ -1,4 +1,4 @@
-"""Sources of samples: one order, however it is cut."""
+"""Checks of sample sources: the order is the same, however it is divided."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 Run = dict[str, np.ndarray]
 RUNS = 8
-"""Runs that are compared at the beginning, and around the end of an epoch: a set may be large."""
+"""The number of runs compared at the beginning and around the end of an epoch; a set may be large."""
 LARGEST = 64 << 20
-"""Bytes of a set whose epochs are looked at whole."""
+"""The size in bytes up to which whole epochs of a set are compared."""
 
 
 def check_source(source: DataSource, count: int = 7) -> None:
-    """Hold a source to its order, at the beginning and around the end of an epoch: one stream of runs of
-    ``count`` samples, two that share each run, and one that is opened later read the same samples, and a
-    second stream the same again. Raises BrokenPromiseError."""
+    """Check the order of a source, at the beginning and around the end of an epoch. One stream of runs
+    of ``count`` samples, two streams that share each run, a stream that starts later and a second stream
+    must all read the same samples. Raises BrokenPromiseError."""
     around_the_end = max(0, (source.size // count - RUNS // 2) * count)
     for first in dict.fromkeys((0, around_the_end)):
         half = count // 2
@@ -47,7 +47,7 @@ def check_source(source: DataSource, count: int = 7) -> None:
 
 
 def check_epochs(source: DataSource) -> None:
-    """Hold a source without shuffling to the order of its epochs: sample ``size`` is the first one
+    """Check the order of epochs of a source without shuffling: sample number ``size`` is the first one
     again. Raises BrokenPromiseError."""
     for start in {0, source.size // 2}:
         one, other = (next(_runs(source, at, 2, 2)) for at in (start, start + source.size))
@@ -57,16 +57,16 @@ def check_epochs(source: DataSource) -> None:
 
 
 def check_shuffling(opened: Callable[[int], DataSource], plain: DataSource) -> bool:
-    """Hold a source that is ``opened`` with a seed to what shuffling is: the same order by the same
-    seed, another one by another, in another epoch another, and in each the samples of ``plain``, once.
-    Returns whether it could be looked at: not of less than ten samples, nor of a large set. Raises
-    BrokenPromiseError."""
+    """Check the shuffling of a source that ``opened`` opens with a seed: the same seed must give the
+    same order, another seed or epoch another order, and each epoch must have each sample of ``plain``
+    once. Return whether this could be checked, which it cannot with fewer than ten different samples or
+    a large set. Raises BrokenPromiseError."""
     bytes_ = sum(int(np.prod(f.shape)) * np.dtype(f.dtype).itemsize for f in plain.fields.values())
     if plain.size < 10 or bytes_ * plain.size > LARGEST:
         return False
     kept = _epochs(plain)[0]
     if len(set(kept)) < 10:
-        return False  # alike as they are, orders are too
+        return False  # among so few different samples, orders may be equal by chance
     orders = [_epochs(opened(seed)) for seed in (1, 1, 2)]
     hold(orders[0] == orders[1], "shuffled twice by one seed, the orders differ")
     hold(orders[0] != orders[2], "shuffled by two seeds, the orders are the same")
@@ -80,7 +80,7 @@ def check_shuffling(opened: Callable[[int], DataSource], plain: DataSource) -> b
 
 
 def _epochs(source: DataSource) -> tuple[list[bytes], list[bytes]]:
-    """What each sample of the first two epochs has."""
+    """Return the bytes of each sample in the first two epochs."""
     runs = _runs(source, 0, source.size, source.size, 2)
     first, second = (
         [b"".join(array[i].tobytes() for array in run.values()) for i in range(source.size)]

@@ -1,4 +1,4 @@
-"""Synchronisations: siblings that train as one worker does."""
+"""Checks of synchronisations: siblings must train as one worker does."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from demitasse_conformance.nets import NETS
 from demitasse_conformance.promises import hold
 
 WITHIN = 1e-9
-"""How far a parameter may be from one worker's, or a sibling's, of the largest: sums may be added in
-another order."""
+"""The tolerance of a parameter against one worker's or a sibling's, relative to the largest: sums may be
+added in another order."""
 ITERATIONS = 10
 LEARNING = 40
-"""Iterations of one that is to learn."""
+"""The number of iterations in which the loss has to fall."""
 EPOCH = 4
-"""Losses that are averaged: those of an epoch of the kit's samples."""
+"""The number of losses that are averaged: those of an epoch of the kit's samples."""
 LEARNT = 0.9
-"""What part of the first losses is left, at most, of one that falls."""
+"""A loss falls if at most this part of the first losses is left."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What some workers came to: parameters by layer and number, the flat parameters of each worker,
-    and the loss of each iteration."""
+    """The result of a training: parameters by layer and number, the flat parameters of each worker, and
+    the loss of each iteration."""
 
     parameters: Mapping[str, np.ndarray]
     siblings: Sequence[np.ndarray]
@@ -47,12 +47,13 @@ def check_sync(
     hw: Machine | str | Path | None = None,
     **options: Any,
 ) -> float:
-    """Hold what synchronises ``workers`` threads to its ``promise``, one of ``exact``, ``agreeing`` and
-    ``learning``, by ten iterations (forty where the loss is to fall) of ``solver`` on ``data``: by
-    default of a small net of the kit's own in double precision. ``options`` are those of a description's
-    ``sync``; ``hw`` is a machine that has one, in place of threads. Siblings that agree are to have the
-    same parameters where they go on from a snapshot. Returns the largest difference of a parameter from
-    one worker's, of the largest of its array. Raises BrokenPromiseError."""
+    """Check that a plugin's synchronisation of ``workers`` threads keeps its ``promise``: ``exact``,
+    ``agreeing`` or ``learning``. Trains ten iterations (forty if the loss has to fall) of ``solver`` on
+    ``data``, by default of a small net of the kit's own, in double precision. ``options`` are those of a
+    description's ``sync``; ``hw`` is a machine with a ``sync``, to use in place of threads. Siblings
+    that agree must also have the same parameters after continuing from a snapshot. Return the largest
+    difference of a parameter from one worker's, relative to the largest in its array. Raises
+    BrokenPromiseError."""
     if promise not in PROMISES:
         raise ValueError(f"promise {promise!r} (valid: {', '.join(PROMISES)})")
     path = NETS / "synchronised_solver.prototxt" if solver is None else Path(solver)
@@ -99,7 +100,7 @@ def _run(
     iterations: int,
     stop: int = 0,
 ) -> Run:
-    """So many iterations, those after the first ``stop``, if any, from a snapshot on."""
+    """Run this many iterations; if ``stop`` is given, continue from a snapshot after that number."""
     names = [*plugins, *({"snapshots"} - {each for each in plugins if isinstance(each, str)})]
     with compose(machine, names) as runtime, tempfile.TemporaryDirectory() as folder:
         trainer = runtime.trainer(solver, data=data, precision="f64")
@@ -109,8 +110,8 @@ def _run(
             trainer.close()
             trainer = runtime.trainer(solver, data=data, precision="f64", resume=path)
         losses += [trainer.step().loss for _ in range(iterations - stop)]
-        if solver.parent == NETS:  # another's tests may want samples that are not given
-            trainer.test()  # before which, as before a snapshot, synchronisation is quiesced
+        if solver.parent == NETS:  # tests of another solver may need samples that were not given
+            trainer.test()  # like a snapshot, a test first quiesces the synchronisation
         parameters = {
             f"parameter {number} of layer {layer!r}": array.copy()
             for layer, row in trainer.net.params.items()
@@ -122,8 +123,8 @@ def _run(
 
 
 def _furthest(run: Run, other: Run) -> tuple[float, str]:
-    """The largest difference of a parameter from another run's, of the largest of its array, and which
-    it is."""
+    """Return the largest difference of a parameter from another run's, relative to the largest in its
+    array, and that parameter's name."""
     return max(
         (float(np.abs(run.parameters[name] - array).max(initial=0.0)) / _largest(array), name)
         for name, array in other.parameters.items()
@@ -135,7 +136,7 @@ def _largest(array: np.ndarray) -> float:
 
 
 def _samples() -> dict[str, np.ndarray]:
-    """Points of three classes, each a half-space's."""
+    """Return points of three classes, each a half-space."""
     random = np.random.default_rng(1)
     points = random.normal(size=(96, 5))
     return {"data": points, "label": (points @ random.normal(size=(5, 3))).argmax(axis=1)}

@@ -1,4 +1,4 @@
-"""A small net as a plan makes it, trained by a plugin's kernels and by the reference's."""
+"""A check by training: a small planned net, with a plugin's kernels and with the reference's."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from demitasse_conformance.nets import NETS
 from demitasse_conformance.promises import hold
 
 WITHIN = {"f64": 1e-8, "f32": 1e-3, "tf32": 2e-2, "bf16": 5e-2}
-"""How far the losses may be from the reference's in double precision, of each: where two numbers are
-nearly alike, or one is nearly 0, a net of maxima and rectifiers goes another way, and a hundredth of the
-loss with it."""
+"""The relative tolerance of each loss against the reference's in double precision. If two numbers are
+nearly equal, or one is nearly 0, a net of maxima and rectifiers may take another branch, which can
+change the loss by a hundredth."""
 CHANGED = {"f64": 1e-6, "f32": 1e-2}
-"""How far a parameter may be from the reference's, of the largest change of its array: gradients too are
-what they should be. Of lower precisions it is the losses that tell."""
+"""The tolerance of a parameter against the reference's, relative to the largest change in its array, so
+that gradients are checked, too. In lower precisions, only the losses are compared."""
 STILL = 1e-3
-"""What part of the largest change of all counts as one: a bias before a normalisation stays where it is,
-but for roundings."""
+"""The part of the largest change of all that counts as a change: a bias before a normalisation does not
+change, except by rounding."""
 ITERATIONS = 4
-"""Before roundings have grown."""
+"""Few enough that rounding errors have not grown."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A training's losses, its parameters by layer and number, at first and in the end, and the plugins
-    that compute the operations of its plan."""
+    """A training's losses, its parameters by layer and number, at the beginning and at the end, and the
+    plugins that compute the operations of its plan."""
 
     owners: Sequence[str]
     losses: Sequence[float]
@@ -46,10 +46,10 @@ def check_training(
     hw: str | Path | Machine | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> float:
-    """Hold plugin ``name``, the first of ``plugins`` that computes, to the losses and the parameters of
-    four iterations of a small net as the reference plugin trains it in double precision: in the plan's
-    layouts, with operations that it does together, in memory that tensors share. Returns the largest
-    difference of a loss, of that loss. Raises BrokenPromiseError."""
+    """Train a small net for four iterations with plugin ``name``, the first of ``plugins`` that
+    computes, and compare losses and parameters with the reference plugin's in double precision. Unlike
+    single kernels, this covers the plan's layouts, joined operations, and memory that tensors share.
+    Return the largest relative difference of a loss. Raises BrokenPromiseError."""
     return beside_the_reference(plugins, name, precision, hw, options)[0]
 
 
@@ -60,7 +60,7 @@ def beside_the_reference(
     hw: str | Path | Machine | None,
     options: Mapping[str, Any] | None,
 ) -> tuple[float, int]:
-    """What ``check_training`` does and returns, and how many operations of the plan the plugin does."""
+    """Do as ``check_training``; also return how many operations of the plan the plugin computes."""
     expected = _run(PLAINEST, BASE, "f64", {})
     machine = hw or machine_of(plugins, name)
     found = _run(machine, plugins, precision, {name: options} if options else {})
@@ -77,7 +77,7 @@ def beside_the_reference(
 
 
 def _hold_parameters(found: Run, expected: Run, within: float) -> None:
-    """Compare what the iterations have changed."""
+    """Compare how the iterations changed the parameters."""
     changes = {
         name: float(np.abs(expected.after[name] - before).max(initial=0.0))
         for name, before in expected.before.items()
@@ -113,7 +113,7 @@ def _parameters(trainer: Any) -> dict[str, np.ndarray]:
 
 
 def _samples() -> dict[str, np.ndarray]:
-    """Images of three classes, each brighter in a part of its own."""
+    """Return images of three classes, each brighter in a different part."""
     random = np.random.default_rng(2)
     label = np.arange(60) % 3
     images = random.normal(size=(60, 3, 9, 9))

@@ -1,4 +1,4 @@
-"""Solvers' updates, asked for as a plan asks: on flat memory, in segments with rates of their own."""
+"""Requests for solvers' updates, as in a plan: on flat memory, in segments with their own rates."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ TRIED: Mapping[str, tuple[Any, ...]] = {
     "delta": (1e-3,),
     "segments": (SEGMENTS,),
 }
-"""What attributes are asked for with; others have their default, or 0.9 for none."""
+"""The values tried for attributes; others have their default, or 0.9 if they have no default."""
 
 
 def update_requests(
     vocabulary: Mapping[str, Operation], place: Place, precision: str
 ) -> Iterator[tuple[Request, list[Any]]]:
-    """Requests for each update in a vocabulary, with values of its inputs: every choice of its
-    attributes, gradients as they are, and scaled as they are where they are clipped."""
+    """Yield requests for each update in a vocabulary, with values of its inputs: every combination of
+    its attributes, with gradients as they are and with gradients scaled, as by clipping."""
     real = "float64" if precision == "f64" else "float32"
     for word in vocabulary.values():
         if word.family != "update":
@@ -54,8 +54,8 @@ def update_requests(
 
 
 def _value(name: str, dtype: str) -> np.ndarray:
-    """What an operand has: a number of its own, sizes of segments, or flat memory, where what solvers
-    keep is not negative."""
+    """Return an operand's value: a single number, sums of squares of segments, or flat memory, in which
+    what solvers keep is not negative."""
     random = np.random.default_rng([SEED, *name.encode()])
     alone = {"rate": 0.05, "iteration": 4, "scale": 0.3}
     if name in alone:

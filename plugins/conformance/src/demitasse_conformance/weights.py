@@ -1,4 +1,4 @@
-"""Model files: what is written is what is read."""
+"""Checks of model files: what was written must be read."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from demitasse_conformance.promises import hold
 
 
 def check_weights(plugins: Sequence[Any], suffix: str) -> list[str]:
-    """Hold who writes and who reads files of ``suffix`` to each other: the parameters in single
-    precision, the iteration and the solver's state that are read are, to the last bit, those that were
-    written, as far as the format has them; and a second file takes the place of the first. Returns what
-    the format has. Raises BrokenPromiseError."""
+    """Check the writer and the reader of files with ``suffix`` against each other. As far as the format
+    has them, the parameters in single precision, the iteration and the solver's state must be read back
+    to the last bit, and a second file must replace the first. Return what the format has. Raises
+    BrokenPromiseError."""
     with tempfile.TemporaryDirectory() as folder, compose(PLAINEST, plugins) as runtime:
         path = Path(folder, f"weights{suffix}")
         for number in (1, 2, 3):
-            # A state may lie beside weights that have to be its own: the last others are refused then.
+            # A state may have to belong to the weights beside it; the last weights are rejected then.
             parameters = _rows(SEED + number // 3)
             written = Weights(parameters, 1000 * number, {"history": _rows(SEED + number)})
             try:

@@ -1,1 +1,1 @@
-"""Descriptions of known machines, which ``--hw NAME`` finds, and the command that lists them."""
+"""Descriptions of known machines, which ``--hw NAME`` reads, and the command that lists them."""

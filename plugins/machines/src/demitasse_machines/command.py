@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     "--json", "json_path", metavar="FILE", help="Write the list as JSON; - is standard output."
 )
 def machines(name: str | None, json_path: str | None) -> None:
-    """Every package with descriptions brings its own; of each what the comment at its head begins with,
-    and the levels that it has several of."""
+    """List the descriptions in installed packages, each with the first sentence of the comment at its
+    head and the levels of which it has several, or print one of them."""
     from demitasse import described_machines, find_machine, write_text
 
     if name is not None:
@@ -47,7 +47,7 @@ def machines(name: str | None, json_path: str | None) -> None:
 
 
 def about(known: DescribedMachine) -> dict[str, Any]:
-    """A row of the list. What cannot be read has a ``problem``, and no levels."""
+    """Return a row of the list. A description that cannot be read has a ``problem`` and no levels."""
     from demitasse import DescriptionError, load_machine
 
     row = {"name": known.name, "distribution": known.distribution, "path": str(known.path)}
@@ -62,7 +62,7 @@ def about(known: DescribedMachine) -> dict[str, Any]:
 
 
 def summary(path: Path) -> str:
-    """The first sentence of the comment at the head of a description."""
+    """Return the first sentence of the comment at the head of a description."""
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.strip("# ") or not line.startswith("#"):
@@ -72,6 +72,6 @@ def summary(path: Path) -> str:
 
 
 def table(rows: Sequence[tuple[str, str]]) -> str:
-    """Lines with names in a column, as wide as the widest."""
+    """Return lines with the names in a column as wide as the widest."""
     wide = max((len(name) for name, _ in rows), default=0)
     return "\n".join(f"{name:<{wide}}  {text}".rstrip() for name, text in rows)

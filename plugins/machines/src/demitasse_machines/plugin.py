@@ -10,7 +10,7 @@ from demitasse import hookimpl
 
 @hookimpl
 def commands() -> Mapping[str, Callable[..., Any]]:
-    """``machines``."""
+    """Return the command ``machines``."""
     from demitasse_machines.command import machines
 
     return {"machines": machines}

@@ -1,1 +1,1 @@
-"""A backend that computes nothing, to test and to measure overhead."""
+"""A backend that computes nothing, for tests and for measuring overhead."""

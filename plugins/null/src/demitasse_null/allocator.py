@@ -1,4 +1,4 @@
-"""Host memory, as little as a plan needs."""
+"""Host memory, with the least that a plan needs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from demitasse import HostMemory, zeroed
 
 
 class NullAllocator:
-    """Gives zeroed blocks and counts them."""
+    """Allocates zeroed blocks and counts them."""
 
     space = "host"
 
@@ -15,7 +15,7 @@ class NullAllocator:
         self.bytes = 0
 
     def allocate(self, nbytes: int) -> HostMemory:
-        """A new zeroed block. Raises MemoryError, NumPy's, with the bytes asked for."""
+        """Return a new zeroed block. Raises NumPy's MemoryError with the requested bytes."""
         self.allocations += 1
         self.bytes += nbytes
         return HostMemory(zeroed(nbytes))

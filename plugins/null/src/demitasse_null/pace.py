@@ -14,27 +14,27 @@ if TYPE_CHECKING:
     from demitasse import Request, Work
 
 SHORTEST = 60e-6
-"""Seconds that are worth a sleep: Linux ends one some 50 us late."""
+"""The shortest wait, in seconds, that is worth a sleep: Linux ends a sleep about 50 us late."""
 
 LATE = 1e-3
-"""Seconds too long of a sleep by which the next ones may be shorter. While the machine stood still for
-longer, a device would have had nothing to do: there is nothing to make up for."""
+"""The most seconds of oversleeping that later waits make up for. If the machine stood still for longer,
+a device would have had nothing to do, so there is nothing to make up for."""
 
 OPTIONS = ("peak",)
 
 
 class Clock(threading.local):
-    """What the calling thread has yet to wait, in seconds; below 0 when its last sleep was too long."""
+    """The seconds that the calling thread still has to wait; negative after too long a sleep."""
 
     owed = 0.0
 
 
 CLOCK = Clock()
-"""A thread is one worker's, and computes one thing after the other."""
+"""Per thread, because a thread belongs to one worker and computes one thing after the other."""
 
 
 def peak_of(options: Mapping[str, Any]) -> float | None:
-    """The FLOP/s of the option ``peak``, None without it. Raises DescriptionError."""
+    """Return the FLOP/s of the option ``peak``, or None without it. Raises DescriptionError."""
     for name in options:
         if name not in OPTIONS:
             where = option_place(options, "null", name)
@@ -48,8 +48,8 @@ def peak_of(options: Mapping[str, Any]) -> float | None:
 
 
 def flops(request: Request) -> float:
-    """The floating-point operations that a request takes, by the vocabulary's rule for its operation;
-    one for each element of its outputs if there is no rule."""
+    """Return the number of floating-point operations of a request, by the vocabulary's rule for its
+    operation; one for each element of its outputs if there is no rule."""
     operation = request.operation
     if operation.flops is None:
         return float(sum(math.prod(spec.shape) for spec in request.outputs if spec is not None))
@@ -57,11 +57,11 @@ def flops(request: Request) -> float:
 
 
 def waiting(seconds: float) -> Work:
-    """Work that takes so long."""
+    """Return work that takes this long."""
     clock = CLOCK
 
     def wait() -> None:
-        """Short waits add up until they are worth a sleep, and what a sleep took too long is taken from
+        """Add up short waits until they are worth a sleep, and subtract what a sleep took too long from
         the next."""
         clock.owed += seconds
         if clock.owed >= SHORTEST:

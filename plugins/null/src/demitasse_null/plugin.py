@@ -16,8 +16,8 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 
 @hookimpl
 def kernels(request: Request, options: Mapping[str, Any] = NONE) -> Iterable[Candidate]:
-    """A candidate for every operation, in the layouts that its tensors have already; with the option
-    ``peak`` it takes as long as a device of so many FLOP/s does."""
+    """Return a candidate for every operation, in the layouts that its tensors already have. With the
+    option ``peak``, it takes as long as on a device with that many FLOP/s."""
     from demitasse_null.pace import flops, peak_of
 
     peak = peak_of(options) if options else None
@@ -35,7 +35,7 @@ def kernels(request: Request, options: Mapping[str, Any] = NONE) -> Iterable[Can
 
 @hookimpl
 def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
-    """Plain zeroed memory, for the space ``host`` only."""
+    """Return an allocator of plain zeroed memory, for the space ``host`` only."""
     from demitasse_null.allocator import NullAllocator
 
     return NullAllocator() if space == "host" else None
@@ -43,8 +43,8 @@ def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
 
 @hookimpl
 def gradient_sync(group: Group) -> GradientSync:
-    """A synchronisation whose every point is empty: siblings go on without each other, and each
-    owns all of its own parameters. Raises DescriptionError for an option: it has none."""
+    """Return a synchronisation that does nothing at any point: siblings continue without each other, and
+    each owns all of its own parameters. Raises DescriptionError for any option, as it has none."""
     from demitasse import check_sync_options
 
     check_sync_options(group)
@@ -55,12 +55,12 @@ def gradient_sync(group: Group) -> GradientSync:
 
 
 def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
-    """The same work for every request."""
+    """Return the same work for every request."""
     return nothing
 
 
 def nothing() -> None:
-    """Write no output: memory stays as the allocator gave it, which is zero."""
+    """Write no output: memory stays as the allocator returned it, which is zero."""
 
 
 def _waiting(seconds: float) -> Bind:

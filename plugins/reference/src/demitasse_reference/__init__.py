@@ -1,1 +1,1 @@
-"""Readable NumPy kernels, the oracle of all others, for Demitasse."""
+"""Readable NumPy kernels for Demitasse, with which all other kernels are compared."""

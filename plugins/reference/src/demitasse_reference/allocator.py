@@ -6,4 +6,4 @@ from demitasse import HostAllocator
 
 
 class PlainAllocator(HostAllocator):
-    """Gives blocks of host memory; errors that are about it name this plugin."""
+    """Allocates blocks of host memory; errors about it name this plugin."""

@@ -1,4 +1,4 @@
-"""The plain sum: sibling threads add their gradients in order of index; the first one owns all."""
+"""The plain sum: sibling threads add their gradients in order of index; the first one owns them all."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from demitasse import (
 
 
 class OrderedSum(GradientSync):
-    """Sums the gradients of sibling threads into the memory of index 0, and copies its parameters
-    to all.
+    """Sums the gradients of sibling threads into the memory of index 0, and copies its parameters to
+    all.
 
-    The sum runs over siblings in order of index, in float64, and is rounded once: the same bits on
-    every run. Everyone waits for everyone twice a bucket; nothing overlaps. One worker has no work.
-    It has no options. Raises DescriptionError for one, CompositionError for siblings elsewhere.
+    The sum runs over siblings in order of index, in float64, and is rounded once, so every run gives the
+    same bits. All siblings wait for each other twice per bucket; nothing overlaps. A single worker has
+    nothing to do. There are no options. Raises DescriptionError for an option, and CompositionError if
+    siblings are in other processes.
     """
 
     def __init__(self, group: Group) -> None:
@@ -41,11 +42,11 @@ class OrderedSum(GradientSync):
         self.size = group.team.size
 
     def owned(self, span: Span) -> Span:
-        """All for index 0, nothing for the others."""
+        """Return the whole span for index 0, and nothing for the others."""
         return span if self.index == 0 else Span(span.start, span.start)
 
     def reduce(self, bucket: Bucket, span: Span) -> Work | None:
-        """Sum the siblings' gradients over ``span`` in the memory of index 0."""
+        """Return work that sums the siblings' gradients over ``span`` in the memory of index 0."""
         if self.size == 1:
             return None
         team, part = self.team, slice(span.start, span.stop)
@@ -56,7 +57,7 @@ class OrderedSum(GradientSync):
 
         def add() -> None:
             team.barrier.wait()
-            # What is not finite is passed on, as by kernels; who watches the loss reports it.
+            # Infinities and NaNs are passed on, as in kernels; the check of the loss reports them.
             with np.errstate(all="ignore"):
                 total.fill(0.0)
                 for gradient in gradients:
@@ -66,9 +67,9 @@ class OrderedSum(GradientSync):
         return add
 
     def distribute(self, bucket: Bucket, span: Span) -> Work | None:
-        """Copy the parameters of ``span`` from index 0 to this sibling.
+        """Return work that copies the parameters of ``span`` from index 0 to this sibling.
 
-        Index 0 may go on while others still copy: it changes parameters again only after the next
+        Index 0 may continue while others still copy: it changes parameters again only after the next
         reduce, where it waits for all.
         """
         if self.size == 1:
@@ -86,7 +87,8 @@ class OrderedSum(GradientSync):
         return copy
 
     def total(self, mine: Any, total: Any) -> Work | None:
-        """Everything is index 0's, which alone updates: nobody else needs a number."""
+        """Return work that copies ``mine``: index 0 owns everything and alone updates, so only it needs
+        the numbers."""
         if self.size == 1:
             return None
 
@@ -97,7 +99,7 @@ class OrderedSum(GradientSync):
 
 
 def wait(team: Team) -> Work:
-    """Work that waits for all siblings; threading.BrokenBarrierError when one of them failed."""
+    """Return work that waits for all siblings; it raises threading.BrokenBarrierError if one failed."""
 
     def work() -> None:
         team.barrier.wait()

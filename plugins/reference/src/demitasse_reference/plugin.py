@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def kernels(request: Request) -> Iterable[Candidate]:
-    """One candidate for each word of the vocabulary; none for words that other plugins added."""
+    """Return one candidate for each operation that this plugin computes, and none for any other."""
     from demitasse_reference.kernels import candidates
 
     return candidates(request)
@@ -21,7 +21,7 @@ def kernels(request: Request) -> Iterable[Candidate]:
 
 @hookimpl
 def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
-    """Plain NumPy memory, for the space ``host`` only."""
+    """Return an allocator of plain NumPy memory, for the space ``host`` only."""
     from demitasse_reference.allocator import PlainAllocator
 
     return PlainAllocator() if space == "host" else None
@@ -29,7 +29,7 @@ def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
 
 @hookimpl
 def gradient_sync(group: Group) -> GradientSync:
-    """The sum over sibling threads, in their order. Raises CompositionError where siblings are
+    """Return the sum over sibling threads, in their order. Raises CompositionError if siblings are
     processes."""
     from demitasse_reference.gradient_sync import OrderedSum
 

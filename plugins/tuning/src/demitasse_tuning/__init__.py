@@ -1,1 +1,1 @@
-"""The choice among kernels by trying them, remembered for the machine."""
+"""Chooses among kernels by trying them, and remembers the choice for the machine."""

@@ -1,4 +1,4 @@
-"""The choices of a machine in a file that several processes read and write."""
+"""The choices for a machine, in a file that several processes read and write."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ log = logging.getLogger("demitasse.tuning")
 
 SCHEMA = 1
 SOON = 1.0
-"""Seconds after which a choice is saved, with those that followed it, so that a small net's are written
-once: to write the file takes as long as to try a small operation's kernel."""
+"""Seconds after which a choice is saved, along with those that followed it, so that those of a small net
+are written once: writing the file takes as long as trying a small operation's kernel."""
 
-# What was said of which file, as (path, reading or writing): a process has many tuners, one for each
-# runtime, and says it once.
+# Messages given so far, as (path, reading or writing): a process has many tuners, one for each runtime,
+# but gives each message once.
 _said: set[tuple[str, str]] = set()
 
 
 @dataclass(frozen=True)
 class Remembered:
-    """A choice: the label of the chosen candidate, the seconds of each, None where it failed, and in how
-    many trials others had the cores, where they did so in all."""
+    """A choice: the label of the chosen candidate; the seconds of each candidate, None if it failed; and
+    ``disturbed``, the number of trials, if other programs were using the cores in all of them, else
+    0."""
 
     kernel: str
     seconds: Mapping[str, float | None]
@@ -38,26 +39,26 @@ class Remembered:
 
 @dataclass(frozen=True)
 class Choices:
-    """What is remembered of the offers of one version of a plugin, by the key of the request."""
+    """What is remembered about the offers of one version of a plugin, by the key of the request."""
 
     version: str
     choices: Mapping[str, Remembered]
 
 
 class CacheError(DemitasseError):
-    """Why the content of a file is not used."""
+    """Says why the content of a file is not used."""
 
 
 def cache_file(folder: str = "") -> Path:
-    """The file of this machine, in ``folder`` or else in the user's cache folder. Raises RuntimeError
-    where the user has no home."""
+    """Return the path of this machine's file, in ``folder`` or else in the user's cache folder. Raises
+    RuntimeError if the user has no home directory."""
     if folder:
         return expanded(folder) / f"{fingerprint()}.json"
     return cache_folder("tuning") / f"{fingerprint()}.json"
 
 
 def read(path: Path) -> dict[str, Choices]:
-    """What the file holds, by plugin; nothing where there is none. Raises CacheError."""
+    """Return what the file holds, by plugin; nothing if it does not exist. Raises CacheError."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
@@ -83,7 +84,7 @@ def _choices(table: Any) -> Choices:
     for key, entry in table["choices"].items():
         kernel, seconds = entry["kernel"], entry["seconds"]
         numbers = [value for value in seconds.values() if value is not None]
-        # json reads NaN and Infinity, and True is a number to Python.
+        # json accepts NaN and Infinity, and in Python True is a number.
         if any(type(value) not in (int, float) or not 0 <= value < math.inf for value in numbers):
             raise ValueError(f"{key}: seconds are {seconds}")
         if seconds.get(kernel) is None:
@@ -97,9 +98,10 @@ def _choices(table: Any) -> Choices:
 
 
 class Cache:
-    """The choices in a file, or only in memory without a ``path``. They are saved soon after they were
-    made, by a thread, or by ``save``, or when the process ends. What cannot be used is ignored and
-    written anew, what cannot be written is kept in memory; either is said in one line a process."""
+    """The choices in a file or, without a ``path``, only in memory. A thread saves them soon after they
+    were made; so does ``save``, and the end of the process. Content that cannot be used is ignored and
+    written anew, and choices that cannot be written are kept in memory; either is reported in one line
+    per process."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -110,7 +112,7 @@ class Cache:
         self._saver: threading.Timer | None = None
 
     def find(self, plugin: str, version: str, key: str, candidates: list[str]) -> Remembered | None:
-        """The choice among just these candidates, as this version of the plugin offered them."""
+        """Return the choice among exactly these candidates of this version of the plugin, or None."""
         for other in list(_unsaved):
             if other is not self and other.path == self.path:
                 other.save()
@@ -132,7 +134,7 @@ class Cache:
         return None
 
     def put(self, plugin: str, version: str, key: str, entry: Remembered) -> None:
-        """Remember a choice, to be saved beside those that other processes have saved by then."""
+        """Remember a choice, to be saved along with those that other processes have saved by then."""
         with self._lock:
             mine = self._made.get(plugin)
             others = mine.choices if mine is not None and mine.version == version else {}
@@ -146,7 +148,7 @@ class Cache:
                 self._saver.start()
 
     def save(self) -> None:
-        """Save now what is not saved yet, and end the thread."""
+        """Save at once what is not saved yet, and end the thread."""
         with self._lock:
             saver = self._saver
             self._save()
@@ -171,11 +173,12 @@ class Cache:
                 _unsaved.discard(self)
 
     def _forked(self) -> None:
-        """In a process that was forked the thread is not, nor does it give back what it held."""
+        """Start afresh in a forked process: the thread does not exist there, and will not release what
+        it held."""
         self._lock, self._saver = threading.RLock(), None
 
     def _refresh(self) -> None:
-        """Read the file if it is another one than that which was read or written last."""
+        """Read the file again if it is not the one that was read or written last."""
         if self.path is None or (found := _signature(self.path)) == self._seen:
             return
         self._seen = found
@@ -203,7 +206,7 @@ class Cache:
 
 
 _unsaved = set[Cache]()
-"""Those of which choices are still to be saved, which thereby live so long."""
+"""Caches with choices still to be saved; being in this set keeps them alive until then."""
 
 
 @atexit.register
@@ -221,14 +224,15 @@ after_fork(_forked)
 
 
 def say_once(cache: str, about: str, message: str) -> None:
-    """One line about a cache, the first time in this process that there is one about this."""
+    """Log a line about a cache, but only the first time in this process that one concerns this."""
     if (cache, about) not in _said:
         _said.add((cache, about))
         log.warning("tuning cache %s: %s", cache, message)
 
 
 def _text(plugins: Mapping[str, Choices]) -> str:
-    """The file: JSON with a choice a line, which is also quicker to write than what json indents."""
+    """Return the file's content: JSON with one choice per line, which is also faster to write than
+    indented JSON."""
     tables = []
     for name, known in sorted(plugins.items()):
         rows = ",\n".join(
@@ -246,7 +250,7 @@ def _row(entry: Remembered) -> dict[str, Any]:
 
 
 def _signature(path: Path) -> object:
-    """What changes when somebody writes the file; None where there is none."""
+    """Return something that changes when the file is written; None if it does not exist."""
     try:
         status = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""What this plugin finds: the file of choices, and whether it can be written."""
+"""The findings of this plugin: the file of choices, and whether it can be written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REMEDY = "set XDG_CACHE_HOME to a folder that can be written, or this plugin's o
 
 
 def findings(folder: str = "") -> Iterator[Finding]:
-    """Where choices are remembered, how many, and what hinders it; ``folder`` as the option cache."""
+    """Yield where choices are remembered, how many, and any problem. ``folder`` is the option cache."""
     try:
         path = cache_file(folder)
     except RuntimeError as error:

@@ -14,9 +14,9 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def request_key(plugin: str, request: Request) -> str:
-    """All that a trial depends on, in one line; requests that differ never share it. Layouts count by
-    their form, not by their name, as they do when they are compared. The level's name does not count:
-    what the kernel has of it are its threads and its memory space.
+    """Return everything on which a trial depends, in one line; different requests never share it. Their
+    layouts count by form, not by name, as in comparisons. The level's name does not count, as only
+    its threads and its memory space matter to the kernel.
 
     ``cpu: relu(64x20x24x24 float32 @0.2.3.1) -> (64x20x24x24 float32); threads 2, f32, host``
     """
@@ -31,8 +31,8 @@ def request_key(plugin: str, request: Request) -> str:
 
 
 def labels(candidates: Sequence[Candidate]) -> list[str]:
-    """A name for each candidate, unlike the others': the kernel's, with the layouts that it wants where
-    several have that kernel, with a number where even these are the same."""
+    """Return a unique name for each candidate: the kernel's, with the layouts that it requests if
+    several candidates have that kernel, and with a number if even these are the same."""
     kernels = [candidate.kernel for candidate in candidates]
     names: list[str] = []
     for candidate in candidates:
@@ -58,7 +58,8 @@ def _spec(spec: TensorSpec) -> str:
 
 
 def _layout(layout: Layout) -> str:
-    """``@0.2.3.1/1:8 bfloat16``: order, blocks, element type in memory, each where there is one."""
+    """Return a layout as text, ``@0.2.3.1/1:8 bfloat16``: order, blocks and element type in memory, if
+    it has them."""
     form = "@" + ".".join(map(str, layout.order)) if layout.order else ""
     form += "".join(f"/{dimension}:{size}" for dimension, size in layout.blocks)
     stored = f"={_word(layout.stored)}" if layout.stored else ""
@@ -70,7 +71,7 @@ def _word(text: str) -> str:
 
 
 def _value(value: Any) -> str:
-    """An attribute; numbers as Python writes them, so that 1, 1.0 and True differ."""
+    """Return an attribute as text; numbers as Python writes them, so that 1, 1.0 and True differ."""
     if isinstance(value, np.ndarray):
         return f"array({value.dtype.str!r}, {value.shape}, {_value(value.ravel().tolist())})"
     if isinstance(value, np.generic):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def tuner(allocator: Allocator, versions: Mapping[str, str], options: Mapping[str, Any]) -> Tuner | None:
-    """A tuner for host memory. Raises CompositionError for an option that it does not have."""
+    """Return a tuner for host memory. Raises CompositionError for an option that it does not have."""
     from demitasse_tuning.tuner import CandidateTuner
 
     return CandidateTuner(allocator, versions, options)
@@ -21,7 +21,7 @@ def tuner(allocator: Allocator, versions: Mapping[str, str], options: Mapping[st
 
 @hookimpl
 def diagnose() -> Iterable[Finding]:
-    """Where choices are remembered, how many there are, and whether more can be."""
+    """Return where choices are remembered, how many there are, and whether more can be saved."""
     from demitasse_tuning.diagnosis import findings
 
     return findings()

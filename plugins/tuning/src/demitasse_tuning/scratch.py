@@ -1,4 +1,4 @@
-"""Memory for trials: one block that is kept and grown, cut into the operands of a request."""
+"""Memory for trials: one block that is kept and grown, and divided into the operands of a request."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from demitasse.operations import Operand
 
 ALIGNMENT = 64
 KEPT = 64 * 2**20
-"""Bytes. So large a block is asked for at first: of most systems it takes no more than is written, and
-pages that one trial met need not be met again in a larger block. One above goes back after its trial, so
-that a net's own memory never waits for it."""
+"""In bytes. The first block has this size: on most systems it occupies only what is written, and pages
+that one trial has touched need not be touched again in a larger block. A larger block is released after
+its trial, so that a net's own memory never waits for it."""
 
-# Bits of bfloat16 numbers between 0.0078 and 0.0157, in no order: no operation's result overflows,
-# becomes subnormal or takes the root of less than nothing.
+# Bits of bfloat16 numbers between 0.0078 and 0.0157, in no order: no operation overflows, gives a
+# subnormal result or takes the root of a negative number.
 _BITS = (0x3C00 + np.arange(2048) * 40503 % 128).astype(np.uint16)
 
 
 class Scratch:
-    """The block of a tuner; at no time are there two."""
+    """The block of a tuner; there are never two at a time."""
 
     def __init__(self, allocator: Allocator) -> None:
         self._allocator = allocator
@@ -32,12 +32,12 @@ class Scratch:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held now."""
+        """The number of bytes currently held."""
         return self._block.nbytes if self._block is not None else 0
 
     def block(self, nbytes: int) -> Memory:
-        """A block of at least so many bytes; views of the one before must no longer be used. Raises
-        MemoryError, the allocator's."""
+        """Return a block of at least ``nbytes`` bytes; views of the previous one must no longer be used.
+        Raises the allocator's MemoryError."""
         if self._block is None or self._block.nbytes < nbytes:
             self.close()
             self._met = 0
@@ -48,27 +48,27 @@ class Scratch:
         return self._block
 
     def meets(self, nbytes: int) -> bool:
-        """Whether some of the block's first ``nbytes``, which are written now, never were before:
-        whoever writes memory first waits for the system to find it."""
+        """Return whether any of the block's first ``nbytes``, which are about to be written, were never
+        written before: the first write to memory waits for the system to provide it."""
         is_new, self._met = nbytes > self._met, max(nbytes, self._met)
         return is_new
 
     def release(self) -> None:
-        """Give a large block back."""
+        """Release the block if it is large."""
         if self.nbytes > KEPT:
             self.close()
 
     def close(self) -> None:
-        """Give the block back."""
+        """Release the block."""
         if self._block is not None:
             self._block.close()
             self._block = None
 
 
 class Operands:
-    """Arrays for a request's operands as each of its candidates wants them, all in the same places:
-    one has room for whichever layout is largest. So candidates may take turns, and there is never more
-    than the operands and the largest workspace of one operation. Raises MemoryError."""
+    """Arrays for a request's operands in the layouts that each of its candidates requests. All use the
+    same places, which have room for the largest layout, so that candidates may take turns, and memory is
+    never more than the operands and the largest workspace of one operation. Raises MemoryError."""
 
     def __init__(self, request: Request, candidates: Sequence[Candidate], scratch: Scratch) -> None:
         self._request, self._scratch = request, scratch
@@ -88,11 +88,11 @@ class Operands:
         scratch.meets(self._offsets[-2])
 
     def meets_new(self, candidate: Candidate) -> bool:
-        """Whether the candidate's first call has to wait for memory that nobody wrote yet."""
+        """Return whether the candidate's first call has to wait for memory that was never written."""
         return self._scratch.meets(self._offsets[-2] + candidate.workspace)
 
     def of(self, candidate: Candidate) -> tuple[list[Any], list[Any], Any]:
-        """Inputs, outputs and workspace for ``candidate.bind``."""
+        """Return inputs, outputs and workspace for ``candidate.bind``."""
         arrays = [
             None if spec is None else self._block.view(offset, spec.physical, spec.array_type)
             for spec, offset in zip(wanted(self._request, candidate), self._offsets, strict=False)
@@ -105,7 +105,7 @@ class Operands:
 
 
 def wanted(request: Request, candidate: Candidate) -> list[TensorSpec | None]:
-    """The inputs and outputs in the layouts that a candidate asks for."""
+    """Return the inputs and outputs in the layouts that a candidate requests."""
     sides = (
         (request.inputs, candidate.input_layouts),
         (request.outputs, candidate.output_layouts),
@@ -118,12 +118,12 @@ def wanted(request: Request, candidate: Candidate) -> list[TensorSpec | None]:
 
 
 _WHOLE = ("label", "index", "place", "regions", "steps", "lengths")
-"""What operands of classes (and objects), of rows, of places, of regions of images and of how many steps
-or places there are, are called."""
+"""Names of operands that hold classes (and objects), rows, places, regions of images, and numbers of
+steps or places."""
 
 
 def operand(request: Request, i: int) -> Operand:
-    """What the operation calls its input ``i``; a variadic operand, the last, stands for the rest."""
+    """Return the operand of input ``i``; a variadic operand, the last one, stands for all the rest."""
     inputs = request.operation.inputs
     return inputs[min(i, len(inputs) - 1)]
 
@@ -133,20 +133,20 @@ def _at(layouts: Sequence[Layout], i: int) -> Layout:
 
 
 def _pattern(named: Operand, spec: TensorSpec) -> np.ndarray | None:
-    """16-bit words to repeat over an input, None for zeros: whole numbers are counts, positions, masks
-    and classes, of which 0 is a valid one, and so is it for those that come as floating point."""
+    """Return 16-bit words to repeat over an input, or None for zeros. Whole numbers are counts,
+    positions, masks and classes, for which 0 is valid, also if they come as floating point."""
     wide = spec.dtype in ("float32", "bfloat16")
     if named.name in _WHOLE or not (wide or np.dtype(spec.dtype).kind == "f"):
         return None
     if wide:
-        # Both halves alike: whichever candidate reads them as float32 or as bfloat16, they are small.
+        # Both halves are alike: read as float32 or as bfloat16, the numbers are small.
         return np.repeat(_BITS, 2)
     values = (_BITS.astype(np.uint32) << 16).view(np.float32)
     return values.astype(spec.dtype).view(np.uint16)
 
 
 def _fill(words: np.ndarray, pattern: np.ndarray | None) -> None:
-    """Write every word: memory that was never written may be one page of zeros seen many times."""
+    """Write every word, as memory that was never written may be one page of zeros seen many times."""
     if pattern is None:
         words[...] = 0
         return

@@ -25,51 +25,53 @@ from demitasse_tuning.waiting import Waits, disturbed, waited
 log = logging.getLogger("demitasse.tuning")
 
 EQUAL = 1.03
-"""Times that differ by less are one time: of those candidates the one wins that takes least memory
-besides its operands, in units of ``ROOM``, then the preferred one, and plans stay the same."""
+"""The factor below which two times count as equal. Among equal candidates, the one that takes the least
+memory besides its operands wins, in units of ``ROOM``, then the preferred one, so that plans stay the
+same."""
 
 ROOM = 16 * 2**20
-"""Bytes of which fewer are not worth a choice."""
+"""In bytes; smaller differences do not matter for a choice."""
 
 HOPELESS = 3.0
-"""A first call that takes so many times the best one ends a candidate's trial."""
+"""A first call that takes this many times as long as the best one ends a candidate's trial."""
 
 BEHIND = 2.0
-"""What is so much slower than the best after a turn is not called again. Less would trust one call: of
-one kernel, calls of 0.07 and of 0.12 ms were seen."""
+"""A candidate that is slower than the best by this factor after one turn is not called again. A smaller
+factor would trust a single call: calls of 0.07 and of 0.12 ms were seen for the same kernel."""
 
 CLOSE = 1.25
-"""What is so much slower than the best after two turns has no third, and none after one turn if its two
-calls were that much alike: by accident a call is too slow, and not twice alike, but never too quick."""
+"""A candidate that is slower than the best by this factor after two turns gets no third one; nor a
+second one if its two calls agree within this factor. By accident a call may be too slow, though hardly
+twice by the same amount, but it is never too fast."""
 
 FIRST_CALL = 0.5e-3
-"""Seconds; a first call below may be what first calls cost (code that is read, memory that is found)
-rather than what the kernel does, and is no reason to end a trial."""
+"""In seconds. A shorter first call may be the cost of any first call (reading code, providing memory)
+rather than of the kernel, and does not end a trial."""
 
 START = 50e-3
-"""Seconds; a kernel's first call of all in a process that takes less may have started threads or loaded
-code (6 ms were seen for a call of 0.1 ms), and one that writes memory first may have waited for it (10
-ms for 1): it is made again before it ends the kernel's trial."""
+"""In seconds. A kernel's very first call in a process, if shorter than this, may have started threads or
+loaded code (6 ms were seen for a call of 0.1 ms), and a call that is the first to write to memory may
+have waited for it (10 ms instead of 1). Such a call is repeated before it can end the kernel's trial."""
 
 RUNS = 10
-"""After calls that took so many times the fastest one no further ones begin (the first of each
-candidate and one more of the two quickest excepted)."""
+"""Once all calls together took this many times the fastest one, no further calls begin (except the first
+of each candidate and one more of the two fastest)."""
 
 COPY = 12e9
-"""Bytes a second that a thread reads or writes in a reorder. Assumed, not measured: two copies that
-compete for the memory vary by tens of percent, and a plan would vary with them."""
+"""The bytes per second that a thread reads or writes in a reorder. Assumed, not measured: two copies
+that compete for memory vary by tens of percent, and plans would vary with them."""
 
 SMALL = 64 * 1024
-"""Bytes; to reorder less is not counted."""
+"""In bytes; reordering less than this is not counted."""
 
 PARAMETERS = ("w", "b")
-"""Operands in which a plan's parameters come. They lie as the first who reads them wants."""
+"""Operands that are a plan's parameters. They take the layout that their first reader requests."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Seconds of each candidate with the reorders that it makes necessary, None where it failed, the
-    position of the chosen one, and whether others had the cores meanwhile."""
+    """The seconds of each candidate, including the reorders that it makes necessary (None if it failed);
+    the position of the chosen one; and whether other programs were using the cores meanwhile."""
 
     seconds: tuple[float | None, ...]
     best: int
@@ -85,13 +87,13 @@ def compare(
     met: set[str],
     waits: Waits = waited,
 ) -> Outcome | None:
-    """Try a plugin's candidates on made-up values; None when none of them ran. ``met`` are the kernels
-    that were called in this process, and is added to. Raises MemoryError when there is no room for the
-    operands, PluginError for a fault in a kernel.
+    """Try a plugin's candidates on made-up values and return the outcome, or None if none of them ran.
+    ``met`` has the kernels that were called in this process; new ones are added to it. Raises
+    MemoryError if there is no room for the operands, PluginError for a fault in a kernel.
 
-    Each is called once, to warm up. Those that are not hopeless then take turns, the quickest first:
-    three times where a call takes under 20 ms (twice what is not close then), twice under 60 ms, else
-    once. The best call counts.
+    Each candidate is called once, to warm up. Those that are not hopeless then take turns, the fastest
+    first: three turns if a call takes under 20 ms (two for candidates that are not close by then), two
+    under 60 ms, otherwise one. The best call counts.
     """
     operands = Operands(request, candidates, scratch)
     extra = [reorder_seconds(request, candidate) for candidate in candidates]
@@ -125,8 +127,8 @@ def compare(
 
 
 def choose(request: Request, candidates: Sequence[Candidate], seconds: Mapping[int, float]) -> int:
-    """The position of the quickest candidate, or, of those that are as quick, of the one that takes
-    least memory."""
+    """Return the position of the fastest candidate or, among equally fast ones, of the one that takes
+    the least memory."""
     limit = EQUAL * min(seconds.values())
     equal = [i for i, taken in seconds.items() if taken <= limit]
     if len(equal) == 1:
@@ -136,7 +138,7 @@ def choose(request: Request, candidates: Sequence[Candidate], seconds: Mapping[i
 
 @contextmanager
 def _trying(plugin: str, request: Request, candidate: Candidate) -> Iterator[None]:
-    """Ends where the kernel fails, which is told; raises PluginError for a fault in it."""
+    """End the block with a warning if the kernel fails; raise PluginError for a fault in it."""
     try:
         yield
     except (DemitasseError, MemoryError) as error:
@@ -149,8 +151,8 @@ def _trying(plugin: str, request: Request, candidate: Candidate) -> Iterator[Non
 
 
 def _bound(candidate: Candidate, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
-    """A candidate's work: in parts where it offers that, for a plan of one worker takes it so, and what
-    stays in the caches is not written to memory."""
+    """Return a candidate's work, in parts if it offers that, because a plan for one worker uses it that
+    way: what stays in the caches is not written to memory."""
     if candidate.parts == 1 or candidate.bind_part is None:
         return candidate.bind(inputs, outputs, workspace)
     whole, *rest = outputs
@@ -167,8 +169,8 @@ def _bound(candidate: Candidate, inputs: Sequence[Any], outputs: Sequence[Any], 
 
 
 def _hopeless(first: float, others: Mapping[int, float]) -> bool:
-    """Whether a candidate's first call took so much longer than one of ``others`` that it ends its
-    trial."""
+    """Return whether a candidate's first call took so much longer than one of ``others`` that it ends
+    the trial."""
     return first > max(FIRST_CALL, HOPELESS * min(others.values()))
 
 
@@ -178,7 +180,7 @@ def _take_turns(
     extra: Sequence[float],
     clock: Callable[[], float],
 ) -> dict[int, float]:
-    """The best seconds of those that had a turn."""
+    """Return the best seconds of each candidate that had a turn."""
     if len(works) == 1:
         return {i: first[i] for i in works}
     spent, fastest = sum(first.values()), min(first.values())
@@ -209,20 +211,21 @@ def _take_turns(
 
 
 def reorder_seconds(request: Request, candidate: Candidate) -> float:
-    """What it takes to bring the operands into the layouts that a candidate wants and, of parameters'
-    gradients, to bring them back: the bytes read and those written at ``COPY`` a thread. Other results
-    lie as their kernel leaves them. Parameters that are fixed are brought once, which is not counted."""
+    """Return the seconds that it takes to reorder the operands into the layouts that a candidate
+    requests and to reorder gradients of parameters back: the bytes read and written, at ``COPY`` per
+    thread. Other results stay in their kernel's layout. Fixed parameters are reordered once, which is
+    not counted."""
     moved = sum(lies.nbytes + wish.nbytes for lies, wish in _reorders(request, candidate))
     return moved / (COPY * request.place.threads)
 
 
 def _room(request: Request, candidate: Candidate) -> int:
-    """Bytes of its workspace and of copies of its operands."""
+    """Return the bytes of a candidate's workspace and of reordered copies of its operands."""
     return candidate.workspace + sum(wish.nbytes for _, wish in _reorders(request, candidate))
 
 
 def _reorders(request: Request, candidate: Candidate) -> Iterator[tuple[TensorSpec, TensorSpec]]:
-    """How what has to be reordered lies, and how the candidate wants it."""
+    """Yield the present and the requested layout of each operand that has to be reordered."""
     count, pairs = len(request.inputs), list[tuple[TensorSpec, TensorSpec]]()
     wants = wanted(request, candidate)
     for i, (lies, wish) in enumerate(zip(request.inputs, wants, strict=False)):
@@ -241,9 +244,9 @@ def _reorders(request: Request, candidate: Candidate) -> Iterator[tuple[TensorSp
 
 
 def _settled(request: Request, i: int, lies: TensorSpec, wish: TensorSpec) -> TensorSpec:
-    """How input ``i`` lies when it is read. A parameter whose layout nobody settled takes the one that
-    is wished, in its own element type; backward passes find all of them settled (and so, it is taken,
-    does a word that is one although it has gradients of its own)."""
+    """Return how input ``i`` lies when it is read. A parameter whose layout is still open takes the
+    requested one, in its own element type. Backward passes find all layouts settled; a backward
+    operation that has gradients of its own is assumed to as well."""
     name = request.operation.name
     forward = bool(request.operation.gradients) and "_backward" not in name
     if forward and operand(request, i).name in PARAMETERS and lies.layout == PLAIN:

@@ -1,4 +1,4 @@
-"""The tuner: candidates are tried once for a machine, and the choice is remembered."""
+"""The tuner: it tries candidates once per machine and remembers the choice."""
 
 from __future__ import annotations
 
@@ -31,31 +31,33 @@ log = logging.getLogger("demitasse.tuning")
 OPTIONS = ("tune", "cache")
 
 TRIALS = 3
-"""A choice that was made while others had the cores is made again by the next processes, until they do
-not; after so many times it stays."""
+"""A choice that was made while other programs used the cores is made again by the next processes, until
+the cores are free; after this many trials it stays."""
 
 _tried_here = set[tuple[Path | None, str]]()
-"""What was tried in this process, by the file that remembers it."""
+"""What was tried in this process: the file that remembers it, and the request's key."""
 
 TINY, SMALL, LITTLE = 32 * 2**10, 256 * 2**10, 2**20
-"""Bytes of all operands together, the same with few operations, and how many those are; with fewer a
-kernel takes microseconds, and to make one for the trial takes thousands of them: for LeNet's smallest
-operations a tenth of its first hundred steps."""
+"""Limits below which a request is not tried: the bytes of all operands together, or the same for a
+request with few floating-point operations, and what counts as few. Such a kernel takes microseconds, but
+making one for the trial takes thousands of them: for LeNet's smallest operations, a tenth of the time of
+its first hundred steps."""
 CACHED, PRODUCTS = 4 * 2**20, 2**26
-"""Bytes of a product of matrices that stays in the caches, and operations that take tenths of a
-millisecond. Kernels for it differ by what they reorder rather than in how they compute: for LeNet's a
-trial would cost a thirtieth of its first hundred steps."""
+"""Limits below which a product of matrices is not tried: the bytes that stay in the caches, and the
+floating-point operations that take tenths of a millisecond. Its kernels differ in what they reorder
+rather than in how they compute. For LeNet's products, trials would cost a thirtieth of the time of its
+first hundred steps."""
 
 
 class CandidateTuner:
-    """Picks the fastest candidate by trying all of them on memory of ``allocator``, one request at a
-    time. ``versions`` are those of the plugins that offer, by name. Options: ``tune`` is on, or off
-    (first is the same) for the first candidate; ``cache`` a folder for the file, or off. ``clock``
-    returns seconds, ``waits`` those that each thread has waited for a core. Raises CompositionError for
-    other options.
+    """Picks the fastest candidate by trying all of them in memory of ``allocator``, one request at a
+    time. ``versions`` are those of the plugins that offer kernels, by name. Options: ``tune`` is on, or
+    off (first means the same) for the first candidate; ``cache`` is a folder for the file, or off.
+    ``clock`` returns seconds, ``waits`` the seconds that each thread has waited for a core. Raises
+    CompositionError for other options.
 
-    Threads that pick at once take turns: each trial has the memory for itself, and who comes later is
-    given the same choice."""
+    Threads that pick at the same time take turns: each trial has the memory to itself, and a later
+    thread gets the same choice."""
 
     def __init__(
         self,
@@ -74,14 +76,14 @@ class CandidateTuner:
             where = option_place(options, "tuning", "cache")
             raise CompositionError(f"{where}: cache = {folder!r} (valid: a folder, or 'off')")
         self.seconds_spent = 0.0
-        """Seconds that trials took so far, with binding and the filling of memory."""
+        """The seconds that trials took so far, including binding and filling memory."""
 
         self._tune = options.get("tune", "on") == "on"
         self._versions, self._clock, self._waits = dict(versions), clock, waits
         self._scratch = Scratch(allocator)
         self._cache = _cache(folder if self._tune else "off")
         self._lone = Cache(None)
-        """What was tried in a forked process, which has fewer threads than others with such requests."""
+        """Choices of a forked process, which has fewer threads than others for the same requests."""
 
         self._met: set[str] = set()
         self._choices: dict[str, str] = {}
@@ -89,8 +91,8 @@ class CandidateTuner:
         self._turn = threading.RLock()
 
     def pick(self, plugin: str, request: Request, candidates: Sequence[Candidate]) -> tuple[int, str]:
-        """The position of the candidate to use, and how that is known: preferred by ``prefer``,
-        remembered, or tried now. At a place that is only described nothing runs."""
+        """Return the position of the candidate to use and how that is known: preferred by ``prefer``,
+        remembered, or tried now. At a place that is only simulated, nothing runs."""
         if request.place.simulated:
             return 0, "not tried: simulated"
         key, names = request_key(plugin, request), labels(candidates)
@@ -100,18 +102,18 @@ class CandidateTuner:
         return position, reason
 
     def choices(self) -> dict[str, str]:
-        """The kernel of each pick so far, by the key of its request; plain text, for a snapshot."""
+        """Return the kernel of each pick so far, by the key of its request, as text for a snapshot."""
         with self._turn:
             return dict(self._choices)
 
     def prefer(self, choices: Mapping[str, str]) -> None:
-        """Have later picks follow what ``choices`` of another run returned, so that this one computes
-        the same bits. Requests that are not among them are picked as usual."""
+        """Make later picks follow what ``choices`` of another run returned, so that this run computes
+        the same bits. Other requests are picked as usual."""
         with self._turn:
             self._preferred = dict(choices)
 
     def close(self) -> None:
-        """Save what was chosen, and give the memory for trials back; the next trial takes some again."""
+        """Save the choices, and release the memory for trials; the next trial allocates it again."""
         with self._turn:
             self._cache.save()
             self._scratch.close()
@@ -161,15 +163,15 @@ class CandidateTuner:
 
     @staticmethod
     def _untried(why: str, found: Remembered | None, names: list[str]) -> tuple[int, str]:
-        """The choice where a trial could not be: the one ``found`` that it was to make better, else the
-        preferred kernel."""
+        """Return the choice if a trial was not possible: the one ``found``, which it was meant to
+        improve, or else the preferred kernel."""
         if found is not None:
             return names.index(found.kernel), f"remembered: {_times(found)}"
         return 0, f"not tried: {why}"
 
     def _doubts(self, found: Remembered, key: str) -> bool:
-        """Whether a choice was made while others had the cores, and may be made better now: not in the
-        process that made it, and not for ever."""
+        """Return whether a choice was made while other programs used the cores and may be improved now:
+        not in the process that made it, and not forever."""
         return 0 < found.disturbed < TRIALS and (self._cache.path, key) not in _tried_here
 
 
@@ -180,8 +182,8 @@ def _remembered(
     request: Request,
     candidates: Sequence[Candidate],
 ) -> Remembered:
-    """A trial's outcome. Where others had the cores in it and in those ``before``, the least of all
-    seconds counts: what is in the way only adds."""
+    """Return a trial's outcome. If other programs used the cores in it and in the trials ``before``, the
+    least of all times counts, because interference only adds to a time."""
     seconds = dict(zip(names, outcome.seconds, strict=True))
     if not outcome.disturbed:
         return Remembered(names[outcome.best], seconds)
@@ -203,7 +205,7 @@ def _takes_microseconds(request: Request) -> bool:
 
 
 def _flops(request: Request) -> float:
-    """Floating-point operations by the vocabulary's rule; inf for a word of any number of operands."""
+    """Return the floating-point operations by the vocabulary's rule; inf if an operand is variadic."""
     operation = request.operation
     if any(operand.variadic for operand in (*operation.inputs, *operation.outputs)):
         return inf
@@ -224,7 +226,7 @@ def _cache(folder: str) -> Cache:
 
 
 def _times(entry: Remembered) -> str:
-    """The time of the chosen one, then the best of the others."""
+    """Return the time of the chosen kernel, then the best of the others, as text."""
     others = [s for name, s in entry.seconds.items() if name != entry.kernel and s is not None]
     text = f"{1e3 * (entry.seconds[entry.kernel] or 0.0):.3g} ms"
     text += f", next {1e3 * min(others):.3g}" if others else ", the others failed"

@@ -1,4 +1,4 @@
-"""Whether others had this machine's cores while kernels were timed."""
+"""Whether other programs used this machine's cores while kernels were timed."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from demitasse import waits_for_cores
 
 STATISTICS = Path("/proc/stat")
 STOLEN = 8
-"""The column of what a virtual machine's host took, in hundredths of seconds of all its cores."""
+"""The column of time that a virtual machine's host took, in hundredths of seconds of all cores."""
 
 DISTURBED = 0.05
-"""A part of the time: a trial in which a thread could have run for so long, and waited for a core, tells
-little. An idle machine's threads wait for less than a hundredth; beside a process that computes on all
-cores, for half."""
+"""A share of a trial's time. If a thread was ready to run but waited for a core for longer than this,
+the trial says little. On an idle machine, threads wait for less than a hundredth of the time; next to a
+process that computes on all cores, for half."""
 
 Waits = Callable[[], Mapping[str, float]]
 
 
 def waited() -> dict[str, float]:
-    """Seconds that each thread of this process could have run and waited for a core, so far, and those
-    that the host of a virtual machine took of a core; nothing of what the system does not tell (Linux
-    does), or of threads that end meanwhile."""
+    """Return the seconds that each thread of this process has so far been ready to run and waited for a
+    core, and those that the host of a virtual machine took from a core. What the system does not tell
+    (Linux does) is missing, and so are threads that end meanwhile."""
     found = waits_for_cores()
     with suppress(OSError, ValueError, IndexError):
         ticks = int(STATISTICS.read_text("ascii").split(maxsplit=STOLEN + 1)[STOLEN])
@@ -33,7 +33,7 @@ def waited() -> dict[str, float]:
 
 
 def disturbed(before: Mapping[str, float], after: Mapping[str, float], seconds: float) -> bool:
-    """Whether a thread waited for too much of so many seconds; not where nothing was told ``before``."""
+    """Return whether a thread waited for too much of ``seconds``; False without any ``before``."""
     if not before:
         return False
     longest = max((spent - before.get(thread, 0.0) for thread, spent in after.items()), default=0.0)

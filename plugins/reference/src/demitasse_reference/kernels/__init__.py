@@ -1,8 +1,8 @@
-"""Every word of the vocabulary as a plain function, and the candidate that each becomes.
+"""Every operation of the vocabulary as a plain function, and the candidate made from it.
 
-A kernel takes its operation's inputs by position (absent ones as None) and the attributes it uses
-by name, and returns new values: of the inputs it updates, then of its outputs. Real numbers arrive
-as float64 whatever the tensor's type is; results are rounded once, when they are written.
+A kernel takes its operation's inputs by position (absent ones as None) and the attributes that it uses
+by name. It returns new values: first of the inputs that it updates, then of its outputs. Real numbers
+arrive as float64, whatever the tensor's type; results are rounded once, when they are written.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ KERNELS: Kernels = MappingProxyType(
 
 
 def candidates(request: Request) -> Sequence[Candidate]:
-    """The one kernel for a request: plain layouts for all, except that reorder takes any pair."""
+    """Return the only kernel for a request. All layouts are plain, but reorder takes any pair."""
     name = request.operation.name
     if name == "reorder":
         return (_reorder(request),)
@@ -78,7 +78,7 @@ def candidates(request: Request) -> Sequence[Candidate]:
 def bound(
     kernel: Callable[..., Any], request: Request, inputs: Sequence[Any], outputs: Sequence[Any]
 ) -> Work:
-    """The kernel with its operands and attributes, as a piece of a step."""
+    """Return the kernel bound to its operands and attributes, as a piece of a step."""
     used = inspect.signature(kernel).parameters
     attributes = {key: value for key, value in request.attributes.items() if key in used}
     targets = [
@@ -87,7 +87,7 @@ def bound(
     targets += outputs
 
     def work() -> None:
-        # Infinities and NaNs are values here, as in any kernel; who watches the loss reports them.
+        # Infinities and NaNs are values here, as in any kernel; the check of the loss reports them.
         with np.errstate(all="ignore"):
             results = kernel(*map(_widened, inputs), **attributes)
             if not isinstance(results, tuple):
@@ -104,7 +104,7 @@ def _widened(array: Any) -> Any:
 
 
 def _reorder(request: Request) -> Candidate:
-    """Between any two layouts, by way of the logical array; no value changes."""
+    """Return a candidate that converts between any two layouts, by way of the logical array."""
     source, target = request.inputs[0], request.outputs[0]
     assert source is not None and target is not None
 

@@ -34,7 +34,7 @@ def dropout_backward(dy: Reals, mask: Values, *, ratio: float) -> Reals:
 
 
 def softmax(x: Reals, *, axis: int) -> Reals:
-    # A constant on all of x cancels; taking the largest away keeps exp within range.
+    # A constant added to all of x cancels out; subtracting the largest keeps exp within range.
     powers = np.exp(x - x.max(axis, keepdims=True))
     result: Reals = powers / powers.sum(axis, keepdims=True)
     return result

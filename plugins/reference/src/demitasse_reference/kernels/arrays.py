@@ -1,4 +1,4 @@
-"""The types that kernels are written in."""
+"""The types used in kernels."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 Reals: TypeAlias = NDArray[np.float64]
-"""Real numbers, as every kernel sees them."""
+"""An array of real numbers, as every kernel sees them."""
 
 Values: TypeAlias = NDArray[Any]
-"""Of any element type: labels, masks, indices, counters, stored images."""
+"""An array of any element type: labels, masks, indices, counters, stored images."""
 
 Extents: TypeAlias = Sequence[int]
 """A shape, or one number for each spatial dimension."""
 
 Index: TypeAlias = tuple[int | slice | EllipsisType, ...]
-"""What selects a part of an array."""
+"""An index that selects a part of an array."""
 
 Kernels: TypeAlias = Mapping[str, Callable[..., Any]]
 """Functions by the name of the operation that each computes."""

@@ -1,7 +1,7 @@
-"""Convolution and its two backward passes: one sum over the kernel's taps, read three ways.
+"""Convolution and its two backward passes: one sum over the kernel's taps, read in three ways.
 
-For each tap (one element of the kernel's window) all outputs see a strided slice of the padded x.
-Forward reads that slice, backward for data adds to it, backward for weights correlates with it.
+For each tap (one element of the kernel's window), all outputs see a strided slice of the padded x.
+Forward reads that slice, backward for data adds to it, and backward for weights correlates with it.
 
 x is (samples, channels, *image), w (outputs, channels / groups, *window), b (outputs,) and y (samples,
 outputs, *places); ``stride``, ``pad`` and ``dilation`` have a number for each axis of the image. Along
@@ -83,7 +83,7 @@ def _padded(x: Reals, pad: Extents) -> Reals:
 
 
 def _groups(inputs: int, outputs: int, groups: int) -> Iterator[tuple[slice, slice]]:
-    """The input and the output channels of each group."""
+    """Yield the input and the output channels of each group."""
     c, k = inputs // groups, outputs // groups
     for group in range(groups):
         yield slice(group * c, (group + 1) * c), slice(group * k, (group + 1) * k)
@@ -92,7 +92,7 @@ def _groups(inputs: int, outputs: int, groups: int) -> Iterator[tuple[slice, sli
 def _taps(
     kernel: Extents, outputs: Extents, stride: Extents, dilation: Extents
 ) -> Iterator[tuple[Index, Index]]:
-    """Each element of the kernel's window, and the part of padded x that the outputs see there."""
+    """Yield each element of the kernel's window, and the part of padded x that the outputs see there."""
     for tap in np.ndindex(*kernel):
         seen = (
             slice(t * d, t * d + (extent - 1) * s + 1, s)

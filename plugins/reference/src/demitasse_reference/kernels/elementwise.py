@@ -1,4 +1,4 @@
-"""Sums and joins of several tensors, and scales along some of their axes."""
+"""Sums and concatenations of several tensors, and scales along some of their axes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def concat_backward(dy: Reals, *, axis: int, shapes: Sequence[Extents]) -> tuple
 
 
 def _from_axis(values: Reals, axis: int, rank: int) -> Reals:
-    """``values`` along the axes from ``axis`` on, shaped to meet tensors of ``rank`` dimensions."""
+    """Return ``values`` along the axes from ``axis`` on, shaped to broadcast at this ``rank``."""
     return values.reshape(*values.shape, *[1] * (rank - axis - values.ndim))
 
 

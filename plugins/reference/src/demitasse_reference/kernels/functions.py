@@ -1,4 +1,4 @@
-"""Functions of one element, and products and largest of several."""
+"""Functions of one element, and products and maxima of several tensors."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from demitasse_reference.kernels.arrays import Extents, Kernels, Reals, Values
 
 
 def _slopes(w: Reals, rank: int) -> Reals:
-    """Slopes of channels, or the one of all, in a shape that meets tensors of ``rank`` dimensions."""
+    """Return the slopes of channels, or the one for all, shaped to broadcast at this ``rank``."""
     return w.reshape(-1, *[1] * (rank - 2)) if w.ndim else w
 
 
 def parametric_relu(x: Reals, w: Reals) -> Reals:
-    """He et al. 2015, a slope for each channel or one for all."""
+    """He et al. 2015, with a slope for each channel or one for all."""
     return np.where(x > 0, x, _slopes(w, x.ndim) * x)
 
 
@@ -78,7 +78,7 @@ def logarithm_backward(dy: Reals, x: Reals, *, factor: float, scale: float, shif
 
 
 def power(x: Reals, *, power: float, scale: float, shift: float) -> Reals:
-    if scale == 0:  # of an x that is infinite or not a number too
+    if scale == 0:  # holds for an infinite x and for NaN, too
         return np.full(x.shape, np.power(shift, power))
     y: Reals = np.power(scale * x + shift, power)
     return y
@@ -92,7 +92,7 @@ def power_backward(dy: Reals, x: Reals, *, power: float, scale: float, shift: fl
 
 
 def sigmoid(x: Reals) -> Reals:
-    # The power of a number below 0 stays in range.
+    # The exponential of a negative number stays in range.
     small = np.exp(-np.abs(x))
     y: Reals = np.where(x > 0, 1, small) / (1 + small)
     return y
@@ -140,7 +140,7 @@ def product_backward(dy: Reals, *xs: Reals, by_division: bool) -> tuple[Reals, .
 
 
 def maximum(*xs: Reals) -> tuple[Reals, Values]:
-    """Of equals Caffe takes the second before the first, and both before any later one."""
+    """Among equal values, Caffe prefers the second to the first, and both to any later one."""
     y, argmax = xs[0], np.zeros(xs[0].shape, np.int32)
     for number, x in enumerate(xs[1:], start=1):
         takes = ~(y > x) if number == 1 else x > y

@@ -1,4 +1,4 @@
-"""Parts and copies of tensors: boxes cut out, tiles, rows by index, rows that are selected."""
+"""Parts and copies of tensors: cropped boxes, tiles, rows by index, selected rows."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Losses and scores of predictions: against one label for each, against targets, or of pairs.
 
-x has samples along its first axes and classes along ``axis``; a label (or target, or whether two samples
-are ``similar``) stands for each prediction, as a number in any shape of as many elements. A loss is a
-scalar, ``dloss`` its gradient. ``normalization`` says what a sum is divided by: ``valid`` (labels that
-are not ignored), ``full`` (all), ``batch_size`` (samples) or ``none``. The formulas stand with the words
-in the vocabulary; contrastive_loss is that of Hadsell, Chopra and LeCun 2006, equation 4, angular_margin
-of Liu et al. 2017 (*SphereFace*), section 3.
+x has samples along its first axes and classes along ``axis``. There is a label (or a target, or whether
+two samples are ``similar``) for each prediction, as a number in any shape with as many elements. A loss
+is a scalar, ``dloss`` its gradient. ``normalization`` says by what a sum is divided: ``valid`` (labels
+that are not ignored), ``full`` (all), ``batch_size`` (samples) or ``none``. The vocabulary has the
+formulas. contrastive_loss is from Hadsell, Chopra and LeCun 2006, equation 4, angular_margin from Liu et
+al. 2017 (*SphereFace*), section 3.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from demitasse_reference.kernels.activation import softmax
 from demitasse_reference.kernels.arrays import Kernels, Reals, Values
 
 _LEAST = 1e-20
-"""The least probability that a logarithm is taken of."""
+"""The least probability of which a logarithm is taken."""
 
 
 def softmax_loss(
@@ -55,8 +55,8 @@ def accuracy(
 ) -> tuple[Reals, Reals]:
     labels, valid = _labels(x, label, axis, ignore_label)
     own = np.take_along_axis(x, labels, axis)
-    # A NaN is at or below nothing, so predictions that are not numbers never score.
-    # Of equals the later class comes first.
+    # Comparisons with NaN are false, so predictions that are not numbers never score.
+    # Among equal scores, the later class comes first.
     classes = x.shape[axis]
     later = np.arange(classes).reshape(-1, *[1] * (x.ndim - axis - 1)) > labels
     better = (~(x <= own) | (later & (x == own))).sum(axis, keepdims=True)
@@ -83,9 +83,10 @@ def segment_scores(x: Reals, label: Values, *, ignored: Sequence[int]) -> Reals:
 
 
 def _labels(x: Reals, label: Values, axis: int, ignore_label: int | None) -> tuple[Values, Values]:
-    """Labels as integers, in the shape of ``x`` with one in place of ``axis``, and which count.
+    """Return labels as integers, in the shape of ``x`` with 1 in place of ``axis``, and which of them
+    count.
 
-    Ignored labels become 0. Raises DataError that names the first label which is no class.
+    Ignored labels become 0. Raises DataError that names the first label that is not a class.
     """
     classes = x.shape[axis]
     given = label.reshape(*x.shape[:axis], 1, *x.shape[axis + 1 :])
@@ -104,7 +105,7 @@ def _labels(x: Reals, label: Values, axis: int, ignore_label: int | None) -> tup
 
 
 def _normaliser(valid: Values, axis: int, normalization: str) -> float:
-    """What the sum is divided by, at least 1; samples are all that is before ``axis``."""
+    """Return the divisor of the sum, at least 1; samples are everything before ``axis``."""
     return {
         "valid": max(1.0, float(valid.sum())),
         "full": float(valid.size),
@@ -150,7 +151,7 @@ def angular_margin_backward(
 
 
 def _angular(cosine: Reals, margin: int) -> tuple[Reals, Reals]:
-    """psi of a cosine, and its slope."""
+    """Return psi of a cosine, and its slope."""
     k = sum(cosine < np.cos(j * np.pi / margin) for j in range(1, margin))
     sign = 1.0 - 2.0 * np.mod(k, 2)
     chebyshev = np.polynomial.Chebyshev.basis(margin)
@@ -192,7 +193,7 @@ def infogain_loss_backward(
 def _gains(
     x: Reals, label: Values, matrix: Reals, axis: int, ignore_label: int | None
 ) -> tuple[Reals, Values]:
-    """The matrix's row of each label, along ``axis``, and which labels count."""
+    """Return the matrix's row for each label, along ``axis``, and which labels count."""
     labels, valid = _labels(x, label, axis, ignore_label)
     classes = x.shape[axis]
     rows: Reals = matrix.reshape(classes, classes)[labels.squeeze(axis)]
@@ -214,7 +215,7 @@ def hinge_loss_backward(dloss: Reals, x: Reals, label: Values, *, norm: str) -> 
 
 
 def _hinge(x: Reals, label: Values) -> tuple[Reals, Reals]:
-    """-1 at the label and 1 elsewhere, and how far each hinge is open: (samples, classes)."""
+    """Return -1 at the label and 1 elsewhere, and how far each hinge is open: (samples, classes)."""
     scores = x.reshape(x.shape[0], -1)
     labels, _ = _labels(scores, label, 1, None)
     sign = np.where(np.arange(scores.shape[1]) == labels, -1.0, 1.0)
@@ -289,7 +290,7 @@ def contrastive_loss_backward(
 
 
 def _apart(a: Reals, b: Reals, similar: Values) -> tuple[Reals, Reals, Values]:
-    """For each sample: the difference of its vectors, its square, and whether they are alike."""
+    """Return for each sample the difference of its vectors, its square, and whether they are similar."""
     difference = a.reshape(a.shape[0], -1) - b.reshape(b.shape[0], -1)
     return difference, (difference**2).sum(1), np.trunc(similar.reshape(-1)) != 0
 

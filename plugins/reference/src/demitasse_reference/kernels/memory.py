@@ -1,4 +1,4 @@
-"""Views, running totals, and images made into blobs; ``reorder`` is in the package."""
+"""Views, running totals, and images turned into blobs; ``reorder`` is in the package's ``__init__``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from demitasse_reference.kernels.arrays import Extents, Kernels, Reals, Values
 
 
 def reshape(x: Reals, *, shape: Extents) -> Reals:
-    """For those who ask; a plan makes the view itself."""
+    """For direct requests; a plan makes the view itself."""
     return x.reshape(shape)
 
 

@@ -1,9 +1,9 @@
 """Normalisation: by a power of the energy around each value (Krizhevsky, Sutskever and Hinton 2012,
 section 3.3), or by the statistics of its channel (Ioffe and Szegedy 2015).
 
-x, y and ``scale`` are (samples, channels, *image). All else has a number for each channel: ``mean``,
-``variance``, ``average`` (the batch's mean), ``inverse`` (one over the deviation), ``w`` and ``b``;
-``factor`` is (1,).
+x, y and ``scale`` are (samples, channels, *image). Everything else has a number for each channel:
+``mean``, ``variance``, ``average`` (the batch's mean), ``inverse`` (one over the standard deviation),
+``w`` and ``b``; ``factor`` is (1,).
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ Window = Callable[[Reals, int], Reals]
 
 
 def across_channels(values: Reals, size: int) -> Reals:
-    """At each channel, the sum of ``values`` over the ``size`` channels around it."""
+    """Return at each channel the sum of ``values`` over the ``size`` channels around it."""
     return _sum_around(values, size, axis=1)
 
 
 def within_channel(values: Reals, size: int) -> Reals:
-    """At each point, the sum of ``values`` over the ``size`` x ``size`` square around it."""
+    """Return at each point the sum of ``values`` over the ``size`` x ``size`` square around it."""
     for axis in range(2, values.ndim):
         values = _sum_around(values, size, axis)
     return values
 
 
 def _sum_around(values: Reals, size: int, axis: int) -> Reals:
-    """The sum over ``size`` values along an axis, each in its middle, zero beyond the edge."""
+    """Return sums over ``size`` values along an axis, each at the middle one, with zeros outside."""
     padding = [(0, 0)] * values.ndim
     padding[axis] = (size // 2, size // 2)
     windows = np.lib.stride_tricks.sliding_window_view(np.pad(values, padding), size, axis)
@@ -100,17 +100,17 @@ def lrn_within_channel_backward(
 
 
 def per_channel(values: Reals, rank: int) -> Reals:
-    """One value for each channel, in a shape that meets tensors of ``rank`` dimensions at axis 1."""
+    """Return one value per channel, shaped to broadcast with ``rank`` dimensions at axis 1."""
     return values.reshape(-1, *[1] * (rank - 2))
 
 
 def _of_channels(values: Reals) -> tuple[int, ...]:
-    """The axes that a channel's statistics are taken over."""
+    """Return the axes over which a channel's statistics are taken."""
     return (0, *range(2, values.ndim))
 
 
 def _affine(values: Reals, inverse: Reals, w: Reals | None, b: Reals | None, relu: bool) -> Reals:
-    """Of values less their mean, what a batch_norm gives, by the inverse of their deviation."""
+    """Return what batch_norm makes of values minus their mean, by the inverse of their deviation."""
     y = values * per_channel(inverse if w is None else w * inverse, values.ndim)
     if b is not None:
         y = y + per_channel(b, y.ndim)
@@ -130,9 +130,9 @@ def batch_norm(
     epsilon: float,
     relu: bool,
 ) -> tuple[Reals, ...]:
-    """Ioffe and Szegedy 2015, algorithm 1. The kept sums are Caffe's: ``factor`` is what to divide them
-    by, and the variance that enters them is the unbiased one. What is ``averaged`` is a moving average
-    of the batches' own."""
+    """Ioffe and Szegedy 2015, algorithm 1. The kept sums are Caffe's: ``factor`` is their divisor, and
+    they sum the unbiased variance. If ``averaged``, moving averages of the batches' own statistics are
+    kept instead."""
     axes = _of_channels(x)
     average, spread = x.mean(axis=axes), x.var(axis=axes)
     n = x.size // x.shape[1]
@@ -149,7 +149,7 @@ def batch_norm(
 def _sums(
     dy: Reals, centred: Reals, inverse: Reals, w: Reals | None, b: Reals | None, relu: bool
 ) -> tuple[Reals, Reals, Reals]:
-    """The gradient before the ReLU, and its sums with the normalised values and alone: dw and db."""
+    """Return the gradient before the ReLU, and its sums dw (times the normalised values) and db."""
     axes = _of_channels(dy)
     dz = np.where(_affine(centred, inverse, w, b, relu) == 0, 0, dy) if relu else dy
     return dz, inverse * (dz * centred).sum(axis=axes), dz.sum(axis=axes)
@@ -174,7 +174,7 @@ def batch_norm_backward(
 
 
 def _kept(mean: Reals, variance: Reals, factor: Reals, epsilon: float) -> tuple[Reals, Reals]:
-    """The mean and the inverse of the deviation from their sums; of nothing yet, the sums are 0."""
+    """Return the mean and the inverse deviation from the kept sums, which are 0 at the beginning."""
     share = 1 / factor[0] if factor[0] else 0.0
     return share * mean, 1 / np.sqrt(share * variance + epsilon)
 
@@ -216,7 +216,7 @@ def _clipped(y: Reals, least: float, most: float) -> Reals:
 
 
 def _between(z: Reals, dy: Reals, least: float, most: float) -> Reals:
-    """The gradient of a clip, the limits being inside."""
+    """Return the gradient of a clip; it passes at the limits, too."""
     return np.where((z >= least) & (z <= most), dy, 0)
 
 
@@ -307,7 +307,7 @@ def fold_normalization(
     axis: int,
     epsilon: float,
 ) -> tuple[Reals, Reals]:
-    """The weights and biases of a product and the normalisation, or scale, of its results in one."""
+    """Return weights and biases that do a product and the normalisation, or scale, of its results."""
     total = np.ones(w.shape[axis]) if slope is None else slope
     bias = np.zeros(w.shape[axis]) if b is None else b
     if mean is not None and variance is not None and factor is not None:

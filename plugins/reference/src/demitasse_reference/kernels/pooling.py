@@ -1,9 +1,9 @@
 """Pooling, one window after the other.
 
 x is (samples, channels, *image) and y (samples, channels, *places); ``kernel``, ``stride`` and ``pad``
-have a number for each axis of the image. How many places there are, and that an average counts the pad
-and nothing beyond it, is Caffe's rule. ``argmax`` (int32, in y's shape) is where in its plane, row by
-row, a maximum was.
+have a number for each axis of the image. The number of places follows Caffe's rule, and so do averages,
+which count the pad and nothing beyond it. ``argmax`` (int32, in y's shape) is the flat index of a
+maximum in its plane.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def pooling_max(
     plane = np.arange(prod(x.shape[2:])).reshape(x.shape[2:])
     for output, window, _ in _windows(x.shape, outputs, kernel, stride, pad):
         values = x[window].reshape(*x.shape[:2], -1)
-        # The first of equals; a NaN counts as the largest, so it is passed on.
+        # argmax takes the first of equal values, and NaN as the largest, so a NaN is passed on.
         largest = values.argmax(axis=-1)
         y[output] = np.take_along_axis(values, largest[..., None], -1)[..., 0]
         argmax[output] = plane[window].ravel()[largest]
@@ -62,7 +62,7 @@ def pooling_average_backward(
 def output_extents(
     shape: Extents, kernel: Extents, stride: Extents, pad: Extents, rounding: str
 ) -> tuple[int, ...]:
-    """How many windows there are along each spatial dimension, by the vocabulary's rule."""
+    """Return the number of windows along each spatial dimension, by the vocabulary's rule."""
     attributes = {"kernel": kernel, "stride": stride, "pad": pad, "rounding": rounding}
     (y,) = VOCABULARY["pooling_average"].shapes({"x": shape}, attributes)
     return y[2:]
@@ -71,8 +71,8 @@ def output_extents(
 def _windows(
     shape: Extents, outputs: Extents, kernel: Extents, stride: Extents, pad: Extents
 ) -> Iterator[tuple[Index, Index, int]]:
-    """Each output, its window's part in x, and the window's size with the padding that it covers,
-    which reaches one pad beyond x and no further."""
+    """Yield each output, its window's part in x, and the window's size including the padding that it
+    covers, which reaches one pad beyond x and no further."""
     for position in np.ndindex(*outputs):
         window: list[slice] = []
         size = 1

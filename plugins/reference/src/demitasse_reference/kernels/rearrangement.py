@@ -1,4 +1,4 @@
-"""Axes in another order, weighted sums along an axis, choices by conditions, and gates."""
+"""Permutations of axes, weighted sums along an axis, choices by conditions, and gates."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def gelu_backward(dy: Reals, x: Reals) -> Reals:
 
 
 def _share_below(x: Reals) -> Reals:
-    """Of numbers that are normally distributed."""
+    """Return the share of normally distributed numbers that are below x."""
     return (1 + error_function(x / math.sqrt(2))) / 2
 
 

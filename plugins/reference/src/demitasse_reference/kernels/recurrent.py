@@ -1,12 +1,15 @@
 """Recurrences over (steps, streams, units), one step after the other: long short-term memory (Hochreiter
 and Schmidhuber 1997, with the forget gates of Gers, Schmidhuber and Cummins 2000) and the plain net.
 
-``z`` (steps, streams, gates) is what comes from below, with four gates a unit (input, forget, output,
-candidate: all units of one, then all of the next) or, in the plain net, one; ``w`` (gates, units) the
-weights of the step before; ``cont`` (steps, streams) 0 where a sequence begins, else 1; ``h`` and ``c``
-(1, streams, units) the hidden state and the cell before the first step; ``s`` (streams, gates) what
-every step gets besides. ``carried`` is the hidden state that a step takes over, ``cont`` times the one
-before. Gradients have the shapes of what they are gradients of.
+- ``z`` (steps, streams, gates) comes from the layer below. There are four gates per unit (input, forget,
+  output, candidate: all units of one, then all of the next) or, in the plain net, one.
+- ``w`` (gates, units) are the weights of the previous step's hidden state.
+- ``cont`` (steps, streams) is 0 where a sequence begins, else 1.
+- ``h`` and ``c`` (1, streams, units) are the hidden state and the cell before the first step.
+- ``s`` (streams, gates) is added at every step.
+- ``carried`` is the hidden state that a step takes over: ``cont`` times the previous one.
+
+Gradients have the shapes of what they are gradients of.
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ from demitasse_reference.kernels.arrays import Kernels, Reals
 def lstm(
     z: Reals, w: Reals, cont: Reals, h: Reals, c: Reals, s: Reals | None
 ) -> tuple[Reals, Reals, Reals, Reals, Reals, Reals]:
-    """All hidden states, the last one, the last cell, and what backward reads: the hidden states taken
-    over, the cells, and the gates after their functions."""
+    """Return all hidden states, the last one, the last cell, and what backward reads: the carried hidden
+    states, the cells, and the gates after their functions."""
     goes_on = cont[:, :, None]
     (steps, streams, _), units = z.shape, w.shape[1]
     y, carried, cells = np.zeros((3, steps, streams, units))
@@ -45,7 +48,7 @@ def lstm_backward(
     *,
     bound: float = 0.0,
 ) -> tuple[Reals, Reals, Reals]:
-    """dz, dw and ds of ``lstm``, from the last step to the first."""
+    """Return dz, dw and ds of ``lstm``, computed from the last step to the first."""
     goes_on = cont[:, :, None]
     dz = np.zeros(gates.shape)
     dhidden, dcell = np.zeros((2, *dy.shape[1:]))
@@ -59,21 +62,21 @@ def lstm_backward(
 
 
 def lstm_step(c: Reals, z: Reals, cont: Reals) -> tuple[Reals, Reals, Reals]:
-    """One step by itself: the cell, the hidden state and the gates, all (1, streams, ...)."""
+    """Return the cell, the hidden state and the gates of a single step, all (1, streams, ...)."""
     return _step(c, z, cont[:, :, None])
 
 
 def lstm_step_backward(
     dcell: Reals | None, dhidden: Reals | None, c: Reals, cont: Reals, cell: Reals, gates: Reals
 ) -> tuple[Reals, Reals]:
-    """dc and dz of ``lstm_step``; a gradient that does not arrive is 0."""
+    """Return dc and dz of ``lstm_step``; a gradient that is None counts as 0."""
     nothing = np.zeros(c.shape)
     given = (nothing if dcell is None else dcell, nothing if dhidden is None else dhidden)
     return _step_backward(*given, c, cont[:, :, None], cell, gates)
 
 
 def _step(c: Reals, z: Reals, cont: Reals) -> tuple[Reals, Reals, Reals]:
-    """The next cell, the hidden state, and the gates: input, forget, output, and candidate."""
+    """Return the next cell, the hidden state, and the gates: input, forget, output, and candidate."""
     sigmoids, candidate = np.split(z, [3 * c.shape[-1]], -1)
     gates = np.concatenate([1 / (1 + np.exp(-sigmoids)), np.tanh(candidate)], -1)
     i, f, o, g = np.split(gates, 4, -1)
@@ -84,7 +87,7 @@ def _step(c: Reals, z: Reals, cont: Reals) -> tuple[Reals, Reals, Reals]:
 def _step_backward(
     dcell: Reals, dhidden: Reals, c: Reals, cont: Reals, cell: Reals, gates: Reals
 ) -> tuple[Reals, Reals]:
-    """The gradients of the cell before and of the gates before their functions."""
+    """Return the gradients of the previous cell and of the gates before their functions."""
     i, f, o, g = np.split(gates, 4, -1)
     through = np.tanh(cell)
     total = dcell + dhidden * o * (1 - through**2)
@@ -99,7 +102,7 @@ def _step_backward(
 
 
 def rnn(z: Reals, w: Reals, cont: Reals, h: Reals, s: Reals | None) -> tuple[Reals, Reals, Reals]:
-    """All hidden states, the last one, and those taken over, which backward reads."""
+    """Return all hidden states, the last one, and the carried ones, which backward reads."""
     y, carried = np.zeros((2, *z.shape))
     hidden = h[0]
     for t in range(len(z)):
@@ -111,7 +114,7 @@ def rnn(z: Reals, w: Reals, cont: Reals, h: Reals, s: Reals | None) -> tuple[Rea
 def rnn_backward(
     dy: Reals, w: Reals, cont: Reals, y: Reals, carried: Reals
 ) -> tuple[Reals, Reals, Reals]:
-    """dz, dw and ds of ``rnn``, from the last step to the first."""
+    """Return dz, dw and ds of ``rnn``, computed from the last step to the first."""
     dz = np.zeros(dy.shape)
     dhidden = np.zeros(dy.shape[1:])
     for t in reversed(range(len(dy))):
@@ -121,12 +124,12 @@ def rnn_backward(
 
 
 def recall(state: Reals) -> tuple[Reals, Reals]:
-    """The state that the call before has left, which stays."""
+    """Return the state that the previous call left; the state itself is kept."""
     return state, state
 
 
 def remember(state: Reals, x: Reals) -> Reals:
-    """What the next call finds as ``state``."""
+    """Return what the next call finds as ``state``."""
     return x
 
 

@@ -1,4 +1,4 @@
-"""Sums over trailing axes, the largest along one, and rows less their mean and over their deviation."""
+"""Sums over trailing axes, the largest along an axis, and rows centred and scaled by their deviation."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from demitasse_reference.kernels.arrays import Extents, Kernels, Reals
 
 
 def _from(axis: int, x: Reals) -> tuple[int, ...]:
-    """The axes of x from ``axis`` on."""
+    """Return the axes of x from ``axis`` on."""
     return tuple(range(axis, x.ndim))
 
 
 def _spread(values: Reals, rank: int) -> Reals:
-    """Values of leading axes, in a shape that meets tensors of ``rank`` dimensions."""
+    """Return values of leading axes, shaped to broadcast with tensors of ``rank`` dimensions."""
     return values.reshape(*values.shape, *[1] * (rank - values.ndim))
 
 
@@ -43,7 +43,7 @@ def square_total_backward(dy: Reals, x: Reals, *, coefficient: float) -> Reals:
 
 
 def largest(x: Reals, *, axis: int, count: int, give: str) -> Reals:
-    rising = np.argsort(x, axis=axis, kind="stable")  # so that reversed, the last of equals is first
+    rising = np.argsort(x, axis=axis, kind="stable")  # reversed, the last of equal values is first
     places = np.take(np.flip(rising, axis), range(count), axis)
     values: Reals = np.take_along_axis(x, places, axis)
     if give == "both":
@@ -64,7 +64,7 @@ def standardize(x: Reals, *, axis: int, epsilon: float) -> tuple[Reals, Reals]:
 
 def standardize_backward(dy: Reals, y: Reals, deviation: Reals, *, axis: int, epsilon: float) -> Reals:
     tilt = (dy * y).mean(axis=_from(axis, y))
-    # A row that is constant has no direction in which its deviation would change.
+    # In a constant row, no direction changes the deviation.
     tilt = _spread(np.divide(tilt, deviation, out=np.zeros_like(tilt), where=deviation > 0), y.ndim)
     return centre(dy, axis=axis) / (_spread(deviation, y.ndim) + epsilon) - y * tilt
 

@@ -39,7 +39,7 @@ def pooling_regions(
 def _spans(
     first: float, last: float, scale: float, cells: int, extent: int
 ) -> Iterator[tuple[int, int]]:
-    """Where each cell along one side begins and ends."""
+    """Yield where each cell along one side begins and ends."""
     begin, end = (_rounded(np.float32(corner) * np.float32(scale)) for corner in (first, last))
     step = np.float32(max(end - begin + 1, 1)) / np.float32(cells)
     for cell in range(cells):
@@ -49,7 +49,7 @@ def _spans(
 
 
 def _rounded(number: np.float32) -> int:
-    """To the nearest whole number, a half away from 0."""
+    """Return the nearest whole number; halves are rounded away from 0."""
     return int(np.copysign(np.floor(abs(float(number)) + 0.5), number))
 
 

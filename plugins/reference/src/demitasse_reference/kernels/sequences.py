@@ -1,5 +1,5 @@
-"""Sequences whose labels are shorter than they: Graves et al. 2006, sections 3 and 4, a sample at a time
-in logarithms."""
+"""Sequences with labels shorter than themselves: Graves et al. 2006, sections 3 and 4, one sample at a
+time, in logarithms."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ctc_loss_backward(
         states, logs = _extended(each, blank), all_logs[:last, n]
         alphas, likelihood = _forward(logs, states) if last else (logs, -np.inf)
         if np.isfinite(likelihood):
-            # Backwards in time, from the last state: the same, without a state's own step.
+            # The same backwards in time, from the last state, without a state's own step.
             betas = _forward(logs[::-1], states[::-1])[0][::-1, ::-1] - logs[:, states]
             shares = np.exp(alphas + betas - likelihood)
             dx[:last, n] = dlosses[n] * np.exp(logs)
@@ -77,7 +77,7 @@ def labels_of_samples(label: Values, lengths: Values | None, *, shift: int) -> R
 
 
 def sequence_lengths(cont: Values, label: Values | None) -> Reals:
-    # A step's indicator counts as 0 where it rounds to that.
+    # A step's indicator counts as 0 if it rounds to 0.
     begins = np.concatenate([cont[1:] < 0.5, np.ones((1, cont.shape[1]), bool)])
     lengths: Reals = begins.argmax(0).astype(np.float64) + 1
     if label is not None:
@@ -93,7 +93,8 @@ def _logarithms(x: Reals) -> Reals:
 
 
 def _steps(steps: Values | None, x: Reals) -> Sequence[int]:
-    """How many steps each sample of x (T, N, C) has. Raises DataError for more, or for a part of one."""
+    """Return the number of steps of each sample of x (T, N, C). Raises DataError if it is more than T or
+    not a whole number."""
     if steps is None:
         return [len(x)] * x.shape[1]
     _check_lengths(steps, len(x), "number of steps")
@@ -112,10 +113,11 @@ def _check_lengths(lengths: Values, most: int, what: str) -> None:
 
 
 def _labels(label: Values, classes: int, blank: int) -> list[Values]:
-    """Each sample's label up to a -1, without blanks. Raises DataError for one that is no class."""
+    """Return each sample's label up to a -1, without blanks. Raises DataError for one that is not a
+    class."""
     rows = label.reshape(len(label), -1)
     wrong = ~((rows >= -1) & (rows < classes) & (rows == np.floor(rows)))
-    wrong &= (rows == -1).cumsum(1) == 0  # what is behind an end is nobody's
+    wrong &= (rows == -1).cumsum(1) == 0  # what follows the end does not count
     if wrong.any():
         n, i = np.argwhere(wrong)[0]
         raise SampleError(
@@ -128,13 +130,13 @@ def _labels(label: Values, classes: int, blank: int) -> list[Values]:
 
 
 def _ended(row: Values) -> Values:
-    """What stands before the first negative number."""
+    """Return what precedes the first negative number."""
     ends = np.flatnonzero(row < 0)
     return row[: ends[0]] if len(ends) else row
 
 
 def _distance(a: Values, b: Values) -> int:
-    """Levenshtein's, row by row."""
+    """Return the Levenshtein distance, computed row by row."""
     row = np.arange(len(b) + 1)
     for i, each in enumerate(a, 1):
         before, row = row, np.full(len(b) + 1, i)
@@ -144,15 +146,15 @@ def _distance(a: Values, b: Values) -> int:
 
 
 def _extended(label: Values, blank: int) -> Values:
-    """A label with a blank before, between and behind its classes."""
+    """Return a label with a blank before, between and after its classes."""
     states = np.full(2 * len(label) + 1, blank)
     states[1::2] = label
     return states
 
 
 def _forward(logs: Reals, states: Values) -> tuple[Reals, float]:
-    """The logarithms of the chances to be in each state at each step, by all paths to it, and of those
-    to end in one of the last two."""
+    """Return the logarithms of the probabilities to be in each state at each step, over all paths to it,
+    and of ending in one of the last two."""
     skips = np.zeros(len(states), bool)
     skips[2:] = (np.arange(2, len(states)) % 2 == 1) & (states[2:] != states[:-2])
     alphas = np.full((len(logs), len(states)), -np.inf)

@@ -1,4 +1,4 @@
-"""Windows over images: as columns of a matrix, pooled by chance, and put back where they were taken."""
+"""Windows over images: as columns of a matrix, pooled at random, and unpooled; affine sampling."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Fixed = Sequence[float | None]
 
 
 class _Sampled:
-    """Where an affine transformation of a grid takes pixels from: the four around each place, row and
-    column, with their weights; arrays are samples x places."""
+    """The pixels that an affine transformation of a grid reads: for each place, the four around it, by
+    row and column, with their weights. Arrays are samples x places."""
 
     def __init__(self, x: Reals, theta: Reals, size: Extents, fixed: Fixed) -> None:
         samples, _, height, width = x.shape
@@ -35,21 +35,21 @@ class _Sampled:
         self.share = down - self.low[0], across - self.low[1]
 
     def corner(self, below: int, right: int) -> tuple[Values, Values, Values]:
-        """Row and column of one of the four, and whether it is in the image."""
+        """Return the row and column of one of the four, and whether it is in the image."""
         height, width = self.x.shape[2:]
         row, column = self.low[0] + below, self.low[1] + right
         inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
         return np.where(inside, row, 0).astype(int), np.where(inside, column, 0).astype(int), inside
 
     def pixels(self, below: int, right: int) -> Reals:
-        """x there, samples x channels x places, 0 outside."""
+        """Return x there, samples x channels x places; 0 outside the image."""
         row, column, inside = self.corner(below, right)
         samples = np.arange(len(self.x))[:, None]
         there: Reals = np.moveaxis(self.x[samples, :, row, column], -1, 1) * inside[:, None]
         return there
 
     def weight(self, below: int, right: int) -> Reals:
-        """What a pixel counts, samples x places."""
+        """Return the weight of a pixel, samples x places."""
         (b, a) = self.share
         made: Reals = (b if below else 1 - b) * (a if right else 1 - a)
         return made
@@ -111,7 +111,7 @@ def col2im(
     dilation: Extents,
     shape: Extents,
 ) -> Reals:
-    """Each element of dy goes to the place that im2col took it from; place 0 is the padding."""
+    """Add each element of dy to the place from which im2col took it; place 0 is the padding."""
     places = 1 + np.arange(prod(shape)).reshape(shape)
     origins = im2col(places, kernel=kernel, stride=stride, pad=pad, dilation=dilation)
     dx: Values = np.bincount(origins.ravel(), weights=dy.ravel(), minlength=1 + prod(shape))
@@ -130,7 +130,7 @@ def pooling_stochastic(
     seed: int,
     stream: int,
 ) -> tuple[Reals, Values]:
-    """Zeiler and Fergus 2013: of a window's values one by chance, in proportion to them."""
+    """Zeiler and Fergus 2013: one of a window's values at random, in proportion to the values."""
     outputs = output_extents(x.shape, kernel, stride, pad, rounding)
     y = np.zeros((*x.shape[:2], *outputs))
     choice = np.zeros(y.shape, np.int32)
@@ -148,7 +148,7 @@ def pooling_stochastic(
 
 
 def _words(shape: Extents, iteration: int, sample: int, seed: int, stream: int) -> Values:
-    """The random words that keep_mask compares, one for each element."""
+    """Return the random words that keep_mask compares, one for each element."""
     samples, elements = shape[0], prod(shape[1:])
     counters = np.zeros((samples, -(-elements // 4), 4), np.uint64)
     counters[..., 0] = np.arange(counters.shape[1])
@@ -161,7 +161,7 @@ def _words(shape: Extents, iteration: int, sample: int, seed: int, stream: int) 
 def pooling_self_weighted(
     x: Reals, *, kernel: Extents, stride: Extents, pad: Extents, rounding: str
 ) -> Reals:
-    """What stochastic pooling gives on the average: values weighted by themselves."""
+    """Return what stochastic pooling gives on average: values weighted by themselves."""
     outputs = output_extents(x.shape, kernel, stride, pad, rounding)
     y = np.zeros((*x.shape[:2], *outputs))
     spatial = tuple(range(2, x.ndim))
@@ -184,7 +184,7 @@ def pooling_self_weighted_backward(
 
 
 def _windows(outputs: Extents, kernel: Extents, stride: Extents) -> Iterator[tuple[Index, Index]]:
-    """Each output, and its window's part in an x without padding, which ends where x does."""
+    """Yield each output and its window's part in x, which has no padding and bounds the window."""
     for position in np.ndindex(*outputs):
         window = (slice(p * s, p * s + k) for p, k, s in zip(position, kernel, stride, strict=True))
         yield (..., *position), (..., *window)

@@ -24,7 +24,7 @@ def momentum_update(
     regularization: str,
     segments: Segments,
 ) -> tuple[Reals, Reals]:
-    """Stochastic gradient descent with momentum, in Caffe's order: the rate is in the history."""
+    """Stochastic gradient descent with momentum, in Caffe's order: the history includes the rate."""
     slope = _regularized(parameter, gradient, scale, decay, regularization, segments)
     return _moved(parameter, history, slope, momentum, _rates(rate, segments))
 
@@ -41,7 +41,7 @@ def nesterov_update(
     regularization: str,
     segments: Segments,
 ) -> tuple[Reals, Reals]:
-    """Nesterov's accelerated gradient (Sutskever et al. 2013), at the point looked ahead to."""
+    """Nesterov's accelerated gradient (Sutskever et al. 2013), at the look-ahead point."""
     parameter, history = parameter.copy(), history.copy()
     slope = _regularized(parameter, gradient, scale, decay, regularization, segments)
     for part, step in _rates(rate, segments):
@@ -135,7 +135,7 @@ def adam_update(
     regularization: str,
     segments: Segments,
 ) -> tuple[Reals, Reals, Reals]:
-    """Kingma and Ba 2015, in the order that section 2 calls more efficient."""
+    """Kingma and Ba 2015, in the order that its section 2 calls more efficient."""
     parameter = parameter.copy()
     slope = _regularized(parameter, gradient, scale, decay, regularization, segments)
     history = momentum * history + (1 - momentum) * slope
@@ -160,7 +160,7 @@ def lars_update(
     decay: float,
     segments: Segments,
 ) -> tuple[Reals, Reals]:
-    """You, Gitman and Ginsburg 2017, algorithm 1; what does not decay keeps the global rate."""
+    """You, Gitman and Ginsburg 2017, algorithm 1; parameters without decay keep the global rate."""
     slope = _regularized(parameter, gradient, scale, decay, "L2", segments)
     steps = []
     for (part, step), (length, steepness), segment in zip(
@@ -187,7 +187,8 @@ def larc_update(
     decay: float,
     segments: Segments,
 ) -> tuple[Reals, Reals]:
-    """As NVIDIA's fork has it: how far a parameter moves is told by its length, or bounded by it."""
+    """As in NVIDIA's fork: trust times the length of a parameter over that of its gradient multiplies
+    the rate or, with ``clip``, bounds it."""
     slope = _regularized(parameter, gradient, scale, decay, "L2", segments)
     steps = []
     for (length, steepness), (start, stop, multiplier, _) in zip(
@@ -215,7 +216,7 @@ def _regularized(
     regularization: str,
     segments: Segments,
 ) -> Reals:
-    """The gradient of the loss, scaled, and of what is added to the loss to keep parameters small."""
+    """Return the scaled gradient of the loss plus the gradient of the regularization term."""
     slope = gradient.copy() if scale is None else scale[0] * gradient
     pull = {"L2": parameter, "L1": np.sign(parameter)}[regularization]
     for start, stop, _, multiplier in segments:
@@ -230,7 +231,7 @@ def _moved(
     momentum: float,
     steps: Iterable[tuple[slice, float]],
 ) -> tuple[Reals, Reals]:
-    """The parameter and its history after a step of each part's own size."""
+    """Return the parameter and its history after a step with each part's own size."""
     parameter, history = parameter.copy(), history.copy()
     for part, step in steps:
         history[part] = momentum * history[part] + step * slope[part]
@@ -239,14 +240,14 @@ def _moved(
 
 
 def _lengths(squares: Reals, scale: Reals | None) -> Reals:
-    """(segments, 2): the lengths of each parameter and of its scaled gradient."""
+    """Return the lengths of each parameter and of its scaled gradient: (segments, 2)."""
     lengths: Reals = np.sqrt(squares.reshape(-1, 2))
     lengths[:, 1] *= 1.0 if scale is None else scale[0]
     return lengths
 
 
 def _rates(rate: Reals, segments: Segments) -> Iterator[tuple[slice, float]]:
-    """Each segment's place and learning rate."""
+    """Yield each segment's place and learning rate."""
     for start, stop, multiplier, _ in segments:
         yield slice(start, stop), float(rate[0]) * multiplier
 
