@@ -48,22 +48,22 @@ CHECKS: dict[str, float] = {
     "mistakes": 60,
     "command": 120,
 }
-"""The parts that run beside each other, and the seconds that each may take. ``preparing`` has PyTorch
-compile what it will be measured with, and hold it; ``promises`` has all kernels compiled in all types,
-of a processor's time two minutes."""
+"""Parts that run concurrently, and the seconds that each may take. In ``preparing``, PyTorch compiles
+what will be measured, and holds it. ``promises`` compiles all kernels for all types, which takes two
+minutes of processor time."""
 MEASURES: dict[str, float] = {"copies": 30, "speed": 300, "small": 90, "rates": 60}
-"""The parts that run alone, in this order; together more than there are, as most take less."""
+"""Parts that run alone, in this order. Together they exceed the total, because most take less."""
 PARTS = {**CHECKS, **MEASURES}
 NETS = ("resnet50", "googlenet", "vgg16", "alexnet", "cifar10_quick", "lenet")
 PRECISIONS = ("tf32", "bf16", "f32")
 SETTINGS = ("eager", "compiled", "reduce-overhead")
 CHOSEN = ("precisions", "nets", "settings")
 ASKED_TO_END: list[int] = []
-"""The signals that did."""
+"""The signals that asked the run to end."""
 LEFT = 5.0
-"""Seconds kept to write the result."""
+"""Seconds reserved for writing the result."""
 KEPT = {"small": 45.0, "rates": 30.0}
-"""Seconds that parts before them leave to those that measure."""
+"""Seconds that earlier parts must leave to these measurements."""
 
 
 def options() -> argparse.Namespace:
@@ -96,7 +96,7 @@ def options() -> argparse.Namespace:
 
 
 class Run:
-    """The parts that were asked for, and what comes of them."""
+    """The requested parts and their results."""
 
     def __init__(self, chosen: argparse.Namespace, described: Path) -> None:
         self._start, self._chosen, self._lock = time.monotonic(), chosen, threading.Lock()
@@ -107,12 +107,12 @@ class Run:
         paths = os.pathsep.join(map(str, [*PATHS, described]))
         before = os.environ.get("PYTHONPATH")
         self._environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [paths, before]))}
-        # Eight processes compile beside each other; each would start as many more as there are cores.
+        # Eight processes compile concurrently; each would start as many others as there are cores.
         self._environment.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")
 
     def all(self) -> int:
-        """Run the parts, each as far as its time goes; 1 when one failed, else 0, also where some were
-        skipped for want of time, or the run was asked to end."""
+        """Run the parts, each for as long as its time allows. Returns 1 if one failed, otherwise 0, even
+        if some were skipped for lack of time, or the run was asked to end."""
         wanted = self._chosen.parts.split(",")
         write(self._chosen.json, self._result)
         together = [name for name in wanted if name in CHECKS]
@@ -120,7 +120,7 @@ class Run:
         with ThreadPoolExecutor(beside) as pool:
             doing = [pool.submit(self._one, name) for name in together]
             while wait(doing, isolated.LOOK).not_done:
-                pass  # a signal that comes behind another may not end a wait, and is heard after it
+                pass  # a signal right after another may not end a wait; it is noticed afterwards
             for each in doing:
                 each.result()
         for name in wanted:
@@ -150,14 +150,14 @@ class Run:
             print(f"{name}: {summary(found)}", flush=True)
 
     def _kept_behind(self, name: str) -> float:
-        """Seconds that are others' who measure after this one, and would find none left."""
+        """Seconds reserved for later measurements, which would otherwise find no time left."""
         order = [*MEASURES]
         behind = order[order.index(name) + 1 :] if name in order else []
         return sum(KEPT.get(each, 0.0) for each in behind if each in self._states)
 
     def _part(self, name: str, limit: float, found: dict[str, Any]) -> None:
-        """Run a part; what it finds, also one that fails or is cut off, is put into ``found``, and
-        written as it comes."""
+        """Run a part. Findings, even of a part that fails or is cut off, are put in ``found`` and
+        written as they arrive."""
         stand_in = ["--stand-in"] if self._chosen.stand_in else []
 
         def command(without: Sequence[str], seconds: float) -> list[str]:
@@ -177,7 +177,7 @@ class Run:
 
 
 def state(found: dict[str, Any]) -> str:
-    """What became of a part that has run."""
+    """Return the outcome of a part that has run."""
     if "error" in found or found.get("wrong"):
         return "failed"
     warned = ", with warnings" * bool(found.get("warnings"))
@@ -185,7 +185,7 @@ def state(found: dict[str, Any]) -> str:
 
 
 def verdict(states: dict[str, str]) -> str:
-    """What became of the parts, in a line: none that has not run is said to have passed."""
+    """Return the outcome of all parts in one line; a part that has not run does not count as passed."""
     told = dict[str, list[str]]()
     for name, what in states.items():
         told.setdefault(what, []).append(name)
@@ -195,13 +195,13 @@ def verdict(states: dict[str, str]) -> str:
 
 
 def stopped(number: int, frame: object) -> None:
-    """Whoever ran this asks for its end: what it has started would go on, and have the device."""
+    """Handle a request to end the run: otherwise, processes it started would go on using the device."""
     isolated.end_all()
     ASKED_TO_END.append(number)
 
 
 def summary(found: dict[str, Any]) -> str:
-    """A part's result in a line."""
+    """Return a part's result in one line."""
     told = [f"{found['seconds']:.0f} s"] if "seconds" in found else []
     told += [
         f"{key}: {found[key]}"
@@ -212,7 +212,7 @@ def summary(found: dict[str, Any]) -> str:
 
 
 def write(path: Path, result: dict[str, Any]) -> None:
-    """Whole or not at all."""
+    """Write the result, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
     new.write_text(json.dumps(finite(result), indent=1, default=str), encoding="utf-8")
@@ -220,7 +220,7 @@ def write(path: Path, result: dict[str, Any]) -> None:
 
 
 def finite(value: Any) -> Any:
-    """A table without what JSON has no number for."""
+    """Return a table without numbers that JSON cannot express."""
     if isinstance(value, dict):
         return {key: finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -233,12 +233,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.part is None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stopped)
-        # What was prepared and nobody asked may write there until it finds that it is gone.
+        # Prepared nets that nobody asks may still write there until they notice that it is gone.
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             described(ROOT, Path(folder))
             status = Run(chosen, Path(folder)).all()
         return 128 + ASKED_TO_END[0] if ASKED_TO_END else status
-    faulthandler.register(signal.SIGUSR1)  # by which one that is cut off is asked where it is
+    faulthandler.register(signal.SIGUSR1)  # asks a process that is cut off where it is
     from cases import say, warned
     from parts import RUN
     from race import asked

@@ -1,4 +1,4 @@
-"""What parts have in common: the tables that they give, and cases that fail."""
+"""What the parts share: the tables that they yield, and cases that fail."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import ours
 
 Table = dict[str, Any]
 Cases = frozenset[str]
-"""Cases that a part was begun with before: in the last of them it ended badly."""
+"""Cases that a part began earlier; in the last of them it ended badly."""
 FAILED = "failed: "
-"""What a line about a test of pytest's that failed begins with."""
+"""The beginning of a line about a failed test of pytest."""
 
 
 def say(table: Table) -> None:
-    """Print a part's table, whole, whichever thread another one comes from."""
+    """Print a part's table as one line, even if other threads print, too."""
     sys.stdout.write(json.dumps(table, default=str) + "\n")
     sys.stdout.flush()
 
 
 class _Warned(logging.Handler):
-    """Tells what is logged."""
+    """Passes on what is logged."""
 
     def __init__(self, tell: Callable[[str], object]) -> None:
         super().__init__(logging.WARNING)
@@ -38,8 +38,8 @@ class _Warned(logging.Handler):
 
 @contextmanager
 def warned(tell: Callable[[str], object]) -> Iterator[None]:
-    """Tell what demitasse warns of meanwhile: that a library has taken the place of a kernel of our own
-    that was wrong, or that there is no graph. What is computed is right then, and slower."""
+    """Within this, pass on demitasse's warnings: that a library replaced one of our kernels because it
+    was wrong, or that there is no graph. Results are then right, but slower."""
     log, handler = logging.getLogger("demitasse"), _Warned(tell)
     log.addHandler(handler)
     try:
@@ -49,8 +49,8 @@ def warned(tell: Callable[[str], object]) -> Iterator[None]:
 
 
 def failed(what: str, error: Exception, stand_in: bool) -> Table:
-    """An error as a part's result, for the next case may do. Raises it where none can: a device that has
-    failed is lost to its process."""
+    """Return an error as a part's result, so that the next case can run. Raises it if none can, because
+    a device that has failed is lost to its process."""
     print(traceback.format_exc(), file=sys.stderr)
     if not ours.is_alive(stand_in):
         raise error

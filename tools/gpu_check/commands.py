@@ -1,4 +1,4 @@
-"""The command line on a GPU, as a user calls it: digits are learnt, in one process and in two."""
+"""The command line on a GPU, as a user calls it: train on digits, in one process and in two."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from cases import Cases, Table
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = 0.97
-"""The accuracy on digits that were not learnt: 0.99 with any luck."""
+"""The accuracy required on held-out digits; typically it is 0.99."""
 ITERATIONS, ALIKE = 100, 1e-3
-"""Of runs in two processes, and how far their losses may then be from one process's."""
+"""Iterations of runs in two processes, and how far their losses may differ from one process's."""
 PERMUTED = """
 layer {{ name: "{0}" type: "Permute" bottom: "{1}" top: "{0}" permute_param {{ order: 1 order: 0 }} }}
 """
-"""There and back: the GPU has no kernel of it, the host's compute it on copies."""
+"""Applied twice, it restores the order. The GPU has no kernel for it; the host's compute it on
+copies."""
 ELSEWHERE = "--plugins", "+onnx", "--iterations", str(ITERATIONS), "--json", "elsewhere.json"
 STAGES = ("packed", "SC-B", "SC-OBR", "overlap")
 PROCESSES = """
@@ -49,7 +50,8 @@ memory = [{ space = "gpu", at = "gpu" }]
 
 
 def command(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """What a user would call first, and digits learnt in two processes on one GPU, in each stage."""
+    """Run what a user would call first, and train on digits in two processes on one GPU, in each
+    stage."""
     if any(importlib.util.find_spec(name) is None for name in ("click", "rich", "sklearn")):
         yield {"skipped": ["the command line needs click and rich, digits are scikit-learn's"]}
         return
@@ -87,7 +89,7 @@ def command(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
 
 
 def _in_processes(stage: str, folder: Path, expected: Any) -> Iterator[Table]:
-    """Digits learnt by two processes on the first GPU, and whether they come to what one comes to."""
+    """Train on digits with two processes on the first GPU, and compare the result with one process's."""
     (folder / "processes.toml").write_text(PROCESSES.replace("STAGE", stage))
     result = folder / f"{stage}.json"
     told = ["train", "digits_solver.prototxt", "--hw", "processes.toml", "--no-progress"]
@@ -99,7 +101,7 @@ def _in_processes(stage: str, folder: Path, expected: Any) -> Iterator[Table]:
 
 
 def _compared(what: str, result: Path, expected: Any) -> Iterator[Table]:
-    """The last loss of a run beside what the plain one had then."""
+    """Compare the last loss of a run with that of the plain run at the same iteration."""
     if not result.exists():
         return
     loss, one = (_loss(each) for each in (json.loads(result.read_text())["history"][-1], expected))
@@ -109,7 +111,8 @@ def _compared(what: str, result: Path, expected: Any) -> Iterator[Table]:
 
 
 def _with_permutes(folder: Path) -> None:
-    """Digits' solver and net again, with an operation twice that the GPU has no kernel of."""
+    """Write the digits' solver and net again, with two uses of an operation that the GPU has no kernel
+    for."""
     net = (folder / "digits_train_test.prototxt").read_text()
     between = PERMUTED.format("there", "ip1") + PERMUTED.format("back", "there")
     before, after = net.split('layer {\n  name: "ip2"')

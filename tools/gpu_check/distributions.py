@@ -1,5 +1,5 @@
-"""What a checkout has and nobody installed, described as an installation would: by this Python finds the
-plugins by their names, and the command line runs."""
+"""Metadata, as an installation would write it, for packages of a checkout that are not installed. With
+it, plugins are found by their names, and the command line runs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 
 def sources(root: Path) -> list[Path]:
-    """The folders of the checkout at ``root`` that its packages are in."""
+    """Return the folders of the checkout at ``root`` that contain its packages."""
     return [path.parent / "src" for path in _projects(root)]
 
 
 def described(root: Path, folder: Path) -> None:
-    """Write into ``folder`` the metadata of the distributions that are not installed: put it on the path
-    behind their ``sources``."""
+    """Write into ``folder`` the metadata of distributions that are not installed. Put it on the path
+    after their ``sources``."""
     for path in _projects(root):
         about = tomllib.loads(path.read_text("utf-8"))["project"]
         if _is_installed(about["name"]):

@@ -1,5 +1,5 @@
-"""PyTorch's nets, each prepared in a process of its own, which holds it until its turns come: compiling
-one takes up to three minutes, mostly of one processor, and several compile beside each other."""
+"""PyTorch's nets, each prepared in a separate process, which holds it until its turn. Compiling one
+takes up to three minutes, mostly of one processor, so several are compiled concurrently."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from typing import Any, NamedTuple
 
 PEERS = Path(__file__).with_name("peers.py")
 AT_ONCE = 8
-"""Processes that prepare beside each other."""
+"""How many processes prepare concurrently."""
 ROOM = 16.0
-"""GiB of device memory that must be free for each that is being prepared."""
+"""How many GiB of device memory must be free for each net that is being prepared."""
 LOOK = 0.2
-"""Seconds between looks at what they do."""
+"""Seconds between checks of the processes."""
 TURN = 60.0
 """Seconds after which a turn is given up."""
 
 _BEGUN: list[subprocess.Popen[str]] = []
-"""Processes that outlive this one, or end when nobody asks them any more."""
+"""Processes that may outlive this one; they end when nobody asks them any more."""
 
 
 class Wish(NamedTuple):
-    """A net in a precision, with so many images to a batch, in a setting of PyTorch's."""
+    """A net in a precision, with a batch size and a setting of PyTorch."""
 
     net: str
     precision: str
@@ -35,13 +35,13 @@ class Wish(NamedTuple):
     setting: str
 
     def place(self, folder: Path) -> Path:
-        """Where its process listens once it is prepared."""
+        """Where its process listens once the net is prepared."""
         return folder / f"{self.net}-{self.precision}-{self.setting}"
 
 
 def serve(training: Any, about: str, place: Path) -> None:
-    """Run as many steps as are asked for at ``place``, and say how many seconds they took, until who
-    asks goes away, or the folder does. ``about`` is said to begin with."""
+    """Send ``about`` to whoever connects at ``place``. Then run as many steps as requested, and report
+    their seconds, until the other side disconnects or the folder is removed."""
     new = place.with_name(f"{place.name}.new")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(new))
@@ -59,14 +59,14 @@ def serve(training: Any, about: str, place: Path) -> None:
 
 
 def timed(runner: Any, steps: int) -> float:
-    """Seconds that some steps take, to their end."""
+    """Return the seconds that some steps take, to their end."""
     start = time.perf_counter()
     runner.run(steps)
     return time.perf_counter() - start
 
 
 class Held:
-    """One that was prepared and waits at ``place``. Raises OSError where it does not answer."""
+    """A net that was prepared, and waits at ``place``. Raises OSError if it does not answer."""
 
     def __init__(self, place: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -80,15 +80,15 @@ class Held:
         self._lines = self._socket.makefile("rw", buffering=1)
         seconds, memory = self._said().split()
         self.prepared, self.memory = float(seconds), int(memory)
-        """The seconds that it took, and the bytes of device memory that it has had at most."""
+        """How many seconds preparing took, and the peak of its device memory in bytes."""
 
     def timed(self, steps: int) -> float:
-        """Seconds that some steps take it."""
+        """Let it run some steps; return its seconds."""
         print(steps, file=self._lines)
         return float(self._said())
 
     def close(self) -> None:
-        """Let it end."""
+        """Let the process end."""
         self._lines.close()
         self._socket.close()
 
@@ -105,8 +105,8 @@ def prepare(
     free: Callable[[], float] | None = None,
     program: Path = PEERS,
 ) -> dict[str, str]:
-    """Have ``program`` prepare them all, in their order, for so many seconds; why not, of those that are
-    not prepared then. ``free`` says how many GiB of device memory are free."""
+    """Have ``program`` prepare all wishes, in order, within so many seconds. Returns the reasons for
+    those that are not prepared by then. ``free`` returns the free device memory in GiB."""
     end, free = time.monotonic() + seconds, free_memory if free is None else free
     waiting, begun, why = list(wishes), dict[Wish, subprocess.Popen[str]](), dict[str, str]()
     while waiting or begun:
@@ -115,7 +115,7 @@ def prepare(
                 wish = waiting.pop(0)
                 begun[wish] = _begin(program, wish, folder)
             elif begun:
-                break  # what these leave is seen once they are prepared
+                break  # how much memory these need is known only once they are prepared
             else:
                 why |= {_name(wish): "no device memory was left for it" for wish in waiting}
                 waiting.clear()
@@ -139,7 +139,7 @@ def _name(wish: Wish) -> str:
 
 
 def _begin(program: Path, wish: Wish, folder: Path) -> subprocess.Popen[str]:
-    """Its process, which outlives who began it, as long as the folder is there."""
+    """Start its process, which outlives this one as long as the folder exists."""
     command = [sys.executable, str(program), *map(str, (*wish, folder))]
     with _words(folder, wish).open("w") as words:
         process = subprocess.Popen(
@@ -158,7 +158,7 @@ def _last_words(folder: Path, wish: Wish) -> str:
 
 
 def free_memory() -> float:
-    """GiB of the first GPU's memory that are free, as its driver says; none where it does not say."""
+    """Return the free memory of the first GPU in GiB, as its driver reports it; 0 if it does not."""
     command = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
     try:
         said = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout

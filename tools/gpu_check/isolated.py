@@ -1,8 +1,8 @@
-"""A part of the check in a process of its own, which may fail, die or hang: what it has said by then is
-kept, and it is begun anew behind the case that it failed at.
+"""A part of the check in a separate process, which may fail, die or hang. What it has reported by then
+is kept, and it is started again after the case at which it failed.
 
-A part prints JSON tables, a line each. One with ``begun`` names the case that begins, and with ``limit``
-the seconds that it may take.
+A part prints JSON tables, one per line. A table with ``begun`` names the case that begins; ``limit``
+says how many seconds it may take.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from typing import Any
 
 Table = dict[str, Any]
 Command = Callable[[Sequence[str], float], Sequence[str]]
-"""What runs a part without the cases that are named, for so many seconds."""
+"""Returns the command that runs a part without the named cases, for so many seconds."""
 
 LOOK = 0.25
-"""Seconds between looks at what a part has said."""
+"""Seconds between checks of a part's output."""
 LAST_WORDS = 2.0
-"""Seconds in which a part that is cut off may say where it is."""
+"""How many seconds a part that is cut off has to say where it is."""
 WORTH = 20.0
-"""Seconds that must be left to begin a part anew."""
+"""A part is restarted only if at least so many seconds are left."""
 KEPT = 6000
-"""Characters of a traceback that are kept."""
+"""How many characters of a traceback are kept."""
 _OVER: list[bool] = []
-"""Filled when the whole run is over: no part goes on. (No Event, for whose lock a second signal's
-handler would wait for ever within the first one's.)"""
+"""Not empty once the whole run is over, so that no part continues. (Not an Event: a second signal's
+handler would wait forever for its lock within the first one's.)"""
 
 
 def end_all() -> None:
-    """Have all parts that run cut off, each by who watches it, and none begun any more."""
+    """Have all running parts cut off, each by its watcher, and start no more."""
     _OVER.append(True)
 
 
 def is_over() -> bool:
-    """Whether no part is to be begun any more."""
+    """Whether no further part may be started."""
     return bool(_OVER)
 
 
@@ -52,9 +52,9 @@ def part(
     told: Callable[[], object] = lambda: None,
     **about: Any,
 ) -> Table:
-    """What a part finds in at most ``limit`` seconds, begun anew behind each case in which it ends badly
-    as long as there is time; it is put into ``found`` as it comes, and ``told`` is called then.
-    ``about`` is as for Popen."""
+    """Return what a part finds in at most ``limit`` seconds. It is restarted after each case in which it
+    ends badly, as long as there is time. Findings are put in ``found`` as they arrive, and ``told`` is
+    then called. ``about`` is passed to Popen."""
     start, found = time.monotonic(), Table() if found is None else found
     while True:
         left = limit - (time.monotonic() - start)
@@ -76,10 +76,10 @@ def part(
 def _attempt(
     command: Sequence[str], limit: float, found: Table, told: Callable[[], object], about: Table
 ) -> Table:
-    """Run it once; what it says is put into ``found``. What went wrong, with a traceback, if anything
-    did."""
+    """Run a part once, and put its output in ``found``. Returns what went wrong, with a traceback, if
+    anything did."""
     with tempfile.TemporaryDirectory() as folder:
-        # Files, and no pipes: a pipe is open as long as any process that it has started lives.
+        # Files rather than pipes: a pipe stays open while any process that the part started lives.
         said, errors = Path(folder) / "out", Path(folder) / "err"
         with said.open("wb") as out, errors.open("wb") as err:
             process = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True, **about)
@@ -101,7 +101,7 @@ def _watch(
     found: Table,
     told: Callable[[], object],
 ) -> str:
-    """Wait until it ends, or its time is over; why it was cut off, if it was."""
+    """Wait until it ends or its time is over; say why it was cut off, if it was."""
     start = began = time.monotonic()
     patience, rest = limit, ""
     while True:
@@ -123,13 +123,14 @@ def _watch(
 
 
 def _end(process: subprocess.Popen[bytes]) -> bool:
-    """Have it say where it is, and end it with all that it has started; whether it has ended."""
+    """Have it say where it is, and end it with all processes it started. Returns whether it has
+    ended."""
     with suppress(ProcessLookupError):
         process.send_signal(signal.SIGUSR1)
     _ends(process, LAST_WORDS)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    return _ends(process, 10.0)  # one that waits for a device that hangs may not
+    return _ends(process, 10.0)  # a process that waits for a hanging device may not end
 
 
 def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
@@ -140,8 +141,7 @@ def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 def merge(found: Table, line: str) -> Table:
-    """Put what one line of a part's output says into its result, and give it; other output is kept as it
-    is."""
+    """Merge one line of a part's output into its result, and return it; other output is kept as text."""
     try:
         said = json.loads(line)
     except ValueError:

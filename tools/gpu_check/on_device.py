@@ -1,6 +1,6 @@
-"""A plugin of pytest that has the tests of the gpu plugin's kernels use the first GPU, and try what
-cuDNN and cuBLAS offer too. On a machine without a GPU it leaves them as they are. What fails is said at
-once; a process whose device is lost ends, for all that follows would fail."""
+"""A pytest plugin with which the tests of the gpu plugin's kernels use the first GPU, and also try what
+cuDNN and cuBLAS offer. Without a GPU, the tests are unchanged. Failures are reported at once. A process
+that has lost its device ends, because everything after that would fail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from demitasse_gpu.machine import device_count
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    """Say what failed, and why; where several processes share the tests, the one that began them."""
+    """Report a failure with its reason; if several processes share the tests, their parent does so."""
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         crash = getattr(report.longrepr, "reprcrash", None)
         why = crash.message if crash is not None else str(report.longrepr)
@@ -30,8 +30,8 @@ def pytest_runtest_logreport(report: Any) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, Any, Any]:
-    """Where a library took the place of a kernel that is wrong the numbers are right; a test fails all
-    the same."""
+    """Fail a test during which a library replaced one of our kernels because it was wrong: the numbers
+    are then right all the same."""
     said: list[str] = []
     with warned(said.append):
         result = yield
@@ -40,7 +40,7 @@ def pytest_runtest_call() -> Generator[None, Any, Any]:
 
 
 def pytest_runtest_teardown() -> None:
-    """End this process where its device is lost."""
+    """End this process if its device is lost."""
     if device_count() and not ours.is_alive(False):
         print("the device is lost to this process", file=sys.stderr, flush=True)
         os._exit(3)
@@ -54,7 +54,7 @@ def _driver(number: int = 0, **about: Any) -> Any:
 
 if device_count():
     cuda_on_cpu.EmulatedDriver = _driver
-    cuda_on_cpu.compiler = lambda: "nvrtc"  # the tests are skipped where there is none for emulation
+    cuda_on_cpu.compiler = lambda: "nvrtc"  # without an emulator's compiler, tests would be skipped
     _candidates = own.candidates
 
     def _all(request: Any) -> Iterable[Any]:

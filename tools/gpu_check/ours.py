@@ -1,4 +1,4 @@
-"""Demitasse on a GPU: composed of modules, whether or not they are installed, and trained on a net."""
+"""Demitasse on a GPU: composed from modules, installed or not, and training a net."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMMON = ("caffe", "training", "datasets", "snapshots")
 
 
 def plugins(*names: str) -> list[Any]:
-    """Plugins as objects that stand for themselves: their modules with their manifests."""
+    """Return plugins as objects: their modules with their manifests."""
     made = []
     for name in names:
         module = importlib.import_module(f"demitasse_{name}.plugin")
@@ -35,9 +35,9 @@ def plugins(*names: str) -> list[Any]:
 
 
 def driver(stand_in: bool) -> dict[str, Any]:
-    """The options that choose the driver, a GPU's or the processor's, and measure engines anew: who
-    measured them before had the device for itself perhaps, and perhaps not, and has held kernels of our
-    own against the libraries' then."""
+    """Return the options that choose the driver, a GPU's or the processor's, and that measure engines
+    anew: an earlier measurement may have been made while the device was shared, and has already compared
+    our kernels with the libraries'."""
     if not stand_in:
         return {"remember": False}
     from threaded_driver import ThreadedDriver
@@ -46,14 +46,14 @@ def driver(stand_in: bool) -> dict[str, Any]:
 
 
 def is_alive(stand_in: bool) -> bool:
-    """Whether this process may go on with the first GPU."""
+    """Whether this process can continue to use the first GPU."""
     from demitasse_gpu.device import device
 
     try:
         found = device("gpu:0", driver(stand_in))
         if found is not None:
             found.synchronise()
-    except Exception:  # noqa: BLE001 - why it may not is of no interest: something failed before
+    except Exception:  # noqa: BLE001 - the reason does not matter: something failed before
         return False
     return True
 
@@ -61,7 +61,7 @@ def is_alive(stand_in: bool) -> bool:
 def on_gpu(
     stand_in: bool, workers: int = 1, sync: SyncSpec | None = None, at: str = "gpu:0", **wishes: Any
 ) -> Any:
-    """A runtime with workers on a GPU, the first."""
+    """Return a runtime with workers on the first GPU."""
     memory = (MemorySpace("gpu", at=at),)
     gpu = Level("gpu", workers, workers="streams", memory=memory, sync=sync)
     machine = Machine("gpu_check", (Level("node"), gpu), fingerprint=fingerprint())
@@ -71,7 +71,7 @@ def on_gpu(
 
 
 def on_cpu() -> Any:
-    """A runtime with a worker on the processors."""
+    """Return a runtime with one worker on the processors."""
     import os
 
     machine = Machine("host", (Level("node", cores=os.cpu_count() or 1),), fingerprint=fingerprint())
@@ -79,7 +79,8 @@ def on_cpu() -> Any:
 
 
 def trainer(runtime: Any, net: Net, precision: str, samples: Any = None, **wishes: Any) -> Any:
-    """A trainer of a net, its parameters filled at random, on random samples unless there are some."""
+    """Return a trainer of a net with random parameters, and with random samples unless some are
+    given."""
     samples = values.samples(net, net.batch) if samples is None else samples
     with tempfile.TemporaryDirectory() as folder:
         path = prototxt.write(net, Path(folder))
@@ -94,7 +95,7 @@ def trainer(runtime: Any, net: Net, precision: str, samples: Any = None, **wishe
 
 
 class Training:
-    """Steps of a training whose samples stay where they are, as a benchmark of kernels wants it."""
+    """Training steps whose samples stay in place, as in a benchmark of kernels."""
 
     def __init__(self, net: Net, precision: str, stand_in: bool) -> None:
         self.runtime = on_gpu(stand_in)
@@ -108,16 +109,16 @@ class Training:
         self.losses += [float(self.trainer.step().loss) for _ in range(3)]
 
     def run(self, steps: int) -> None:
-        """Some steps, to their end."""
+        """Run some steps to their end."""
         self.trainer.step(steps)
         self.device.synchronise()
 
     def timed(self, steps: int) -> float:
-        """Seconds that some steps take."""
+        """Return the seconds that some steps take."""
         return timed(self, steps)
 
     def reading(self, steps: int) -> float:
-        """Seconds a step of some whose samples come from the host, one of them to begin with."""
+        """Return seconds per step when samples come from the host, after one step to begin with."""
         (worker,) = self.trainer._workers
         worker.step.reads.extend(self._reads)
         try:
@@ -130,18 +131,18 @@ class Training:
 
     @property
     def memory(self) -> int:
-        """Bytes of device memory that it has."""
+        """The bytes of device memory that it uses."""
         return int(self.device.pool.statistics.used) - self._before
 
     @property
     def all_memory(self) -> int:
-        """Bytes of device memory that the process's nets have: those that are forgotten have none."""
+        """The bytes of device memory that all of the process's nets use; deleted nets use none."""
         return int(self.device.pool.statistics.used)
 
     def entries(self) -> list[list[Any]]:
-        """The plan's entries, the longest first: layer, operation, kernel, the microseconds that each
-        takes by itself, again and again, and one after the other in a step, and the floating-point
-        operations and bytes that the plan counts for it."""
+        """Return the plan's entries, the longest first: layer, operation, kernel, the microseconds of
+        each when repeated alone and within a step, and the floating-point operations and bytes that the
+        plan counts."""
         from demitasse_gpu.launch import Row
 
         (worker,) = self.trainer._workers
@@ -153,7 +154,7 @@ class Training:
             driver.record(event, stream)
         driver.wait(events[-1])
         in_step = [driver.seconds_between(*pair) for pair in pairwise(events)]
-        # A row's own graph is not to be had in another, and its check would wait for the device.
+        # A row's own graph cannot be part of another, and its check would wait for the device.
         alone = [work._enqueue if isinstance(work, Row) else work for _, work in worker.step.works]
         found = [
             [

@@ -1,4 +1,4 @@
-"""The parts of the check; each gives tables, one after the other, that together are its result."""
+"""The parts of the check; each yields tables, which together are its result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from whole_nets import agreement
 
 
 def about(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """The machine, the versions, and what ``doctor`` says."""
+    """Report the machine, the versions, and the findings of ``doctor``."""
     from demitasse_gpu.diagnosis import findings
 
     versions = {"python": sys.version.split()[0], "numpy": np.__version__}
@@ -40,7 +40,7 @@ def about(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
 
 
 def engine(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """The streams, held to the kit that all engines are held to, check by check."""
+    """Test the streams with the kit for all engines, check by check."""
     import functools
 
     from demitasse_gpu.array import empty
@@ -67,16 +67,16 @@ def engine(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
             bench.within(60.0, check, run)
             passed += 1
         except AssertionError as error:
-            # A device goes on to a copy behind a call without asking how the call ended.
+            # A device continues with a copy after a call without asking how the call ended.
             known = check.__name__ == "errors_of_calls"
             yield {"known" if known else "wrong": [f"{check.__name__}: {error}"]}
-        except Exception as error:  # noqa: BLE001 - the next check may do
+        except Exception as error:  # noqa: BLE001 - the next check may work
             yield failed(check.__name__, error, stand_in)
         yield {"passed": passed}
 
 
 def copies(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """GB/s of large copies in each direction, beside what the link is said to carry."""
+    """Measure GB/s of large copies in each direction, next to the nominal rate of the link."""
     from demitasse_gpu.array import empty
     from demitasse_gpu.device import device
     from demitasse_gpu.engine import DeviceEngine
@@ -113,7 +113,7 @@ def copies(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
 
 
 def link() -> str:
-    """The generation and width of the link to the GPU, as its driver says."""
+    """Return the generation and width of the link to the GPU, as its driver reports them."""
     asked = "pcie.link.gen.current,pcie.link.width.current,pcie.link.gen.max,pcie.link.width.max"
     command = ["nvidia-smi", f"--query-gpu={asked}", "--format=csv"]
     try:
@@ -123,7 +123,7 @@ def link() -> str:
 
 
 def packets() -> dict[str, int] | str:
-    """Bytes that a packet on the link to the GPU carries, and that one request may read, from the
+    """Return how many bytes a packet on the link to the GPU can carry, and a request can read, from the
     device's configuration space (PCI Express base specification, 7.5.3.4)."""
     asked = ["nvidia-smi", "--query-gpu=pci.bus_id", "--format=csv,noheader"]
     try:
@@ -142,7 +142,7 @@ def packets() -> dict[str, int] | str:
 
 
 def memory(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """Device memory of CGDP and of the typical scheme, two replicas on one device."""
+    """Measure the device memory of CGDP and of the typical scheme, with two replicas on one device."""
     from demitasse import SyncSpec
 
     name = "lenet" if stand_in else "alexnet"
@@ -169,8 +169,8 @@ def memory(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
 
 
 def mistakes(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """What is said when the device has not the memory, is not there, or a kernel goes astray: a line
-    that says what to do."""
+    """Check the message if the device lacks memory, does not exist, or a kernel fails: one line that
+    says what to do."""
     cases: dict[str, tuple[Callable[[], object], str, str]] = {
         "a batch too large": (lambda: _too_large(stand_in), "PlanError", "use a smaller batch"),
         "a device that is not there": (
@@ -189,7 +189,7 @@ def mistakes(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
         try:
             cause()
             said = "nothing was raised"
-        except Exception as error:  # noqa: BLE001 - which one is looked at
+        except Exception as error:  # noqa: BLE001 - its type is checked
             said = f"{type(error).__name__}: {error}"
         yield {"said": [[name, said]]}
         if not (said.startswith(kind) and words in said and "\n" not in said):
@@ -221,8 +221,8 @@ def _astray(stand_in: bool) -> None:
 
 
 def kernels(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """Every kernel on random requests beside the reference's: the plugin's own tests, on this device.
-    ``on_device``, a plugin of pytest, says what fails as it does."""
+    """Compare every kernel with the reference on random requests: the plugin's own tests, on this
+    device. ``on_device``, a plugin of pytest, reports failures at once."""
     lacking = [name for name in ("pytest", "hypothesis") if importlib.util.find_spec(name) is None]
     if lacking:
         yield {"skipped": [f"kernels are compared by {lacking[0]}, which is not here"]}
@@ -252,8 +252,8 @@ def kernels(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
 
 
 def promises(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """The plugin held to what ``demitasse check`` holds kernels to, in each precision: every candidate
-    as plans ask for it, between guards, bound twice, in place and in parts, and a net trained."""
+    """Test the plugin's kernels as ``demitasse check`` does, in each precision: every candidate as plans
+    request it, between guards, bound twice, in place and in parts, and in a net that is trained."""
     from demitasse_conformance.computing import kernels
     from demitasse_conformance.inquiry import BROKEN, Inquiry
 

@@ -1,4 +1,4 @@
-"""PyTorch on a GPU in its best settings, on the nets that tools/bench describes."""
+"""PyTorch on a GPU with its best settings, on the nets that tools/bench describes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from held import Wish, serve, timed
 
 
 class Training:
-    """Steps of a training with its samples on the device, channels_last (planes in f32), cuDNN
-    autotuned, the optimizer fused. ``setting`` is eager, compiled, or reduce-overhead, which is compiled
-    with CUDA graphs."""
+    """Training steps with samples on the device, channels_last (planes in f32), autotuned cuDNN and a
+    fused optimizer. ``setting`` is eager, compiled, or reduce-overhead (compiled with CUDA graphs)."""
 
     def __init__(self, net: Net, precision: str, setting: str) -> None:
         import torch
@@ -28,7 +27,7 @@ class Training:
         torch.backends.cudnn.benchmark = True
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
         arrays = {**values.weights(net), **values.samples(net, net.batch)}
-        # cuDNN's exact float32 is for planes.
+        # cuDNN computes exact float32 only on planes.
         form = "planes" if precision == "f32" else "channels_last"
         model, data = peers.make(net, form, arrays)
         self.model, self.data = model.cuda(), data.cuda()
@@ -43,9 +42,9 @@ class Training:
         torch.cuda.reset_peak_memory_stats()
         self.run(5)
         self.memory = int(torch.cuda.max_memory_allocated() - before)
-        """Bytes of device memory that it has had at most."""
+        """The peak of its device memory, in bytes."""
         self.prepared = time.perf_counter() - start
-        """The seconds that it took to prepare."""
+        """How many seconds preparing took."""
 
     def _loss(self, data: Any, label: Any) -> Any:
         torch = self.torch
@@ -56,7 +55,8 @@ class Training:
         return sum(w * loss for w, loss in zip(self.weights, losses, strict=True))
 
     def run(self, steps: int) -> None:
-        """Some steps, to their end; the loss is read once, which is as favourable as it can be."""
+        """Run some steps to their end. The loss is read once, which favours PyTorch as much as
+        possible."""
         for _ in range(steps):
             self.optimizer.zero_grad(set_to_none=True)
             loss = self.objective(self.data, self.label)
@@ -65,7 +65,7 @@ class Training:
         self.torch.cuda.synchronize()
 
     def timed(self, steps: int) -> float:
-        """Seconds that some steps take."""
+        """Return the seconds that some steps take."""
         return timed(self, steps)
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class Training:
 
 
 def main() -> None:
-    """Prepare a net, and hold it in a folder."""
+    """Prepare a net, and make it available in a folder."""
     from bench.nets import NETS
 
     name, precision, batch, setting, folder = sys.argv[1:]

@@ -1,4 +1,4 @@
-"""Training beside PyTorch, by turns in one run."""
+"""Training compared with PyTorch, in alternating turns of one run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cases import Cases, Table, failed
 from held import Wish
 
 Case = tuple[str, str, int]
-"""A net, a precision, and images to a batch."""
+"""A net, a precision, and a batch size."""
 ROUNDS = 7
 BIG: tuple[Case, ...] = (
     ("resnet50", "tf32", 128),
@@ -39,14 +39,14 @@ SMALL: tuple[Case, ...] = tuple(
     (net, precision, 64) for net in ("lenet", "cifar10_quick") for precision in ("tf32", "bf16", "f32")
 )
 LONGEST = ("googlenet", "resnet50", "vgg16", "alexnet", "cifar10_quick", "lenet")
-"""The nets by how long PyTorch takes to compile them."""
+"""The nets in the order of PyTorch's compile time, longest first."""
 
 
 @dataclass
 class Asked:
-    """What is measured. ``folder`` is where PyTorch's nets wait that were prepared beside other checks;
-    ``brief`` leaves out the time of each of a net's operations; ``graphs`` has PyTorch try CUDA graphs
-    with big nets too, which are compiled a second time for it."""
+    """What is measured. In ``folder``, PyTorch's nets are available that were prepared concurrently with
+    other checks. ``brief`` omits the time of each of a net's operations. ``graphs`` also tries PyTorch's
+    CUDA graphs with large nets, which are compiled a second time for this."""
 
     precisions: tuple[str, ...] = ("tf32", "bf16", "f32")
     nets: tuple[str, ...] = LONGEST
@@ -58,14 +58,14 @@ class Asked:
 
 asked = Asked()
 SETTINGS = {"big": ("eager", "compiled"), "small": ("eager", "reduce-overhead")}
-"""PyTorch's, of which the best counts; ``Asked.graphs`` adds to the big ones'."""
+"""PyTorch's settings, of which the best counts; ``Asked.graphs`` adds one to those of big nets."""
 GRAPHS = "reduce-overhead"
 
 
 def preparing(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """PyTorch compiles and tunes what it will be measured with, each net in a process that holds it.
-    What takes longest comes first, then what is not compiled, as far as memory goes, and last what is
-    compiled a second time, for CUDA graphs of large nets, as far as time goes."""
+    """Let PyTorch compile and tune what will be measured, each net in a process that then holds it. The
+    nets that take longest come first, followed by what is not compiled, as far as memory allows, and
+    last by what is compiled a second time, for CUDA graphs of large nets, as far as time allows."""
     if stand_in or importlib.util.find_spec("torch") is None or asked.folder is None:
         yield {"skipped": ["no PyTorch to compare with"]}
         return
@@ -79,7 +79,7 @@ def preparing(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]
 
 
 def _when(wish: Wish) -> tuple[int, int]:
-    """Where a wish stands among others."""
+    """The sorting key of a wish."""
     again = wish.setting == GRAPHS and wish[:3] in BIG
     return 2 if again else wish.setting == "eager", LONGEST.index(wish.net)
 
@@ -94,13 +94,13 @@ def _is_asked_for(case: Case) -> bool:
 
 
 def speed(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """Seconds a step of training the papers' nets."""
+    """Measure seconds per training step of the papers' nets."""
     cases = (("lenet", "bf16", 16),) if stand_in else BIG
     yield from _race(cases, _of_big(), time.monotonic() + seconds, 5, stand_in, without)
 
 
 def small(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """The same of nets in which launches dominate."""
+    """The same for nets whose time is dominated by launches."""
     cases, steps = ((("lenet", "bf16", 16),), 2) if stand_in else (SMALL, 100)
     yield from _race(cases, SETTINGS["small"], time.monotonic() + seconds, steps, stand_in, without)
 
@@ -146,11 +146,11 @@ def _race(
                 ratio = round(medians[best] / medians["ours"], 3)
                 said["ratio"] = ratio
                 yield {"ratios": [[name, precision, batch, best, ratio]]}
-            yield {"timed": [dict(said)]}  # what follows takes long
+            yield {"timed": [dict(said)]}  # report it now: what follows takes long
             said["seconds, samples from the host"] = mine.reading(steps)
             if not asked.brief:
                 said["entries"] = mine.entries()
-        except Exception as error:  # noqa: BLE001 - the next net may do
+        except Exception as error:  # noqa: BLE001 - the next net may work
             said["error"] = f"{type(error).__name__}: {error}"
             yield {"races": [said], **failed(case, error, stand_in)}
         else:
@@ -163,8 +163,8 @@ def _race(
 
 
 def _peer(peer: Any, net: Net, wish: Wish) -> Any:
-    """PyTorch's training, which waits where it was prepared; prepared now where nobody had it prepared,
-    or it is not compiled; else None."""
+    """Return PyTorch's training where it was prepared; prepare it now if nobody was to prepare it, or if
+    it is not compiled; otherwise return None."""
     if asked.folder is not None and (place := wish.place(asked.folder)).exists():
         return held.Held(place)
     if asked.folder is not None and wish.setting != "eager":
@@ -173,7 +173,7 @@ def _peer(peer: Any, net: Net, wish: Wish) -> Any:
 
 
 def by_turns(runners: dict[str, Any], steps: int) -> dict[str, list[float]]:
-    """Seconds a step of each in some rounds, in which all take turns."""
+    """Return seconds per step of each contender, for some rounds in which all take turns."""
     times: dict[str, list[float]] = {who: [] for who in runners}
     for _ in range(ROUNDS):
         for who, runner in runners.items():

@@ -1,4 +1,4 @@
-"""What layers reach on a GPU, by operation and precision: what a description of it says is sustained."""
+"""The rates that layers reach on a GPU, by operation and precision, for its description (sustained)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from cases import Cases, Table
 from demitasse import Quantity, Rate
 
 TIMES = 16
-"""As many images as are measured on a processor: 128, and 512 for inner products."""
+"""How many times as many images as on a processor: 128, or 512 for inner products."""
 PRECISIONS = ("f32", "tf32", "bf16")
 SECONDS = 1.0
-"""Of steps of each of three nets, in each precision."""
+"""Seconds of steps for each of three nets, in each precision."""
 
 
 def rates(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """As ``demitasse detect --measure`` has it of a processor."""
+    """Measure what ``demitasse detect --measure`` does for a processor."""
     from demitasse_system import nets, sustained
 
     sustained.SECONDS = SECONDS
@@ -34,7 +34,7 @@ def rates(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
 
 
 def _in_precisions(rate: Quantity) -> dict[str, str]:
-    """A rate as a description has it, with no more digits than so short a measurement tells."""
+    """Return a rate as in a description, with no more digits than so short a measurement justifies."""
     others = rate.others if isinstance(rate, Rate) else {}
     values = {"f32": rate.value, **{name: each.value for name, each in others.items()}}
     return {name: f"{value / 1e9:.3g} GFLOP/s" for name, value in values.items()}

@@ -1,5 +1,5 @@
-"""Convolutions of our own on a GPU: each way to compute one beside NumPy in float64, whichever would be
-the quickest."""
+"""Our own convolutions on a GPU: each way of computing one is compared with NumPy in float64, even if it
+would not be the fastest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import ours
 from cases import Cases, Table
 
 WITHIN = {"f32": 1e-5, "tf32": 2e-3}
-"""How far a result may be: the difference's length, of the result's. TF32 cuts numbers to 10 bits."""
+"""The largest difference of a result: its length relative to the result's. TF32 cuts numbers to 10
+bits."""
 FORWARD, OF_FILTERS = 10, 11
 KINDS = {FORWARD: "forward", OF_FILTERS: "gradient of filters", 12: "gradient of images"}
 FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], int, int]] = {
@@ -25,11 +26,12 @@ FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], int, int]] = {
     "small images": ((3, 512, 7, 7), (72, 512, 3, 3), 1, 1),
     "a stride of three": ((2, 24, 17, 15), (40, 24, 5, 4), 3, 2),
 }
-"""Extents of images and filters, stride and pad. Winograd's tiles of one are made in several shares."""
+"""Sizes of images and filters, stride and pad. One has so many Winograd tiles that they are made in
+several shares."""
 
 
 def ways(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """Each size of tiles, in each number of parts, and Winograd's filtering by shares of each size, of
+    """Try each tile size, in each number of parts, and Winograd's filtering by shares of each size, on
     every convolution of ``FORMS``."""
     from demitasse_gpu.device import device
 
@@ -46,7 +48,7 @@ def ways(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
 
 @cache
 def _problem(form: str, kind: int) -> tuple[list[np.ndarray], np.ndarray]:
-    """Two operands, which are numbers in float32, and what is expected of them, in float64."""
+    """Return two operands, numbers in float32, and the expected result in float64."""
     from stand_in_cudnn import back_to_data, back_to_weights, convolved
 
     of_x, of_w, stride, pad = FORMS[form]
@@ -67,7 +69,7 @@ def _geometry(form: str) -> tuple[tuple[int, int], ...]:
 
 
 def _tried(found: Any, form: str, kind: int, precision: str, rectified: bool = False) -> Iterator[Table]:
-    """``rectified``: with a bias and a ReLU."""
+    """Try one convolution; ``rectified`` adds a bias and a ReLU."""
     from demitasse_gpu.array import empty
     from demitasse_gpu.libraries import implicit_gemm, winograd
     from demitasse_gpu.libraries.convolutions import Convolution

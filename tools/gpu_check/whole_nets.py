@@ -1,4 +1,4 @@
-"""Nets on a GPU beside the host's: every blob and gradient of a step."""
+"""Nets on a GPU compared with the host: every blob and gradient of a step."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Arrays = dict[str, np.ndarray]
 Losses = list[float]
 
 PRECISIONS = {"f32": 1e-5, "tf32": 1e-2, "bf16": 5e-2}
-"""How far the first loss may be from the host's in float64, of that."""
+"""The largest difference of the first loss from the host's in float64, relative to that."""
 NEAR = 1e-4
-"""How far an array in float32 may be: the difference's length, of the array's. Nets of many ReLUs and
-maxima are further: an element near 0 is passed on here and not there, with all that follows.
-Float32 on the host shows how far that goes in a net."""
+"""The largest difference of an array in float32: its length relative to the array's. In nets of many
+ReLUs and maxima differences are larger: an element near 0 is passed on here and not there, with all that
+follows. Float32 on the host shows how large they become in a net."""
 AS_FAR = 4.0
-"""How many times as far as the furthest array of the host's in float32 one may be then."""
+"""Such a net may then differ by so many times the largest difference of the host's float32."""
 STEPS = 4
 
 
 def agreement(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """Every blob, gradient and parameter of a step in float32, and the first loss in each precision,
-    against the host's in float64."""
+    """Compare every blob, gradient and parameter of a step in float32, and the first loss in each
+    precision, with the host's in float64."""
     nets = ("lenet",) if stand_in else ("lenet", "cifar10_quick", "alexnet", "resnet50", "googlenet")
     end, first = time.monotonic() + seconds, dict[str, float]()
     for name, precision in itertools.product(nets, PRECISIONS):
@@ -51,7 +51,7 @@ def agreement(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]
                 yield from _compared(name, net, expected, losses, stand_in)
             elif name in first:
                 yield from _precision(name, net, precision, first[name], stand_in)
-        except Exception as error:  # noqa: BLE001 - the next net may do
+        except Exception as error:  # noqa: BLE001 - the next net may work
             yield failed(case, error, stand_in)
 
 
@@ -61,7 +61,7 @@ def _on_host(net: Net, precision: str) -> tuple[Arrays, Losses]:
 
 
 def _stepped(trainer: Any) -> tuple[Arrays, Losses]:
-    """All blobs, gradients and parameters after a step, by what they are, and the losses of some."""
+    """Return all blobs, gradients and parameters after a step, by name, and the losses of some steps."""
     losses, arrays = [float(trainer.step().loss)], Arrays()
     for blob in trainer.net.blobs:
         for part in ("data", "diff"):
@@ -75,8 +75,8 @@ def _stepped(trainer: Any) -> tuple[Arrays, Losses]:
 
 
 def _distances(found: Arrays, expected: Arrays) -> list[tuple[float, str]]:
-    """How far arrays are from what is expected, of its length, the furthest first. What is no number is
-    infinitely far."""
+    """Return relative differences of arrays from the expected ones, largest first. An array that is not
+    finite differs infinitely."""
     far = []
     for what, each in expected.items():
         length = float(np.linalg.norm(each.astype(np.float64)))
