@@ -12,10 +12,11 @@ from demitasse_training.own_shapes import users_of
 
 def mark_exact(graph: Graph) -> None:
     """Mark operations that move, add or scale numbers on their way to an operand without a gradient,
-    such as labels, indices, and the reference of box offsets, or to a user's code, which may take them
-    for one. The marking ends where learned numbers come in: what is read of those is a measurement, and
-    an index computed from them (the position of a maximum) is an integer from there on. Also marked is
-    what samples alone determine on its way to a non-scalar output, where someone may look at a label."""
+    such as labels, indices, and the reference of box offsets, or to a user's code, which may treat them
+    as labels. The marking ends where learned numbers come in, because what is read of those is a
+    measurement; it starts again with an index computed from them (the position of a maximum), which is
+    an integer. Also marked is what samples alone determine on its way to a non-scalar output, where
+    someone may look at a label."""
     plain = {*graph.inputs.values(), *graph.constants, *graph.scalars.values()}
     plain.update(tensor for feed in graph.feeds for tensor in feed.tensors.values())
     for node in graph.nodes:
