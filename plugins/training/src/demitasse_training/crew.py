@@ -137,7 +137,7 @@ class Crew:
             raise
 
     def _watched(self, task: Callable[[int], T]) -> Callable[[int], T]:
-        """Wrap the task, so that errors from an accelerator's code name the code and its plugin."""
+        """Wrap the task, so that errors in an accelerator's code name its function and plugin."""
 
         def watched(number: int) -> T:
             worker = self.workers[number]

@@ -340,7 +340,7 @@ class PlannedNet:
         return restore
 
     def plan_again(self, backward: str | None = None) -> None:
-        """Drop all plans and make one for the current shapes, with gradients if ``backward`` is given.
+        """Drop all plans and make one for the current shapes, with the gradients ``backward`` if given.
         This serves layers that have changed their shapes themselves, and may do so often. Inputs and
         samples are kept. With ``backward``, views of blobs that were taken before keep their values."""
         check_backward(backward, self._planner.retain)

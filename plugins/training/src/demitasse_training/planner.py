@@ -92,10 +92,10 @@ class Planner:
     frees: bool = False
     """Whether parameters with rate 0 have gradients, too."""
     folds: bool = True
-    """Whether layers may be folded into the weights before them, if the plan computes no gradients."""
+    """Whether layers may be folded into the weights before them, if parameters stay fixed."""
     tries: bool = True
-    """Whether kernels are tried for each new set of input shapes. They are never tried for new shapes of
-    samples: those reuse what was tried for others."""
+    """Whether kernels are tried for each new set of input shapes. New shapes of samples reuse what was
+    tried for other shapes, if there is something that fits."""
     alike: Alike | None = field(repr=False, default=None)
     """What was tried for other shapes."""
     share: Share = field(default_factory=Share)
@@ -164,7 +164,7 @@ class Planner:
 
     def _kernels(self, tries: bool) -> Kernels:
         """The kernels to plan with. Unless it ``tries``, they are chosen by what was tried for other
-        shapes."""
+        shapes, if that fits."""
         if self.kernels.tuner is None:
             return self.kernels
         if self.alike is None:
