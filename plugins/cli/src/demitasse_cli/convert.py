@@ -83,7 +83,7 @@ def _as_before(target: Path, suffixes: set[str]) -> Iterator[None]:
                 each.rmdir()
         if old is not None:
             old.replace(there)
-            old.unlink(missing_ok=True)  # replace() keeps both names of one file
+            old.unlink(missing_ok=True)  # replace() does nothing for two names of one file
         raise
     if old is not None:
         old.unlink()

@@ -17,7 +17,7 @@ from demitasse_cli.report import check_writable, replaced
 FORMATS = (".png", ".svg", ".pdf")
 GREY, COLOURS = "#8d99ae", ("#2a6f97", "#d1495b", "#2b9348", "#e09f3e", "#7b2cbf", "#3d405b")
 _POINTS = 50
-"""The running mean of the loss is over one of this many parts of a run."""
+"""Each point of the running mean of the loss covers one of this many parts of a run."""
 _LAST = 1 << 31
 """The largest iteration of a training; axis ticks fail for numbers of 64 bits."""
 
@@ -78,8 +78,8 @@ class Run:
 
     @classmethod
     def read(cls, path: Path) -> Run:
-        """Read a report of ``demitasse train --json``. Raises DataError for any other file, ModelError
-        if it does not exist."""
+        """Read a report of ``demitasse train --json``. Raises DataError for any other file, or if there
+        is none; ModelError for a folder, a pipe or a device."""
         from demitasse import DataError, check_file, is_there, nearest_path
 
         if is_there(path):
@@ -199,7 +199,7 @@ def _is_share(score: str) -> bool:
 
 
 def running_mean(values: Any, width: int) -> Any:
-    """Return the mean of the last ``width`` values that are not NaN; of fewer at the start."""
+    """Return the mean of the finite ones among the last ``width`` values; of fewer at the start."""
     import numpy as np
 
     known = np.isfinite(values)
