@@ -321,7 +321,7 @@ def new_lmdb(target: Path) -> Iterator[Callable[[Sequence[tuple[bytes, bytes]]],
         try:
             made.mkdir()
             # Nobody else knows the folder. The lock file is written through mapped memory: on a full
-            # disk, this is not an error but ends the process.
+            # disk in memory (tmpfs), this is not an error but ends the process.
             quick = {"metasync": False, "sync": False, "lock": False}
             with lmdb.open(str(made), FIRST_MAP, **quick) as database:
                 yield partial(_put, database, lmdb.MapFullError)

@@ -29,11 +29,11 @@ from demitasse_datasets.images import opencv
 class Augmentation:
     """All changes; None and the defaults change nothing.
 
-    ``expansion`` is a probability, and the largest factor by which the sides of the larger image exceed
-    the image's. It is filled with ``fill`` (one number, or one per channel). ``crop`` is a height and a
-    width, at a random place if ``random``, otherwise in the middle. ``emit`` says which objects are kept
-    in a part: with "CENTER", those whose centre is in it; with a number, those of which more than this
-    fraction is in it; otherwise all that overlap it.
+    ``expansion`` is a probability, and how many times as long as the image's own the sides of the larger
+    image are at most. It is filled with ``fill`` (one number, or one per channel). ``crop`` is a height
+    and a width, at a random place if ``random``, otherwise in the middle. ``emit`` says which objects
+    are kept in a part: with "CENTER", those whose centre is in it; with a number, those of which more
+    than this fraction is in it; otherwise all that overlap it.
     """
 
     distortion: Distortion | None = None
@@ -111,7 +111,7 @@ class Augmentation:
         self, pixels: np.ndarray, distorted: Distorted, left: int, top: int, across: int, down: int
     ) -> np.ndarray:
         """Cut a rectangle of the recoloured image, filled where it extends beyond the image. Only
-        visible pixels are recoloured, because that depends on each pixel alone."""
+        visible pixels are recoloured, because recolouring treats each pixel separately."""
         height, width, channels = pixels.shape
         rows = np.clip((top, top + down), 0, height)
         columns = np.clip((left, left + across), 0, width)
