@@ -2,8 +2,8 @@
 
 All run without the GIL. System calls are made from compiled code: a mini-batch of scattered samples
 takes hundreds of them, and each call from Python would take longer than the kernel needs to copy a small
-sample. All loops are in this file because numba recompiles a cached function when its own file changes,
-but not when a function changes that it calls in another file.
+sample. They are in one file because numba recompiles a cached function when its own file changes, but
+not when a function changes that it calls in another file. (shuffling.py's loop calls none of them.)
 """
 
 from __future__ import annotations
