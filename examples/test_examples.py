@@ -1,4 +1,4 @@
-"""The examples train as their READMEs say, from the command that they show."""
+"""The examples train as their READMEs say, with the commands shown there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHARED = Path(os.environ.get("DEMITASSE_SHARED", EXAMPLES.parents[1] / "shared")
 
 
 def train(folder: Path, solver: str, *arguments: str) -> dict[str, Any]:
-    """The report of a run in a folder."""
+    """Train in a folder, and return the run's report."""
     command = [sys.executable, "-m", "demitasse_cli", "train", str(EXAMPLES / solver)]
     done = subprocess.run(
         [*command, "--json", "-", *arguments], cwd=folder, capture_output=True, text=True, check=False
@@ -63,7 +63,7 @@ def test_strings_of_digits_are_made_and_learned_from(tmp_path: Path) -> None:
         *("--iterations", "60", "--set", "test_iter=1", "--set", "test_initialization=false"),
         *("--set", "display=20"),
     )
-    assert report["scores"]["loss"] < 15  # at first 68
+    assert report["scores"]["loss"] < 15  # initially 68
     assert set(report["scores"]) == {"loss", "read.edit", "read.line"}
 
 
@@ -79,7 +79,7 @@ def test_cifar10_quick_starts(solver: str, tmp_path: Path) -> None:
         *("--set", f"layer.cifar_test.data_param.source={batch}"),
         *("--iterations", "3", "--set", "test_iter=1", "--set", "test_initialization=false"),
     )
-    # Ten classes and small weights: the first loss is near log(10) = 2.303.
+    # Ten classes and small weights, so the first loss is near log(10) = 2.303.
     assert report["history"][0][1] == pytest.approx(2.303, abs=0.05)
     assert report["snapshot"] == "out/cifar10_quick_iter_3.demitasse"
 

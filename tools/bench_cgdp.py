@@ -39,7 +39,7 @@ PLUGINS = ("caffe", "training", "datasets", "host_streams", "cgdp")
 
 
 def resnet152() -> Net:
-    """ResNet-152 as its authors define it for Caffe: bottlenecks of 3, 8, 36 and 3 units."""
+    """ResNet-152 as its authors define it for Caffe: stages of 3, 8, 36 and 3 bottlenecks."""
     net = Net("resnet152", 2, (3, 224, 224), 1000, rate=0.0002)
 
     def unit(blob: str, name: str, outputs: int, kernel: int, stride: int = 1, pad: int = 0) -> str:
@@ -65,7 +65,7 @@ MADE = {**NETS, "resnet152": resnet152}
 
 
 def paced(flops: float) -> Any:
-    """The null plugin's kernels at so many FLOP/s, as a plugin of its own."""
+    """Return the null plugin's kernels at so many FLOP/s, as a separate plugin."""
     from demitasse_null import plugin
 
     options = {"peak": f"{flops:.0f} FLOP/s"}
@@ -79,7 +79,7 @@ def paced(flops: float) -> Any:
 
 
 class Contender:
-    """A net's trainer on some stand-ins, of ``batch`` samples each, with links of ``bandwidth`` B/s."""
+    """A net's trainer on some stand-ins, with ``batch`` samples each and links of ``bandwidth`` B/s."""
 
     def __init__(
         self, net: Net, flops: float, replicas: int, sync: Mapping[str, Any], bandwidth: float
@@ -102,26 +102,26 @@ class Contender:
         self.steps(1)
 
     def steps(self, count: int) -> float:
-        """Seconds of each of so many iterations."""
+        """Return the seconds per iteration over so many iterations."""
         return float(self.trainer.step(count).seconds) / count
 
     def take_turn(self, steps: int) -> None:
-        """A round."""
+        """Run one round."""
         self.rounds.append(self.steps(steps))
 
     @property
     def seconds(self) -> float:
-        """An iteration's, by the median of rounds."""
+        """The seconds of an iteration: the median of the rounds."""
         return median(self.rounds)
 
     def close(self) -> None:
-        """Give memory and threads back."""
+        """Release memory and threads."""
         self.trainer.close()
         self.runtime.close()
 
 
 def flops_of(net: Net) -> float:
-    """Of a step of one replica, by the vocabulary's rules."""
+    """Return the flops of a step of one replica, by the vocabulary's rules."""
     whole = Contender(net, 1e15, 1, {}, 1e12)
     total = sum(entry.flops for entry in whole.trainer.plan.entries)
     whole.close()
@@ -129,13 +129,14 @@ def flops_of(net: Net) -> float:
 
 
 def overhead(one: Contender, other: Contender) -> float:
-    """Of one replica's step."""
+    """Return the overhead as a fraction of one replica's step."""
     return other.seconds / one.seconds - 1
 
 
 def limited(net: Net, flops: float, args: argparse.Namespace) -> float:
-    """The bandwidth at which the typical scheme's overhead is as asked. It has a part that the links
-    take and another that sums and threads take, whatever the links do; measured, both are known."""
+    """Return the bandwidth at which the typical scheme has the requested overhead. One part of the
+    overhead is the links'; the other, of sums and threads, does not depend on them. Measuring yields
+    both."""
     depth = (args.replicas - 1).bit_length()
     sent = 2 * depth * net.parameters * 4
     bandwidth = sent / (args.overhead * args.step)
@@ -159,7 +160,7 @@ def limited(net: Net, flops: float, args: argparse.Namespace) -> float:
 
 
 def hidden(args: argparse.Namespace) -> dict[str, Any]:
-    """One replica, the typical scheme and CGDP by turns."""
+    """Compare one replica, the typical scheme and CGDP, by turns."""
     net = MADE[args.net]()
     net.batch = args.batch
     flops = flops_of(net) / args.step
@@ -193,7 +194,7 @@ def hidden(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def chunks(args: argparse.Namespace) -> dict[str, Any]:
-    """All chunk sizes by turns, then the search, in one trainer."""
+    """Compare all chunk sizes by turns, and then run the search, in one trainer."""
     net = MADE[args.net]()
     net.batch = args.batch
     flops = flops_of(net) / args.step
@@ -205,7 +206,7 @@ def chunks(args: argparse.Namespace) -> dict[str, Any]:
     whole = args.rounds * len(sizes) * args.steps * args.step / 60
     print(f"sizes 1 to {args.largest} take {whole:.0f} minutes or more", flush=True)
     for turn in range(1, args.rounds + 1):
-        # In another order each time: every twentieth iteration looks at the parameters besides.
+        # In a different order each time: every twentieth iteration also checks the parameters.
         for size in map(int, np.random.default_rng(turn).permutation(sizes)):
             exchange.options = replace(exchange.options, chunk=size)
             times[size].append(made.steps(args.steps))
@@ -216,7 +217,7 @@ def chunks(args: argparse.Namespace) -> dict[str, Any]:
     exchange.search, exchange.options = search, replace(exchange.options, chunk=None)
     while not search.done:
         made.steps(args.interval)
-    if search.chunk not in times:  # as it may where the search goes further than --largest
+    if search.chunk not in times:  # possible if the search goes beyond --largest
         times[search.chunk] = [made.steps(args.steps) for _ in range(args.rounds)]
     made.close()
     seconds = {size: median(each) for size, each in times.items()}
@@ -246,7 +247,7 @@ def chunks(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("what", choices=["hidden", "chunks"])
     parser.add_argument("net", choices=list(MADE))

@@ -108,7 +108,7 @@ NETS: dict[str, tuple[Shape, list[tuple[Any, ...]]]] = {
 
 @dataclass(frozen=True)
 class Timing:
-    """One operation of one layer."""
+    """One operation of one layer, with its time."""
 
     net: str
     layer: str
@@ -121,7 +121,7 @@ class Timing:
 
 
 class Step:
-    """The operations of a training step, as requests with buffers, in the order of the layers."""
+    """The operations of a training step, as requests with buffers, in layer order."""
 
     def __init__(self, dtype: str, threads: int) -> None:
         self.dtype, self.place = dtype, Place("machine", threads=threads)
@@ -132,7 +132,7 @@ class Step:
         return self.random.standard_normal(shape, np.float32).astype(self.dtype)
 
     def of(self, name: str, inputs: list[Any], **given: Any) -> tuple[Request, list[Any], list[Any]]:
-        """A request with all outputs, and buffers for it."""
+        """Return a request with all outputs, and its buffers."""
         operation = VOCABULARY[name]
         attributes = {**operation.attributes, **given}
         names = [operand.name for operand in operation.inputs]
@@ -152,7 +152,7 @@ class Step:
     def layers(
         self, image: Shape, layers: Sequence[tuple[Any, ...]]
     ) -> Iterator[tuple[str, tuple[Request, list[Any], list[Any]]]]:
-        """(layer name, request and buffers) for all operations, forward and backward."""
+        """Yield (layer name, request and buffers) for all operations, forward and backward."""
         counters = [np.zeros(1, np.uint64), np.zeros(1, np.uint64)]
         raw = self.random.integers(0, 256, image).astype(np.uint8)
         common = {"seed": 1, "stream": 0}
@@ -225,14 +225,14 @@ class Step:
 
 
 def kernels(plugin: str) -> Callable[[Request], Iterable[Candidate]]:
-    """The kernels hook of an installed plugin."""
+    """Return the kernels hook of an installed plugin."""
     (entry,) = entry_points(group="demitasse.plugins", name=plugin)
     hook: Callable[[Request], Iterable[Candidate]] = entry.load().kernels
     return hook
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:
-    """The median time of a call, after two that are not counted."""
+    """Return the median time of a call, after two that are not counted."""
     times = []
     for _ in range(repeats + 2):
         start = time.perf_counter()
@@ -242,7 +242,7 @@ def seconds(work: Callable[[], object], repeats: int) -> float:
 
 
 def flops(request: Request) -> float:
-    """The operation's arithmetic; one for each element of the outputs if it has no rule for that."""
+    """Return the operation's flops; without a rule for them, one per output element."""
     operation = request.operation
     if operation.flops is None:
         return float(sum(math.prod(spec.shape) for spec in request.outputs if spec is not None))
@@ -250,7 +250,7 @@ def flops(request: Request) -> float:
 
 
 def measure(net: str, plugin: str, step: Step, batch: int | None, repeats: int) -> Iterator[Timing]:
-    """Timings of all operations of a training step of a net."""
+    """Yield timings of all operations of a training step of a net."""
     image, layers = NETS[net]
     image = (batch or image[0], *image[1:])
     hook = kernels(plugin)
@@ -275,7 +275,7 @@ def measure(net: str, plugin: str, step: Step, batch: int | None, repeats: int) 
 
 
 def machine_limits(dtype: str) -> dict[str, float]:
-    """Rates of a large matrix product and of a triad over 96 MB, as NumPy does them."""
+    """Return the rates of a large matrix product and of a triad over 96 MB, both by NumPy."""
     a, b, c = (np.ones((1536, 1536), dtype) for _ in range(3))
     product = 2 * 1536**3 / seconds(lambda: np.matmul(a, b, out=c), 9) / 1e9
     size = 32 * 2**20 // a.itemsize

@@ -30,15 +30,15 @@ import numpy as np
 HERE = Path(__file__).resolve()
 STAGES = ("buckets", "overlap", "packed", "SC-B", "naive", "SC-OB", "SC-OBR")
 WINDOW = 1024 * 1024
-"""Bytes of a TCP window; a Linux host as it comes allows 4 MiB and more. It is what a link lives on
-while a helper thread waits for one of this machine's few processors: with the lab's 256 KiB, 2 ms of
-1 Gbit/s, sums beside computing took 9 to 96% longer than the link asks for, with 1 MiB 4 to 6%."""
+"""Bytes of a TCP window; Linux by default allows 4 MiB and more. A link lives on it while a helper
+thread waits for one of this machine's few processors. With the lab's 256 KiB (2 ms of 1 Gbit/s), sums
+concurrent with computing took 9 to 96% longer than the link requires; with 1 MiB, 4 to 6%."""
 
 PLUGINS = ["cpu", "reference", "training", "caffe", "datasets", "snapshots", "allreduce"]
 
 
 def main() -> None:
-    """Make the lab and run the ranks in it; print what they say."""
+    """Build the lab, run the ranks in it, and print their output."""
     options = arguments()
     if options.rank:
         measure(options)
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--bandwidth", default="400 Mbit/s", help="of each host's link")
@@ -74,7 +74,7 @@ def arguments() -> argparse.Namespace:
 
 
 def measure(options: argparse.Namespace) -> None:
-    """What each rank does; the first one prints."""
+    """Do the work of one rank; the first one prints."""
     from bench import nets, prototxt, values
 
     from demitasse import Level, Machine, MemorySpace, SyncSpec, compose
@@ -97,7 +97,7 @@ def measure(options: argparse.Namespace) -> None:
             trainers[name] = runtimes[-1].trainer(solver, data={"train": samples})
     processes = runtimes[0].processes
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-    for turn in range(options.rounds + 1):  # the first warms up
+    for turn in range(options.rounds + 1):  # the first turn warms up
         for name in names:
             processes.gather(0)
             start, used = time.perf_counter(), helper_seconds(trainers[name])
@@ -116,18 +116,18 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def cores() -> int:
-    """The processors that this process may use."""
+    """The number of processors that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def sync_of(trainer: Any) -> Any:
-    """The synchronisation of a trainer's first worker."""
+    """Return the synchronisation of a trainer's first worker."""
     return trainer._crew.workers[0].levels[0]
 
 
 def helper_seconds(trainer: Any) -> float:
-    """Seconds that the helper thread has had a processor, of which backward had that much less where
-    ranks have no core to spare; 0 where there is none."""
+    """Seconds for which the helper thread had a processor; if ranks have no core to spare, backward had
+    that much less. 0 if there is no helper thread."""
     lane = sync_of(trainer)._lane
     if lane is None:
         return 0.0
@@ -136,7 +136,7 @@ def helper_seconds(trainer: Any) -> float:
 
 
 def parts(trainer: Any) -> dict[str, float]:
-    """Of the last iteration: seconds of communication, of what was waited for, and of backward after the
+    """For the last iteration, return the seconds of communication, of waiting, and of backward after the
     first bucket was final."""
     record = sync_of(trainer).record()
     waits = [each for each in record if each.lane == "waiting"]
@@ -153,7 +153,8 @@ def parts(trainer: Any) -> dict[str, float]:
 
 
 def covered(stretches: list[tuple[float, float]]) -> float:
-    """Seconds in which any of them lasted: some buckets are under way together."""
+    """Return the seconds covered by any of the stretches, which overlap if several buckets are under
+    way."""
     seconds, until = 0.0, 0.0
     for start, stop in sorted(stretches):
         seconds += max(0.0, stop - max(start, until))
@@ -164,7 +165,7 @@ def covered(stretches: list[tuple[float, float]]) -> float:
 def report(
     options: argparse.Namespace, taken: dict[str, list[dict[str, float]]], trainers: dict[str, Any]
 ) -> None:
-    """The table, and what it comes to."""
+    """Print the table and its conclusions."""
     middle = {
         name: {key: median(each[key] for each in rounds) for key in rounds[0]}
         for name, rounds in taken.items()

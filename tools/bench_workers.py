@@ -45,7 +45,7 @@ PARTS = "waiting", "leaving", "summing"
 
 
 def machine(workers: int, threads: int, sync: SyncSpec) -> Machine:
-    """So many workers of so many threads each."""
+    """Return a machine with so many workers of so many threads each."""
     outer = Level("node", 1, cores=workers * threads)
     inner = Level("worker", workers, workers="threads", cores=threads, sync=sync)
     plugins = dict.fromkeys((*PLUGINS, sync.plugin))
@@ -53,8 +53,8 @@ def machine(workers: int, threads: int, sync: SyncSpec) -> Machine:
 
 
 class Contender:
-    """A net's trainer on some workers. ``batch`` is all workers' together, or under weak scaling each
-    one's."""
+    """A net's trainer on some workers. ``batch`` is that of all workers together or, under weak scaling,
+    of each."""
 
     def __init__(
         self, net: Net, workers: int, threads: int, sync: SyncSpec, scaling: str = "strong"
@@ -83,8 +83,9 @@ class Contender:
         self.synchronising.append(taken)
 
     def _times(self) -> dict[str, float]:
-        """Seconds so far, a worker's mean: ``all`` between gradients and new parameters, and where the
-        synchronisation counts them, its parts (``ThreadServer.times``) and the ``update``, the rest."""
+        """Return seconds so far, averaged over workers: ``all`` between gradients and new parameters
+        and, if the synchronisation counts them, its parts (``ThreadServer.times``) and the ``update``,
+        which is the rest."""
         found: dict[str, float] = {}
         for worker in self.trainer._workers:
             bound = worker.step.phases.synchronise if worker.step is not None else 0.0
@@ -99,12 +100,12 @@ class Contender:
         return found
 
     def part(self, name: str) -> float:
-        """A part of synchronising, as a share of the step."""
+        """Return a part of synchronising as a fraction of the step."""
         return median(each[name] for each in self.synchronising) / self.step
 
     def own_update(self, times: int = 9) -> float:
-        """Seconds that workers take, a worker's mean, to update what each owns, all at once, without
-        sums or gates."""
+        """Return the seconds, averaged over workers, in which workers update what each owns, all at
+        once, without sums or gates."""
 
         def works(worker: Any) -> list[Any]:
             (level,) = worker.levels
@@ -143,7 +144,7 @@ class Contender:
 
 
 def take_turns(contenders: Sequence[Contender], rounds: int, seconds: float) -> None:
-    """Rounds of about so many seconds each, after some steps that are not counted."""
+    """Run rounds of about so many seconds each, after some steps that are not counted."""
     counts = []
     for contender in contenders:
         contender.trainer.step(WARM)
@@ -156,7 +157,8 @@ def take_turns(contenders: Sequence[Contender], rounds: int, seconds: float) -> 
 
 
 def speed(args: argparse.Namespace) -> None:
-    """k workers of n / k threads, for each k that divides n, and one with a single thread."""
+    """Compare k workers of n / k threads, for each k that divides n, and one worker with a single
+    thread."""
     for name in args.nets:
         shapes = [(1, 1), *((k, args.cores // k) for k in args.workers if args.cores % k == 0)]
         made = [Contender(NETS[name](), k, threads, args.sync) for k, threads in dict.fromkeys(shapes)]
@@ -179,7 +181,8 @@ def speed(args: argparse.Namespace) -> None:
 
 
 def crowd(args: argparse.Namespace) -> None:
-    """The samples a second of more workers than processors, with as many samples each."""
+    """Measure samples per second of more workers than processors, with the same number of samples
+    each."""
     for name in args.nets:
         net = NETS[name]()
         net.batch = args.batch
@@ -193,7 +196,7 @@ def crowd(args: argparse.Namespace) -> None:
 
 
 def memory(args: argparse.Namespace) -> None:
-    """Resident bytes of a whole process, a run after another, in children."""
+    """Measure the resident bytes of a whole process, one run after another, in child processes."""
     for name in args.nets:
         before = 0.0
         for k in args.workers:
@@ -218,8 +221,8 @@ def _resident() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-# The GIL is a word somewhere in the interpreter's state, 1 while a thread holds it. It is found by
-# looking: the words that are 1 in a copy made with the GIL and 0 in one made without, again and again.
+# The GIL is a word somewhere in the interpreter's state, 1 while a thread holds it. To find it, look for
+# words that are 1 in a copy made with the GIL and 0 in one made without, repeatedly.
 
 
 @numba.njit(nogil=True)
@@ -235,7 +238,7 @@ def _sample(memory: Any, word: int, stop: Any, counts: Any, pause: int) -> None:
 
 
 def _lock_word() -> tuple[Any, int]:
-    """The interpreter's state as words of 32 bits, and which of them says whether the GIL is held."""
+    """Return the interpreter's state as 32-bit words, and which of them says whether the GIL is held."""
     held, free = ctypes.PyDLL(None), ctypes.CDLL(None)
     size = 1 << 17
     address = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
@@ -254,7 +257,7 @@ def _lock_word() -> tuple[Any, int]:
 
 
 def gil(args: argparse.Namespace) -> None:
-    """Look at the GIL at random times from a thread that does not take it, while workers train."""
+    """Sample the GIL at random times from a thread that does not take it, while workers train."""
     state, word = _lock_word()
     for name in args.nets:
         for k in args.workers:

@@ -31,11 +31,11 @@ TEN, EVERY = 10, 2500
 """Iterations after which weights are compared, and between tests."""
 
 ROUNDS, BURST = 12, 4
-"""Turns that each machine takes after the first one, and the steps of a turn."""
+"""How many turns each machine takes after the first one, and the steps of a turn."""
 
 
 def core_groups(count: int) -> Machine:
-    """The node of hwdesc/sw26010-node.toml with so many of its core groups."""
+    """Return the node of hwdesc/sw26010-node.toml with so many of its core groups."""
     node = load_machine(ROOT / "hwdesc/sw26010-node.toml")
     levels = (replace(each, count=count) if each.name == "core_group" else each for each in node.levels)
     return replace(node, levels=tuple(levels))
@@ -49,7 +49,7 @@ MACHINES: dict[str, Machine | str] = {
 
 
 def solver_in(folder: Path, data: Path) -> Path:
-    """The example's solver in a folder where it finds its data."""
+    """Write the example's solver to a folder, with the path of its data."""
     (folder / "mnist").symlink_to(data.resolve())
     for file in (ROOT / "examples/mnist").glob("*.prototxt"):
         (folder / file.name).write_bytes(file.read_bytes())
@@ -57,7 +57,7 @@ def solver_in(folder: Path, data: Path) -> Path:
 
 
 def weights(trainer: Any) -> dict[str, Any]:
-    """Copies of all parameters."""
+    """Return copies of all parameters."""
     return {
         f"{layer} {i}": np.array(array)
         for layer, arrays in trainer.net.params.items()
@@ -66,8 +66,8 @@ def weights(trainer: Any) -> dict[str, Any]:
 
 
 def train(name: str, solver: Path, iterations: int, right: dict[str, Any] | None) -> dict[str, Any]:
-    """Scores now and then, printed as they come, and the weights after ten iterations, which are
-    compared with ``right``."""
+    """Train; return scores at intervals, which are printed as they come, and the weights after ten
+    iterations, which are compared with ``right``."""
     rows, start = [], time.perf_counter()
     with demitasse.compose(MACHINES[name]) as runtime:
         trainer = runtime.trainer(solver, overrides={"snapshot": 0})
@@ -90,14 +90,14 @@ def train(name: str, solver: Path, iterations: int, right: dict[str, Any] | None
 
 
 def apart(found: dict[str, Any], right: dict[str, Any]) -> float:
-    """The largest difference of weights, of the largest weight of each array."""
+    """Return the largest difference of weights, relative to the largest weight of each array."""
     return max(
         float(np.abs(found[name] - array).max() / np.abs(array).max()) for name, array in right.items()
     )
 
 
 def steps(solver: Path) -> dict[str, float]:
-    """Medians of a step on each machine, in seconds."""
+    """Return the median seconds of a step on each machine."""
     times: dict[str, list[float]] = {name: [] for name in MACHINES}
     with ExitStack() as stack:
         trainers = {}
@@ -107,7 +107,8 @@ def steps(solver: Path) -> dict[str, float]:
         for number in range(ROUNDS + 1):
             for name, trainer in trainers.items():
                 taken = [trainer.step(1).seconds for _ in range(BURST)]
-                # The first turn compiles; the first step of a turn finds the others' data in the caches.
+                # The first turn compiles; the first step of each turn finds other machines' data in the
+                # caches.
                 times[name] += taken[1:] if number else []
     return {name: statistics.median(taken) for name, taken in times.items()}
 

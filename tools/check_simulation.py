@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = 5.0
-"""Of bursts for each net, at most, after the first steps."""
+"""The most seconds of bursts for each net, after the first steps."""
 
 BOX = Path(__file__).parents[1] / "hwdesc" / "h200-box.toml"
 ON_AN_H200 = {
@@ -51,12 +51,12 @@ ON_AN_H200 = {
     ("cifar10_quick", "bf16", 64): 0.34,
     ("cifar10_quick", "f32", 64): 0.50,
 }
-"""Milliseconds of a step, by net, precision and images, samples on the device: the tables of
-plugins/gpu/MEASUREMENTS.md."""
+"""Milliseconds of a step, by net, precision and batch size, with samples on the device: from the tables
+of plugins/gpu/MEASUREMENTS.md."""
 
 
 def predict(net: str, precision: str, folder: Path, hw: str) -> dict[str, Any]:
-    """What simulate says, here or by a description."""
+    """Return what simulate predicts, here or by a description."""
     import demitasse
 
     solver, shape, _ = written(net, folder)
@@ -74,7 +74,7 @@ def predict(net: str, precision: str, folder: Path, hw: str) -> dict[str, Any]:
 
 
 def measure(net: str, precision: str, folder: Path, hw: str) -> dict[str, Any]:
-    """What training takes here."""
+    """Return what training takes here."""
     import numpy as np
 
     import demitasse
@@ -87,7 +87,7 @@ def measure(net: str, precision: str, folder: Path, hw: str) -> dict[str, Any]:
     with demitasse.compose() as runtime:
         trainer = runtime.trainer(solver, data={"train": samples}, precision=precision)
         trainer.step(2)
-        # What filling the parameters took for a moment is over; the peak is that of steps.
+        # Reset the peak, which filling the parameters briefly raised: it should be that of steps.
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
         end = time.perf_counter() + SECONDS
         while time.perf_counter() < end or len(steps) < 5:
@@ -102,14 +102,14 @@ def measure(net: str, precision: str, folder: Path, hw: str) -> dict[str, Any]:
         "median": statistics.median(steps),
         "steps": len(steps),
         "phases": phases,
-        # The samples are this tool's own, not the trainer's.
+        # The samples belong to this tool, not to the trainer.
         "process": status("VmHWM") - data.nbytes,
         "load": os.getloadavg()[0],
     }
 
 
 def written(net: str, folder: Path) -> tuple[Path, tuple[int, ...], int]:
-    """A net's solver file, the shape of its images, its batch."""
+    """Write a net; return its solver file, the shape of its images, and its batch size."""
     from bench import prototxt
     from bench.nets import NETS
 
@@ -118,7 +118,7 @@ def written(net: str, folder: Path) -> tuple[Path, tuple[int, ...], int]:
 
 
 def status(name: str) -> int:
-    """A size of this process in bytes, as the system tells it."""
+    """Return a size of this process in bytes, as reported by the system."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
@@ -126,7 +126,7 @@ def status(name: str) -> int:
 
 
 def apart(task: str, net: str, precision: str, hw: str) -> dict[str, Any]:
-    """One task in a process of its own."""
+    """Run one task in a separate process."""
     command = [sys.executable, __file__, "--task", task, net, "--precision", precision, "--hw", hw]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -136,7 +136,7 @@ def apart(task: str, net: str, precision: str, hw: str) -> dict[str, Any]:
 
 
 def predict_h200(folder: Path) -> list[dict[str, Any]]:
-    """What one H200 is predicted to take for the steps that were measured on one."""
+    """Predict the steps of one H200 that were measured on one."""
     from bench import prototxt
     from bench.nets import NETS
 
@@ -158,7 +158,7 @@ def predict_h200(folder: Path) -> list[dict[str, Any]]:
 
 
 def show_h200(rows: list[dict[str, Any]]) -> None:
-    """A line for each prediction."""
+    """Print a line for each prediction."""
     print(f"{'net':<14} {'images':>6}  precision  simulated, ms  measured, ms  ratio")
     for row in rows:
         print(

@@ -1,11 +1,11 @@
-"""How far apart two processors are: ``python tools/processor_distance.py``.
+"""Measure how far apart two processors are: ``python tools/processor_distance.py``.
 
-Two threads pass a cache line to and fro. Processors that share a last cache need some 60 ns there and
-back, others (of another chiplet or socket) several times as long, and what threads write and read in
-turn is slower by as much: a line that another processor has read is written again in 7 ns by one near
-and in 28 by one far (AMD EPYC, Zen 4). Those of a virtual machine may be either, and change from one
-second to the next, so a benchmark says what they were while it ran. Two threads of one core are near,
-too."""
+Two threads pass a cache line to and fro. Processors that share a last-level cache need some 60 ns for a
+round trip; others (on another chiplet or socket) take several times as long, and so does memory that
+threads write and read in turn: a line that another processor has read is written again in 7 ns if that
+one is near, and in 28 ns if it is far (AMD EPYC, Zen 4). Processors of a virtual machine may be either,
+and may change from one second to the next, so a benchmark reports their distance while it ran. Two
+threads of one core are also near."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from demitasse import load_numba
 TURNS = 4000
 WARM = 1000
 FAR = 200.0
-"""Nanoseconds there and back from which on processors have no last cache in common."""
+"""From so many nanoseconds per round trip on, processors share no last-level cache."""
 
 
 def _bouncing() -> Any:
@@ -38,12 +38,12 @@ def _bouncing() -> Any:
 
 
 class Distance:
-    """Between the first two of ``processors`` (those that this process may use)."""
+    """The distance of the first two of ``processors`` (those that this process may use)."""
 
     def __init__(self) -> None:
         before = os.sched_getaffinity(0)
         self.processors = sorted(before)[:2]
-        for processor in self.processors:  # a system that lets no thread choose says so here
+        for processor in self.processors:  # fails here if the system cannot bind threads
             os.sched_setaffinity(0, {processor})
         os.sched_setaffinity(0, before)
         self._bounce = _bouncing() if len(self.processors) == 2 else None
@@ -51,12 +51,13 @@ class Distance:
             self._bounce(np.zeros(8, np.int64).ctypes.data, 0, 0)
 
     def round_trip(self) -> float | None:
-        """Nanoseconds there and back, the less of two measurements; None with one processor."""
+        """Return nanoseconds per round trip, the smaller of two measurements; None with one
+        processor."""
         return min(self._measure() for _ in range(2)) if self._bounce is not None else None
 
     def _measure(self) -> float:
         lines = np.zeros(32, np.int64)
-        line = lines.ctypes.data + -lines.ctypes.data % 128  # a line of its own, and its neighbour
+        line = lines.ctypes.data + -lines.ctypes.data % 128  # a line of its own, with its neighbour
         there = threading.Thread(target=self._answer, args=(line,))
         before = os.sched_getaffinity(0)
         there.start()
@@ -76,7 +77,7 @@ class Distance:
 
 
 def told(trips: list[float]) -> str:
-    """The median of some round trips and, where they went both ways, how many were far."""
+    """Return the median of round trips and, if some were near and some far, how many were far."""
     if not trips:
         return "one processor"
     far = sum(trip >= FAR for trip in trips)

@@ -45,29 +45,29 @@ SAMPLED = {
 
 KINDS = (
     ("unknown layer type", "unknown type"),
-    ("unknown bottom blob", "incomplete"),  # most often a phase that the file is not for
+    ("unknown bottom blob", "incomplete"),  # most often the file is not for this phase
     ("is left out by its", "incomplete"),
     ("", "failed"),
 )
-"""Errors by a part of their text."""
+"""Categories of errors, by a part of their text."""
 
 OBJECT = [[0, 1, 0, 0.2, 0.2, 0.7, 0.7, 0]]
-"""What an image of AnnotatedData shows."""
+"""The objects in an image of AnnotatedData."""
 
 REGION = [0, 1, 2, 40, 50]
-"""What a net that is given regions is given."""
+"""The input of a net that takes regions."""
 
 LABELS = ("label", "labels", "sim", "clip", "cont", "target")
 COMMON: tuple[Shape, ...] = (
     *((3, 32, 32), (1, 28, 28), (2, 28, 28), (3, 64, 64), (3, 224, 224), (3, 227, 227)),
     *((4,), (16,), (1, 64, 64), (3, 300, 300)),
 )
-"""Shapes of samples to try where nothing in the file says one."""
+"""Shapes of samples to try if nothing in the file gives one."""
 
 
 @dataclasses.dataclass
 class Outcome:
-    """What became of a net in a phase (or of a file), and how long it took to read and to run."""
+    """The outcome for a net in a phase (or for a file), and the seconds for reading and running it."""
 
     file: str
     phase: str
@@ -80,7 +80,8 @@ class Outcome:
 
 
 def sweep(runtime: Runtime, path: Path, batch: int = 2, solvers: bool = False) -> Iterator[Outcome]:
-    """The outcomes of a file; with ``solvers`` a solver's nets are trained and run by it too."""
+    """Yield the outcomes of a file; with ``solvers``, also train and run a solver's nets with the
+    solver."""
     try:
         reader: Any = runtime.read(path)
         nets = _solver_or_nets(reader, stages(path))
@@ -117,26 +118,26 @@ def _outcome(
         outcome, detail = run(runtime, net, batch, solver or idle(net)), _of_sizes(net)
     except DemitasseError as error:
         outcome, detail = next(name for text, name in KINDS if text in str(error)), str(error)
-    except Exception as error:  # noqa: BLE001  a defect, which the sweep is there to find
+    except Exception as error:  # noqa: BLE001  a bug, which the sweep is meant to find
         outcome, detail = "crashed", f"{type(error).__name__}: {error}"
     return Outcome(str(path), phase, outcome, detail, time.perf_counter() - start)
 
 
 def _of_sizes(net: NetDefinition) -> str:
-    """What to tell of a net that asks for images of several sizes."""
+    """Return a note for a net that asks for images of several sizes."""
     counts = [len(_resizing(layer.parameters)) for layer in net.layers]
     most = max(counts, default=0)
     return f"with the first of {most} resize_param" if most > 1 else ""
 
 
 def _resizing(message: Any) -> Any:
-    """The sizes that a layer brings images to."""
+    """Return the sizes to which a layer resizes images."""
     known = hasattr(message, "DESCRIPTOR") and message.HasField("transform_param")
     return message.transform_param.resize_param if known else ()
 
 
 def stages(path: Path) -> list[str]:
-    """The stages that a net's rules ask for."""
+    """Return the stages that a net's rules mention."""
     text = path.read_text(encoding="latin-1")
     return sorted(set(re.findall(r"""\bstage\s*:\s*["']([^"']+)""", text)))
 
@@ -144,8 +145,8 @@ def stages(path: Path) -> list[str]:
 def _solver_or_nets(
     reader: Any, staged: list[str]
 ) -> Solver | dict[str, NetDefinition | DemitasseError]:
-    """The solver in a file, or the net of each phase, and of the test phase in each stage, or why it
-    cannot be read."""
+    """Return the solver in a file, or the net of each phase, and of the test phase in each stage, or the
+    error of reading it."""
     try:
         solver: Solver = reader.solver({})
     except ModelError as error:
@@ -167,7 +168,7 @@ def _net(
 
 
 def idle(net: NetDefinition) -> Solver:
-    """A solver that changes nothing."""
+    """Return a solver that changes nothing."""
     return Solver(
         train=net,
         tests=(),
@@ -185,7 +186,7 @@ def has_loss(net: NetDefinition) -> bool:
 
 
 def run(runtime: Runtime, net: NetDefinition, batch: int, solver: Solver) -> str:
-    """``ran`` or ``trained``; raises the last error of all shapes of samples that were tried."""
+    """Return ``ran`` or ``trained``; raises the last error of all sample shapes that were tried."""
     small = dataclasses.replace(net, layers=tuple(reduced(layer, batch) for layer in net.layers))
     shape = shape_of(net)
     last: DemitasseError | None = None
@@ -198,11 +199,11 @@ def run(runtime: Runtime, net: NetDefinition, batch: int, solver: Solver) -> str
             if "unknown layer type" in str(error) or not data:
                 break
     whole = tuple(reduced(layer, None) for layer in net.layers)
-    if whole != small.layers:  # a Reshape may count on the batch that the file has
+    if whole != small.layers:  # a Reshape may depend on the file's batch size
         try:
             return _run(runtime, dataclasses.replace(net, layers=whole), None, solver)
         except DemitasseError:
-            pass  # the error of the small batch is as good
+            pass  # the error with the small batch will do
     assert last is not None
     raise last
 
@@ -233,7 +234,7 @@ def _run(
 
 
 def reduced(layer: Layer, batch: int | None) -> Layer:
-    """A layer with a small batch (None: that of the file), that needs no file."""
+    """Return a layer that needs no file, with a small batch (None: the file's batch)."""
     if not hasattr(layer.parameters, "DESCRIPTOR"):
         return layer
     message = type(layer.parameters)()
@@ -257,12 +258,12 @@ def reduced(layer: Layer, batch: int | None) -> Layer:
 
 
 def is_label(name: str) -> bool:
-    """Whether a blob or field of this name holds classes or marks."""
+    """Whether a blob or field of this name contains classes or markers."""
     return name in LABELS or name.startswith("label") or name in ("sem", "geo")
 
 
 def shape_of(net: NetDefinition) -> Shape | None:
-    """The shape of images that a transform_param or memory_data_param asks for, if one does."""
+    """Return the image shape that a transform_param or memory_data_param gives, if there is one."""
     for layer in net.layers:
         if layer.type not in SAMPLED:
             continue
@@ -294,7 +295,7 @@ def shape_of(net: NetDefinition) -> Shape | None:
 
 
 def shape_of_clips(message: Any) -> Shape:
-    """The shape of a sample of a layer VideoData."""
+    """Return the shape of a sample of a layer VideoData."""
     video, crop = message.video_data_param, message.transform_param.crop_size
     plane = (crop, crop) if crop else (video.new_height or 64, video.new_width or 64)
     if any(video.HasField(name) for name in ("num_segments", "modality", "name_pattern")):
@@ -304,7 +305,7 @@ def shape_of_clips(message: Any) -> Shape:
 
 
 def samples(net: NetDefinition, shape: Shape, count: int) -> dict[str, np.ndarray]:
-    """Arrays for the fields that the net's layers of samples read."""
+    """Return arrays for the fields that the net's data layers read."""
     random = np.random.default_rng(1)
     fields: set[str] = set()
     labels: Shape = ()
@@ -328,7 +329,7 @@ def samples(net: NetDefinition, shape: Shape, count: int) -> dict[str, np.ndarra
 
 
 def files(paths: Iterable[Path], only: str) -> list[Path]:
-    """The prototxts in folders and among files, in order."""
+    """Return the prototxts in folders and among files, in order."""
     found = [
         file for path in paths for file in ([path] if path.is_file() else path.rglob("*.prototxt*"))
     ]

@@ -1,8 +1,8 @@
 """Demitasse inside another program: two runtimes of different machines in one process.
 
-One trains on arrays of this program's own with a single worker; the other trains the same net with
-two thread workers whose gradients are summed. Nothing is global, so both live side by side, and since
-sample order and random numbers do not depend on the workers, they agree to rounding.
+One trains on the program's own arrays with a single worker; the other trains the same net with two
+thread workers whose gradients are summed. Nothing is global, so both exist side by side. Sample order
+and random numbers do not depend on the number of workers, so the results agree to rounding.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 
 
 def two_moons(count: int, seed: int) -> dict[str, np.ndarray]:
-    """Points on two interleaved half circles with some noise, and which half each is on."""
+    """Return points on two interleaved half circles with some noise, and the half circle of each."""
     random = np.random.default_rng(seed)
     label = random.integers(0, 2, count)
     angle = random.uniform(0, np.pi, count)

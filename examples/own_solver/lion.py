@@ -1,7 +1,7 @@
-"""A solver's update and a learning rate that no file format knows: Lion, with a cosine after a warm-up.
+"""A solver's update and learning rate that no file format has: Lion, with a cosine after a warm-up.
 
-The update is an operation on flat memory with a kernel, both of a plugin that is an object; the rate is
-a function of the iteration. Both enter by the record that a solver file is read as.
+The update is an operation on flat memory with a kernel; both belong to a plugin that is an object. The
+rate is a function of the iteration. Both are set in the record that reading a solver file returns.
 
 Source: X. Chen et al., *Symbolic Discovery of Optimization Algorithms* (2023), algorithm 2.
 """
@@ -36,7 +36,7 @@ LION = define(
 
 
 def bind_lion(attributes: Mapping[str, Any], operands: Sequence[Any], workspace: Any) -> Work:
-    """The update of a stretch of flat memory; ``workspace`` has room for two stretches like it."""
+    """Bind the update of a stretch of flat memory; ``workspace`` has room for two such stretches."""
     parameter, gradient, history, rate, scale = operands
     scaled, step = workspace.view(parameter.dtype).reshape(2, parameter.size)
     beta1, beta2 = attributes["beta1"], attributes["beta2"]
@@ -60,7 +60,7 @@ def bind_lion(attributes: Mapping[str, Any], operands: Sequence[Any], workspace:
 
 
 class Lion:
-    """The plugin; in a package these would be functions of plugin.py."""
+    """The plugin; in a package, its methods would be functions in plugin.py."""
 
     manifest: Mapping[str, Any] = {
         "name": "lion",
@@ -87,8 +87,8 @@ class Lion:
 
 @dataclass(frozen=True)
 class Cosine:
-    """A rate that rises to ``highest`` over ``warm_up`` iterations and falls to 0 along a cosine until
-    ``last``."""
+    """A rate that rises to ``highest`` over ``warm_up`` iterations, and then falls to 0 along a cosine
+    until iteration ``last``."""
 
     highest: float
     warm_up: int

@@ -1,1 +1,1 @@
-"""Demitasse beside PyTorch and TensorFlow on six nets: see README.md."""
+"""Demitasse compared with PyTorch and TensorFlow on ten nets or your own: see README.md."""

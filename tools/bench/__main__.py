@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-if not __package__:  # called as a folder, which is then where modules are looked for
+if not __package__:  # run as a folder: modules are then looked for in it
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from bench import prototxt, report
@@ -29,7 +29,7 @@ WHAT = ("train", "inference", "memory", "start")
 
 
 def listed(valid: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
-    """A comma-separated choice, in the order of the valid names."""
+    """Return a parser for a comma-separated choice, which follows the order of the valid names."""
 
     def parse(text: str) -> tuple[str, ...]:
         chosen = text.split(",")
@@ -42,7 +42,7 @@ def listed(valid: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
 
 
 def nets(text: str) -> tuple[str, ...]:
-    """Names of nets, and files of others, in the order in which they are given."""
+    """Parse names of nets, and other nets' files, in the given order."""
     chosen = text.split(",")
     for name in chosen:
         path = Path(name)
@@ -57,7 +57,7 @@ def nets(text: str) -> tuple[str, ...]:
 
 
 def shape(text: str) -> tuple[int, ...]:
-    """Channels, rows and columns: 3x224x224."""
+    """Parse channels, rows and columns: 3x224x224."""
     extents = text.split("x")
     if len(extents) != 3 or not all(each.isdecimal() and int(each) for each in extents):
         raise argparse.ArgumentTypeError(f"{text!r} is not channels x rows x columns, such as 3x224x224")
@@ -99,7 +99,7 @@ def options() -> argparse.Namespace:
 
 
 def known(name: str, batch: int | None, image: tuple[int, ...] | None) -> str:
-    """The name of a net in ``NETS``, where one from a file is put."""
+    """Return the name of a net in ``NETS``, to which a net from a file is added."""
     if name in NETS:
         return name
     net = read(Path(name), batch, image)
@@ -116,7 +116,7 @@ def say(text: str) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Compare, print and write; 1 when somebody disagrees or Demitasse failed, else 0."""
+    """Compare, print and write; return 1 if a contender disagrees or Demitasse failed, else 0."""
     left = {
         name: tuple(s for s in SETTINGS[name] if s in (*chosen.settings, "default"))
         for name in chosen.contenders
@@ -193,14 +193,14 @@ def show(what: str, precision: str, rows: list[report.Row], memory_only: bool, m
 
 
 def write(result: dict[str, Any], rows: list[report.Row], chosen: argparse.Namespace) -> None:
-    """The JSON and the picture, where they are asked for."""
+    """Write the JSON and the plot, if requested."""
     if chosen.json:
         chosen.json.parent.mkdir(parents=True, exist_ok=True)
         chosen.json.write_text(json.dumps(result, indent=2), encoding="utf-8")
         print(f"wrote {chosen.json}")
     timed = [row for row in rows if row.best]
     if chosen.picture and timed:
-        from bench.picture import draw  # matplotlib takes a second
+        from bench.picture import draw  # matplotlib takes a second to import
 
         draw(timed, chosen.picture)
         print(f"wrote {chosen.picture}")

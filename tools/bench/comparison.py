@@ -1,4 +1,4 @@
-"""The comparison itself: who computes the same, how fast each setting is, round after round."""
+"""The comparison: whether contenders compute the same, and how fast each setting is, by rounds."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from bench.floors import Rates
 from bench.nets import NETS, OURS
 from bench.workers import Failure, Worker
 
-TURN = 0.5  # seconds that a contender runs, at least one step, before it is the next one's turn
-HOPELESS = 1.5  # a setting this much slower than its contender's best at first look leaves
-LONG = 3.0  # seconds of a start, of which three pairs are enough
-STEPS = 20  # over which losses are to agree
-# bf16 has 8 bits: a rounding of 0.4% at each layer, which 20 steps of feedback may enlarge.
+TURN = 0.5  # seconds that a contender runs, for at least one step, before the next one's turn
+HOPELESS = 1.5  # a setting this much slower at first than its contender's best is dropped
+LONG = 3.0  # seconds of a start from which on three pairs are enough
+STEPS = 20  # over which losses must agree
+# bf16 has 8 bits: each layer rounds by 0.4%, which 20 steps of feedback may amplify.
 TOLERANCE = {"f32": 1e-3, "bf16": 3e-2}
-# A gradient's error by its size. A ReLU or a maximum that a rounding switches moves it by far more than
-# that rounding, and those of normalised nets are small sums of large terms: so twice a peer's is well.
+# A gradient's relative error. A ReLU or a maximum that rounding switches changes it by far more than
+# that rounding, and gradients of normalised nets are small sums of large terms: so twice a peer's is
+# fine.
 OF_GRADIENTS, BESIDE = {"f32": 1e-2, "bf16": 0.1}, 2.0
 
 
@@ -46,9 +47,9 @@ class Task:
 
 @dataclass
 class Timing:
-    """A contender in one setting: seconds per step of each round, the share of the cores that others on
-    this machine had meanwhile, how far apart the processors were after it (nanoseconds there and back),
-    bytes of memory at most, and why it has no rounds where it has none."""
+    """A contender with one setting: seconds per step of each round, the fraction of the cores that
+    others on this machine used meanwhile, how far apart the processors were after it (nanoseconds per
+    round trip), the peak memory in bytes and, if there are no rounds, the reason."""
 
     task: Task
     contender: str
@@ -68,8 +69,8 @@ class Timing:
 
 @dataclass
 class Start:
-    """What Demitasse takes from composing to the third step where kernels are tried (``cold``) and where
-    the choices of such a run are remembered, seconds, several runs each, and a step's seconds."""
+    """Demitasse's seconds from composing to the third step: if kernels are tried (``cold``), and if the
+    choices of such a run are ``remembered``, each in several runs; and the seconds of a step."""
 
     task: Task
     cold: list[float] = field(default_factory=list)
@@ -79,19 +80,19 @@ class Start:
 
     @property
     def shares(self) -> list[float]:
-        """What trying cost in each pair of runs, over the first hundred steps, in order."""
+        """The cost of trying in each pair of runs, as a fraction of the first hundred steps, sorted."""
         pairs = zip(self.cold, self.remembered, strict=True)
         return sorted((cold - remembered) / (100 * self.step) for cold, remembered in pairs)
 
     @property
     def share(self) -> float | None:
-        """What trying costs, the median of the pairs; None where the runs failed."""
+        """The cost of trying: the median of the pairs; None if the runs failed."""
         return None if self.note else median(self.shares)
 
     @property
     def between(self) -> tuple[float, float] | None:
-        """Where that median lies with a certainty of 95%, whatever the distribution (a binomial of the
-        pairs below it); None of fewer pairs than that takes."""
+        """The 95% confidence interval of that median, for any distribution (by the binomial distribution
+        of pairs below it); None if there are too few pairs."""
         shares, count = self.shares, len(self.shares)
         if self.note or 2 * 0.5**count > 0.05:
             return None
@@ -102,8 +103,8 @@ class Start:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far a contender's losses (or probabilities), or the gradients of its first step, are from the
-    reference at most, relative; ``note`` when it is not known."""
+    """The largest relative difference of a contender's losses (or probabilities), or of the gradients of
+    its first step, from the reference; ``note`` says why it is unknown."""
 
     task: Task
     contender: str
@@ -120,7 +121,7 @@ class Agreement:
 
 @dataclass
 class Comparison:
-    """Contenders with their interpreters and settings, and how long to look at each."""
+    """Contenders with their interpreters and settings, and how long to measure each."""
 
     pythons: Mapping[str, Path]
     settings: Mapping[str, tuple[str, ...]]
@@ -138,7 +139,7 @@ class Comparison:
     # Rates.
 
     def rates(self, precision: str) -> tuple[Rates, dict[str, Any]]:
-        """The best of the contenders' matrix products and triads, and what each said."""
+        """Return the best of the contenders' matrix products and triads, and each one's figures."""
         said: dict[str, Any] = {}
         for contender, settings in self.settings.items():
             try:
@@ -156,9 +157,9 @@ class Comparison:
     # Agreement.
 
     def check(self, task: Task) -> list[Agreement]:
-        """Each contender in its first setting against the first peer in f32: the loss over some steps
-        without dropout, or the probabilities of the deploy net. In training also each parameter's first
-        gradient, against PyTorch in f64 if it is there."""
+        """Compare each contender, in its first setting, with the first peer in f32: the loss over some
+        steps without dropout, or the probabilities of the deploy net. For training, also compare each
+        parameter's first gradient with PyTorch in f64, if it is available."""
         try:
             name, wanted = self._reference(task)
         except Failure as failure:
@@ -229,9 +230,9 @@ class Comparison:
     # Starts.
 
     def start(self, task: Task, pairs: int) -> Start:
-        """Runs of Demitasse in pairs, of which the median counts: one that remembers nothing, and one
-        what that one chose; of what takes long three at most. A run before them compiles, loops and
-        Python's modules, which is done once for an installation."""
+        """Run Demitasse in pairs, of which the median counts: one run that remembers nothing, and one
+        with that run's choices; at most three pairs if they take long. A run before them compiles loops
+        and Python's modules, which is done once per installation."""
         found = Start(task)
         with tempfile.TemporaryDirectory(prefix="demitasse-bench-") as compiled:
             try:
@@ -254,8 +255,8 @@ class Comparison:
         self.say(f"start of {task}: {cold:.2f} s, {remembered:.2f} s remembered")
 
     def _begin(self, task: Task, compiled: str, folder: str = "") -> tuple[float, float]:
-        """Seconds to the third step of a process that keeps its choices in a folder (else where compiled
-        modules are), and of a step."""
+        """Return the seconds to the third step of a process that keeps its choices in a folder (by
+        default with the compiled modules), and the seconds of a step."""
         variables = {
             "XDG_CACHE_HOME": folder or compiled,
             "PYTHONPYCACHEPREFIX": compiled,
@@ -286,8 +287,8 @@ class Comparison:
     # Speed.
 
     def compare(self, task: Task) -> list[Timing]:
-        """All settings of all contenders: a first look at each, then rounds in which those that are
-        left take turns, each round beginning with another one."""
+        """Time all settings of all contenders: first briefly, and then, for those that are left, in
+        rounds in which they take turns, each beginning with a different one."""
         timings: list[Timing] = []
         with ExitStack() as stack:
             standing: list[tuple[Timing, Worker]] = []
@@ -335,7 +336,7 @@ class Comparison:
             return
         try:
             if timing.look < TURN:
-                worker.ask("run", steps=1)  # caches and sleeping threads are not counted
+                worker.ask("run", steps=1)  # filling caches and waking threads is not counted
             before = busy()
             answer = worker.ask("run", steps=turn(timing.look))
             others = busy() - before - answer["own"]
@@ -350,20 +351,21 @@ class Comparison:
 
 
 def busy() -> float:
-    """Seconds that this machine's cores have not been idle since it started."""
+    """Return the seconds that this machine's cores have not been idle since it started."""
     words = Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()
     user, nice, system, _, _, *interrupts_and_stolen = (int(word) for word in words[1:9])
     return (user + nice + system + sum(interrupts_and_stolen)) / os.sysconf("SC_CLK_TCK")
 
 
 def turn(seconds: float) -> int:
-    """Steps that fill a turn."""
+    """Return the number of steps that fill a turn."""
     return max(1, min(500, round(TURN / max(seconds, 1e-6))))
 
 
 def as_others_round(agreements: list[Agreement]) -> list[Agreement]:
-    """In bf16, and in nets of files, a contender's losses may be as far as the nearest of the others'
-    are, and a quarter: some nets enlarge any rounding. Gradients may be twice as far."""
+    """In bf16, and for nets from files, a contender's losses may differ by 1.25 times as much as those
+    of the closest other contender, because some nets amplify any rounding. Gradients may differ by twice
+    as much."""
     allowed = []
     for each in agreements:
         others = [a.difference for a in agreements if a is not each and a.difference is not None]
@@ -376,8 +378,8 @@ def as_others_round(agreements: list[Agreement]) -> list[Agreement]:
 
 
 def apart(found: np.ndarray, wanted: np.ndarray, per_value: bool) -> float:
-    """The largest difference, relative to each value or to the largest; infinite for what is no
-    number or has another shape."""
+    """Return the largest difference, relative to each value or to the largest; infinite for numbers that
+    are not finite, or another shape."""
     if found.shape != wanted.shape or not np.isfinite(found).all():
         return float("inf")
     scale = np.abs(wanted) if per_value else np.abs(wanted).max()
@@ -385,8 +387,9 @@ def apart(found: np.ndarray, wanted: np.ndarray, per_value: bool) -> float:
 
 
 def furthest(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> float:
-    """The largest error of a parameter's gradient, root mean square, relative to the gradient's, or to a
-    thousandth of the median one's where it vanishes; infinite for one that is missing or no number."""
+    """Return the largest error of a parameter's gradient: the root mean square, relative to the
+    gradient's own or, if that vanishes, to a thousandth of the median one's. Infinite if a gradient is
+    missing or not finite."""
     size = {key: float(np.sqrt(np.mean(array**2))) for key, array in wanted.items()}
     least, far = 1e-3 * float(np.median(list(size.values()))), [0.0]
     for key, array in wanted.items():
@@ -396,6 +399,6 @@ def furthest(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) 
 
 
 def tasks(what: str, net: str, precision: str) -> list[Task]:
-    """Training at the net's own batch, inference at 1 and 16."""
+    """Return training at the net's own batch size, or inference at 1 and 16."""
     batches = (NETS[net]().batch,) if what == "train" else (1, 16)
     return [Task(what, net, precision, batch) for batch in batches]

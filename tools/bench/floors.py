@@ -1,14 +1,14 @@
-"""What no implementation of these algorithms goes below: the arithmetic, and a model of the memory.
+"""Lower bounds of the time of these algorithms: their arithmetic, and a model of memory traffic.
 
-Arithmetic: each convolution and inner product does its multiply-and-adds once forward and, in
-training, twice more backward (for its input's gradient, which a first layer does not need, and for
-its weights'), directly, at the rate of a large matrix product. Winograd's convolution goes below it.
+Arithmetic: each convolution and inner product does its multiply-adds once forward and, in training,
+twice more backward (for its input's gradient, which a first layer does not need, and for its weights'),
+directly, at the rate of a large matrix product. Winograd's convolution can be faster.
 
-Memory: every blob that is not overwritten in place passes the memory bus twice forward (written,
-read) and three times backward (read again, its gradient written and read). A parameter is read twice
-by the kernels, forward and backward, in their precision, and passes six times in f32: its gradient
-written and read, master and momentum each read and written. It is a model: blobs that stay in a
-cache do not pass the bus, so a small net may go below it.
+Memory: every blob that is not overwritten in place crosses the memory bus twice forward (written, read)
+and three times backward (read again, its gradient written and read). A parameter is read twice by the
+kernels, forward and backward, in their precision, and crosses the bus six times in f32: its gradient
+written and read, master and momentum each read and written. This is a model: blobs that stay in a cache
+do not cross the bus, so a small net can be faster.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BYTES = {"f32": 4, "bf16": 2}
 
 @dataclass(frozen=True)
 class Rates:
-    """What this machine was measured to do: GFLOP/s of a matrix product, GB/s of a triad."""
+    """The measured rates of this machine: GFLOP/s of a matrix product, GB/s of a triad."""
 
     matrix_product: float
     triad: float
@@ -38,7 +38,7 @@ class Floor:
 
 
 def flops(net: Net, training: bool) -> float:
-    """Of one batch."""
+    """Return the flops of one batch."""
     forward = 2.0 * net.macs * net.batch
     if not training:
         return forward
@@ -47,7 +47,7 @@ def flops(net: Net, training: bool) -> float:
 
 
 def traffic(net: Net, training: bool, precision: str) -> float:
-    """Bytes of one batch."""
+    """Return the bytes of memory traffic of one batch."""
     blobs = sum(prod(shape) for shape in net.blobs()) * net.batch * BYTES[precision]
     parameters = net.parameters
     if not training:
@@ -56,7 +56,7 @@ def traffic(net: Net, training: bool, precision: str) -> float:
 
 
 def floor(net: Net, training: bool, precision: str, rates: Rates) -> Floor:
-    """The floors of one batch on a machine; 0 where nobody measured the rate."""
+    """Return the lower bounds of one batch on a machine; 0 if the rate was not measured."""
     work, moved = flops(net, training), traffic(net, training, precision)
     return Floor(
         work / (rates.matrix_product * 1e9) if rates.matrix_product else 0.0,

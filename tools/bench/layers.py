@@ -1,7 +1,7 @@
-"""A net as a list of layers: built with shapes checked, counted in flops, parameters and values.
+"""A net as a list of layers: built with shape checks, and counted in flops, parameters and values.
 
-One description serves all contenders: the prototxt that Demitasse reads and the layers that the
-peers run are made of it. Shapes are of one sample: channels x rows x columns, or features.
+All contenders share one description: both the prototxt that Demitasse reads and the layers that the
+peers run are made from it. Shapes are for one sample: channels x rows x columns, or features.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 
 Shape = tuple[int, ...]
 Pair = int | tuple[int, int]
-"""Of rows and of columns; a number for both."""
+"""For rows and columns; a single number means both."""
 
 
 @dataclass(frozen=True)
 class Layer:
     """One layer: its blobs by name, its numbers, the shapes of its output and its parameters.
 
-    Parameters are laid out as in Caffe: outputs first, then inputs of a group, rows, columns.
-    A batch_norm is Caffe's BatchNorm and the Scale after it, if there is one, whose name is the number
-    ``scale``: its parameters are gamma and beta. Windows are pairs, of rows and columns.
+    Parameters are laid out as in Caffe: outputs first, then inputs of a group, rows, columns. A
+    batch_norm is Caffe's BatchNorm and, if there is one, the Scale after it, whose name is the number
+    ``scale``; its parameters are gamma and beta. Windows are pairs, for rows and columns.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Layer:
 
     @property
     def macs(self) -> int:
-        """Multiply-and-adds of one sample, forward; only of convolutions and inner products."""
+        """Multiply-adds of one sample, forward; only for convolutions and inner products."""
         if self.kind == "convolution":
             return prod(self.shape) * prod(self.parameters[0][1:])
         return prod(self.parameters[0]) if self.kind == "inner_product" else 0
@@ -43,7 +43,7 @@ class Layer:
 
 @dataclass
 class Net:
-    """Layers in order. The methods add one and return its top, a new blob or the bottom in place."""
+    """Layers in order. The methods add one and return its top: a new blob, or the bottom if in place."""
 
     name: str
     batch: int
@@ -102,7 +102,7 @@ class Net:
         for n, k, step, edge in zip(extents, *window.values(), strict=True):
             over = n + 2 * edge - k
             count = (-(-over // step) if up else over // step) + 1
-            # The last window begins within the image or the padding before it.
+            # The last window must begin within the image or the padding before it.
             out.append(count - 1 if up and edge and (count - 1) * step >= n + edge else count)
         return self._add(name, kind, bottom, (channels, *out), (), {**window, "up": up}, top)
 
@@ -110,14 +110,15 @@ class Net:
         return self.element(blob, name, "relu", top=blob)
 
     def relu6(self, blob: str, name: str) -> str:
-        """ReLU, and at most 6."""
+        """ReLU, limited to 6."""
         return self.element(blob, name, "relu6", top=blob)
 
     def element(
         self, bottom: str, name: str, kind: str, *, top: str | None = None, **numbers: float
     ) -> str:
         """A function of each element: relu, relu6, leaky_relu (``slope``), elu (``alpha``), sigmoid,
-        tanh, dropout (``ratio``); flat, which is none; prelu, with a learnt slope for each channel."""
+        tanh, dropout (``ratio``); flat, which changes nothing; prelu, with a learned slope for each
+        channel."""
         shape = self.shape(bottom)
         if kind == "flat":
             shape = (prod(shape),)
@@ -134,7 +135,8 @@ class Net:
         *,
         top: str | None = None,
     ) -> str:
-        """Across channels; the numbers of Krizhevsky et al. 2012, section 3.3, in Caffe."""
+        """Normalisation across channels; the numbers are those of Krizhevsky et al. 2012, section 3.3,
+        in Caffe."""
         numbers = {"size": size, "alpha": alpha, "beta": beta}
         return self._add(name, "lrn", bottom, self.shape(bottom), (), numbers, top)
 
@@ -151,8 +153,8 @@ class Net:
         keep: float = 0.999,
         top: str | None = None,
     ) -> str:
-        """``scale`` is the Scale layer's name ("": there is none), else made of ``name``; ``keep`` is
-        what a batch leaves of the running statistics. In place."""
+        """Batch normalisation in place. ``scale`` is the Scale layer's name ("" for none; by default
+        made from ``name``); ``keep`` is the fraction of the running statistics that a batch keeps."""
         shape = self.shape(bottom)
         scale = name.replace("bn", "scale", 1) if scale is None else scale
         parameters = ((shape[0],), (shape[0],)) if scale else ()
@@ -174,7 +176,7 @@ class Net:
         return self._add(name, "softmax_loss", bottom, (), (), {"weight": weight})
 
     def shape(self, blob: str) -> Shape:
-        """The shape of a blob of one sample."""
+        """Return the shape of a blob, for one sample."""
         for layer in reversed(self.layers):
             if layer.top == blob:
                 return layer.shape
@@ -183,11 +185,11 @@ class Net:
         return self.image
 
     def without(self, *kinds: str) -> Net:
-        """The net without layers of some kinds that work in place."""
+        """Return the net without in-place layers of some kinds."""
         return replace(self, layers=[layer for layer in self.layers if layer.kind not in kinds])
 
     def deploy(self) -> Net:
-        """What inference needs: the layers before the last loss, and in its place ``prob``."""
+        """Return the part for inference: the layers before the last loss, which ``prob`` replaces."""
         losses = [layer for layer in self.layers if layer.kind == "softmax_loss"]
         wanted, kept = {losses[-1].bottoms[0]}, []
         for layer in reversed(self.layers):
@@ -198,12 +200,12 @@ class Net:
         return replace(self, layers=[*reversed(kept), last])
 
     def message(self) -> dict[str, Any]:
-        """The net as JSON has it."""
+        """Return the net in a form for JSON."""
         return asdict(self)
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Net:
-        """The net of a ``message`` that was JSON, with lists for tuples."""
+        """Return the net of a ``message`` that passed through JSON, with lists for tuples."""
         made = {key: _tuples(value) for key, value in message.items() if key != "layers"}
         layers = [Layer(**{k: _tuples(v) for k, v in each.items()}) for each in message["layers"]]
         return cls(**made, layers=layers)
@@ -215,11 +217,11 @@ class Net:
 
     @property
     def macs(self) -> int:
-        """Multiply-and-adds of one sample, forward."""
+        """Multiply-adds of one sample, forward."""
         return sum(layer.macs for layer in self.layers)
 
     def blobs(self) -> Iterator[Shape]:
-        """The shapes of the input and of every blob that is not overwritten in place."""
+        """Yield the shapes of the input and of every blob that is not overwritten in place."""
         yield self.image
         for layer in self.layers:
             if layer.top not in layer.bottoms:
@@ -241,7 +243,7 @@ class Net:
 
 
 def pair(extent: Pair) -> tuple[int, int]:
-    """Of rows and of columns."""
+    """Return a pair, for rows and columns."""
     return (extent, extent) if isinstance(extent, int) else extent
 
 

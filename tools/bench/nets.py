@@ -1,4 +1,4 @@
-"""The ten nets, with the layers and names of the files that Caffe's users know."""
+"""The ten nets, with layers and names as in the files that Caffe's users know."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _two_hidden(net: Net, blob: str) -> None:
 def _rectified(
     net: Net, blob: str, name: str, outputs: int, kernel: int, stride: int = 1, pad: int = 0
 ) -> str:
-    """A convolution and its ReLU."""
+    """Add a convolution and its ReLU."""
     blob = net.convolution(blob, name, outputs, kernel, stride=stride, pad=pad)
     return net.relu(blob, f"{name}/relu")
 
@@ -89,7 +89,7 @@ def _normalised(
     groups: int = 1,
     norm: str = "",
 ) -> str:
-    """A convolution without biases and its batch normalisation, called ``norm``."""
+    """Add a convolution without biases and its batch normalisation, named ``norm``."""
     window = {"stride": stride, "pad": pad, "groups": groups}
     blob = net.convolution(blob, name, outputs, kernel, **window, bias=False)
     return net.batch_norm(blob, norm or f"{name}/bn")
@@ -262,4 +262,4 @@ NETS: dict[str, Callable[[], Net]] = {
 }
 
 OURS = frozenset(NETS)
-"""Those that are described here; nets of users' files join ``NETS``."""
+"""The nets that are described here; nets from users' files are added to ``NETS``."""

@@ -1,4 +1,4 @@
-"""The picture of a comparison: bars of the contenders' best settings and the floor, for each net."""
+"""A plot of a comparison: bars for the contenders' best settings and the floor, for each net."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLOURS = {OWN: "#2a6f97", "pytorch": "#d1495b", "tensorflow": "#edae49", "floor
 
 
 def draw(rows: Sequence[Row], output: Path) -> None:
-    """A panel for each task, precision and batch size; training steps of all nets share one."""
+    """Draw a panel for each task, precision and batch size; training steps of all nets share one."""
 
     def panel_of(row: Row) -> tuple[str, str, int]:
         task = row.task

@@ -1,4 +1,4 @@
-"""A net as the prototxt files that Demitasse reads: to train, to run forward, and the solver."""
+"""Prototxt files of a net, for Demitasse: to train, to run forward, and the solver."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ TYPES = {
 
 
 def write(net: Net, folder: Path) -> Path:
-    """``train.prototxt``, ``deploy.prototxt`` and ``solver.prototxt`` of a net; the solver's path."""
+    """Write ``train.prototxt``, ``deploy.prototxt`` and ``solver.prototxt``; return the solver's
+    path."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "train.prototxt").write_text(train(net), encoding="utf-8")
     (folder / "deploy.prototxt").write_text(deploy(net), encoding="utf-8")
@@ -42,7 +43,7 @@ def write(net: Net, folder: Path) -> Path:
 
 
 def train(net: Net) -> str:
-    """The net with its data and losses; its samples are given as arrays (``data=``)."""
+    """Return the net with its data and losses; its samples are given as arrays (``data=``)."""
     data = message(
         "data",
         "Data",
@@ -54,7 +55,7 @@ def train(net: Net) -> str:
 
 
 def deploy(net: Net) -> str:
-    """The net from an Input of the net's batch to the probabilities."""
+    """Return the net from an Input with the net's batch size to the probabilities."""
     extents = " ".join(f"dim: {extent}" for extent in (net.batch, *net.image))
     data = message("data", "Input", (), ("data",), f"input_param {{ shape {{ {extents} }} }}")
     return "\n".join([f'name: "{net.name}"', data, *map(text, net.deploy().layers), ""])
@@ -70,14 +71,14 @@ def solver(net: Net) -> str:
 def message(
     name: str, kind: str, bottoms: tuple[str, ...], tops: tuple[str, ...], numbers: str = ""
 ) -> str:
-    """One layer's text."""
+    """Return one layer's text."""
     blobs = [f'bottom: "{bottom}"' for bottom in bottoms] + [f'top: "{top}"' for top in tops]
     parts = [f'name: "{name}"', f'type: "{kind}"', *blobs, *([numbers] if numbers else [])]
     return "layer { " + " ".join(parts) + " }"
 
 
 def text(layer: Layer) -> str:
-    """A layer's text; two layers for batch_norm, as in Caffe."""
+    """Return a layer's text; two layers for batch_norm, as in Caffe."""
     tops = (layer.top,)
     if layer.kind == "batch_norm":
         statistics = message(layer.name, "BatchNorm", layer.bottoms, tops, numbers(layer))
@@ -92,7 +93,7 @@ def text(layer: Layer) -> str:
 
 
 def numbers(layer: Layer) -> str:
-    """The parameters of a layer's type."""
+    """Return the parameters of a layer's type."""
     n = layer.numbers
     match layer.kind:
         case "convolution":
@@ -124,12 +125,12 @@ def numbers(layer: Layer) -> str:
 
 
 def _window(n: Mapping[str, Any]) -> str:
-    """The fields of a window, rows and columns apart."""
+    """Return the fields of a window, with separate rows and columns."""
     rows = [f"kernel_h: {n['kernel'][0]} kernel_w: {n['kernel'][1]}"]
     rows += [f"{name}_h: {n[name][0]} {name}_w: {n[name][1]}" for name in ("stride", "pad")]
     return " ".join(rows)
 
 
 def _both(name: str, extents: tuple[int, int]) -> str:
-    """A repeated field, where it is not 1 and 1."""
+    """Return a repeated field, unless it is 1 and 1."""
     return "" if extents == (1, 1) else "".join(f" {name}: {extent}" for extent in extents)

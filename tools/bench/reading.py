@@ -1,8 +1,8 @@
-"""A user's prototxt as a net of the bench, so that the peers run it too.
+"""A user's prototxt as a net of the bench, so that the peers can run it, too.
 
-Understood are classifiers of convolutions, inner products, poolings, normalisations, functions of one
-element, sums, products, maxima and joins of channels, with Caffe's softmax losses. What a file says of
-its samples, its learning and its initial values is left out: all contenders start from the bench's.
+Supported are classifiers made of convolutions, inner products, poolings, normalisations, functions of
+one element, sums, products, maxima and concatenations of channels, with Caffe's softmax losses. Settings
+for samples, learning and initial values are ignored: all contenders start from the bench's.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import demitasse
 from bench.layers import Net, Shape, pair
 
 MOST = 16
-"""Samples of a batch, where a file has more and nothing else is asked."""
+"""The largest batch that is taken from a file unless another is requested."""
 
 LEFT_OUT = ("Accuracy", "Silence")
 DEPTHWISE = ("ConvolutionDepthwise", "DepthwiseConvolution")
 
 
 class UnreadError(Exception):
-    """A file is no net that the bench can give to all."""
+    """A file does not contain a net that the bench can give to all contenders."""
 
 
 def read(path: Path, batch: int | None = None, image: Shape | None = None) -> Net:
-    """The net of a train or deploy file, which is trained in batches of ``batch`` samples (default: the
-    file's, at most 16) of the shape ``image`` (default: what the file says). Raises UnreadError, which
-    names file, line and layer, where a layer is none that all contenders have."""
+    """Read the net of a train or deploy file. It is trained in batches of ``batch`` samples (default:
+    the file's, at most 16) of shape ``image`` (default: the file's). Raises UnreadError with file, line
+    and layer if not all contenders support a layer."""
     with demitasse.compose(plugins=["-tuning"]) as runtime:
         try:
             reader: Any = runtime.read(path)
@@ -41,7 +41,7 @@ def read(path: Path, batch: int | None = None, image: Shape | None = None) -> Ne
 
 
 class _Reading:
-    """One file's layers, one after the other."""
+    """Reads one file's layers, one after the other."""
 
     def __init__(self, path: Path, batch: int | None, image: Shape | None) -> None:
         self.path, self.batch, self.image = path, batch, image
@@ -71,7 +71,8 @@ class _Reading:
         return self._ended(rest[-1])
 
     def _called(self) -> str:
-        """A name for a net that says none: its file's, or its folder's where all files are called so."""
+        """Return a name for a net that has none: its file's, or its folder's if the file's is
+        generic."""
         stem, folder = self.path.stem, self.path.absolute().parent.name
         return folder if stem in ("train_val", "train_test", "train", "test", "deploy") else stem
 
@@ -91,7 +92,7 @@ class _Reading:
         return Net(self.path.stem, batch, tuple(image), 0, rate=0.00003)
 
     def _samples(self, layer: demitasse.Layer) -> tuple[int | None, Shape | None]:
-        """A batch's size and a sample's shape, as far as the file has them."""
+        """Return a batch's size and a sample's shape, as far as the file gives them."""
         message = layer.parameters
         if layer.type in ("Input", "DummyData"):
             field = message.input_param if layer.type == "Input" else message.dummy_data_param
@@ -123,13 +124,13 @@ class _Reading:
 
     def _add(self, layer: demitasse.Layer, scales: dict[str, demitasse.Layer]) -> None:
         net, message, name = self.net, layer.parameters, layer.name
-        top = layer.tops[0] if layer.tops else name  # a loss of the first format has none
+        top = layer.tops[0] if layer.tops else name  # a loss in the oldest format has none
         if layer.type == "SoftmaxWithLoss":
             self._loss(layer)
             return
         bottoms = tuple(self._blob(layer, bottom) for bottom in layer.bottoms)
         if layer.type == "Softmax":
-            if not self.has_loss:  # the bench trains it so, and takes it away to run forward
+            if not self.has_loss:  # the bench trains with a loss, and removes it to run forward
                 net.loss(bottoms[0], name)
             return
         if len(layer.tops) > 1:
@@ -260,7 +261,7 @@ class _Reading:
         return self.net
 
     def _blob(self, layer: demitasse.Layer, bottom: str) -> str:
-        """The name here of a blob of the file."""
+        """Return the bench's name for a blob of the file."""
         if bottom not in self.blobs:
             raise ValueError(f"takes {bottom!r}, which is no image and no layer's top")
         return self.blobs[bottom]
@@ -270,11 +271,11 @@ class _Reading:
 
 
 def _pair(about: Any, repeated: str, apart: str, default: int) -> tuple[int, int]:
-    """A field of windows, given for both axes, one after the other, or as _h and _w."""
+    """Return a window's field, given once for both axes, twice, or as _h and _w."""
     if apart and (about.HasField(f"{apart}_h") or about.HasField(f"{apart}_w")):
         return getattr(about, f"{apart}_h"), getattr(about, f"{apart}_w")
     given = getattr(about, repeated)
-    if isinstance(given, int):  # Pooling's are not repeated
+    if isinstance(given, int):  # Pooling's field is not repeated
         return pair(given if about.HasField(repeated) else default)
     extents = list(given)
     if len(extents) > 2:

@@ -1,4 +1,4 @@
-"""Rows of figures from timings: ratios beside their targets and floors, as text and for JSON."""
+"""Rows of figures from timings: ratios next to their targets, and floors; as text and for JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.nets import NETS
 
 LIGHT = dict.fromkeys(("resnet18", "mobilenet", "mobilenet_v2", "squeezenet"), 1.3)
 
-# The best peer's time over ours that is wanted at least, in training.
+# The best peer's time over ours in training must be at least this.
 TARGETS = {
     "f32": {
         "lenet": 1.6,
@@ -36,20 +36,20 @@ TARGETS = {
         **LIGHT,
     },
 }
-ELSE_TARGET = 1.0  # of a net that the user has
+ELSE_TARGET = 1.0  # for a net from a user's file
 INFERENCE_TARGET = 1.3
-MEMORY_TARGET = 0.7  # our peak over the leaner peer's, at most, where it is asked
-START_TARGET = 0.1  # what trying kernels takes of the first hundred steps, at most
+MEMORY_TARGET = 0.7  # our peak over that of the leaner peer, at most, if it is measured
+START_TARGET = 0.1  # the time for trying kernels, at most, as a fraction of the first hundred steps
 MEMORY_NETS = ("vgg16", "googlenet")
-QUIET = 0.05  # the share of the cores that others may have
+QUIET = 0.05  # the fraction of the cores that other processes may use
 PEERS = tuple(name for name in SETTINGS if name != OWN)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One task: the best setting of each contender that ran (seconds, setting), its leanest peak
-    (bytes), the floors, the share of the cores that others had in the rounds (median), and how far apart
-    the processors were in each."""
+    """One task: the best setting of each contender that ran (seconds, setting), its smallest peak memory
+    (bytes), the floors, the fraction of the cores that others used in the rounds (median), and how far
+    apart the processors were in each."""
 
     task: Task
     target: float
@@ -67,18 +67,18 @@ class Row:
 
     @property
     def memory_ratio(self) -> float | None:
-        """Our peak over the leaner peer's."""
+        """Our peak memory over the leaner peer's."""
         peers = [self.peaks[name] for name in PEERS if name in self.peaks]
         return self.peaks[OWN] / min(peers) if peers and OWN in self.peaks else None
 
     @property
     def rate_share(self) -> float | None:
-        """The share of the matrix product's rate that our convolutions and products run at."""
+        """The rate of our convolutions and products, as a fraction of a matrix product's."""
         return self.floor.arithmetic / self.best[OWN][0] if OWN in self.best else None
 
 
 def row(task: Task, timings: Iterable[Timing], rates: Rates) -> Row:
-    """The row of a task's timings."""
+    """Return the row of a task's timings."""
     best: dict[str, tuple[float, str]] = {}
     peaks: dict[str, int] = {}
     others: list[float] = []
@@ -100,7 +100,8 @@ def row(task: Task, timings: Iterable[Timing], rates: Rates) -> Row:
 
 
 def speed_table(rows: Sequence[Row]) -> str:
-    """Milliseconds of ours and of the best settings, the ratio beside its target, the floors."""
+    """Return milliseconds of ours and of the best settings, the ratio next to its target, and the
+    floors."""
     wide = _widest(rows)
     lines = [
         f"{'net':{wide}} {'batch':>5} {OWN:>10}  {'pytorch':>30}  {'tensorflow':>16} {'ratio':>7} "
@@ -127,7 +128,7 @@ def speed_table(rows: Sequence[Row]) -> str:
 
 
 def _widest(rows: Sequence[Row | Start]) -> int:
-    """Characters that hold the nets' names."""
+    """Return the width of the column of net names."""
     return max([14, *(len(each.task.net) for each in rows)])
 
 
@@ -139,7 +140,7 @@ def _milliseconds(best: tuple[float, str] | None, names_setting: bool) -> str:
 
 
 def memory_table(rows: Sequence[Row]) -> str:
-    """Peak memory while training, MB, in the leanest setting of each."""
+    """Return peak memory while training, in MB, for each contender's leanest setting."""
     wide = _widest(rows)
     lines = [f"{'net':{wide}} {'batch':>5} " + " ".join(f"{name:>11}" for name in (OWN, *PEERS))]
     lines[0] += f" {'ratio':>7} {'target':>7}"
@@ -157,8 +158,8 @@ def memory_table(rows: Sequence[Row]) -> str:
 
 
 def start_table(starts: Sequence[Start]) -> str:
-    """Seconds to the third step, and what trying kernels takes of the first hundred: the median of the
-    pairs of runs, and where that lies with a certainty of 95%."""
+    """Return seconds to the third step, and the time for trying kernels as a fraction of the first
+    hundred steps: the median of pairs of runs, and its 95% confidence interval."""
     wide = _widest(starts)
     lines = [f"{'net':{wide}} {'batch':>5} {'cold':>8} {'remembered':>11} {'step, ms':>9} {'share':>7}"]
     lines[0] += f" {'between':>15} {'target':>7}"
@@ -177,7 +178,7 @@ def start_table(starts: Sequence[Start]) -> str:
 
 
 def agreement_table(agreements: Sequence[Agreement]) -> str:
-    """Who agrees with whom, and how well."""
+    """Return who agrees with whom, and how closely."""
     lines = []
     for each in agreements:
         difference = each.note or f"{each.difference:.1e} apart"

@@ -1,4 +1,4 @@
-"""What all contenders start from: the same weights, and samples from the same random numbers."""
+"""The common start of all contenders: the same weights, and samples from the same random numbers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ Arrays = dict[str, np.ndarray]
 
 
 def weights(net: Net, seed: int = 1) -> Arrays:
-    """Parameters as ``layer.number`` in Caffe's order, and of batch_norm ``layer.mean``, ``.variance``.
+    """Return parameters as ``layer.number`` in Caffe's order and, for batch_norm, ``layer.mean`` and
+    ``.variance``.
 
-    Weights are normal with variance 2 / inputs (He et al. 2015), and a hundredth of it before a loss,
-    so that losses start near the logarithm of the classes and fall steadily; biases are 0, scales 1. A
-    running variance of 2 keeps the sums of a residual net small in inference.
+    Weights are normal with variance 2 / inputs (He et al. 2015), and a hundredth of it before a loss, so
+    that losses start near the logarithm of the number of classes and fall steadily; biases are 0, scales
+    1. A running variance of 2 keeps the sums of a residual net small in inference.
     """
     random = np.random.default_rng(seed)
     ends = {layer.bottoms[0] for layer in net.layers if layer.kind in ("softmax_loss", "softmax")}
@@ -44,7 +45,7 @@ def _parameter(
 
 
 def samples(net: Net, batch: int, seed: int = 2) -> Arrays:
-    """``data`` of a batch, normal and NCHW, and ``label``."""
+    """Return a batch of ``data``, normally distributed and NCHW, and ``label``."""
     random = np.random.default_rng(seed)
     data = random.standard_normal((batch, *net.image), np.float32)
     return {"data": data, "label": random.integers(0, net.classes, batch).astype(np.float32)}

@@ -1,4 +1,4 @@
-"""Processes of contenders, of which only the one that is asked something runs."""
+"""Processes of contenders; only the one that is asked something runs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from bench.contenders import OWN
 TOOLS = Path(__file__).parents[1]
 
 
-class Failure(Exception):  # noqa: N818 - it is a result beside the others, not a mistake
+class Failure(Exception):  # noqa: N818 - it is a result like others, not an error of the bench
     """What a contender could not do, in its own words."""
 
 
 class Worker:
-    """One contender in one setting. It is stopped (SIGSTOP) but for the time of a question, so that
-    threads which spin, as OpenMP's do, take nothing from the others."""
+    """One contender with one setting. It is stopped (SIGSTOP) except while it is asked something, so
+    that spinning threads, such as OpenMP's, take no time from the others."""
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class Worker:
         return self.contender if self.contender == OWN else f"{self.contender} {self.setting}"
 
     def ask(self, do: str, **command: Any) -> dict[str, Any]:
-        """The answer to a command. Raises Failure with the contender's error, or when it ended or took
-        longer than the limit."""
+        """Return the answer to a command. Raises Failure with the contender's error, or if it ended or
+        took longer than the limit."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None

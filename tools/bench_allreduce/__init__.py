@@ -1,1 +1,2 @@
-"""The sum of all ranks on one node beside MPICH, Open MPI and gloo: ``python -m bench_allreduce``."""
+"""The sum of all ranks on one node, compared with MPICH, Open MPI and gloo: ``python -m
+bench_allreduce``."""

@@ -28,7 +28,7 @@ from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
-sys.path += [str(Path(__file__).parents[1])]  # tools; this folder is there already
+sys.path += [str(Path(__file__).parents[1])]  # tools; this folder is on the path already
 from contenders import Contender, contenders, this_python
 from processor_distance import Distance, told
 
@@ -37,13 +37,13 @@ _UNITS = {"K": 1024, "M": 10**6}
 
 
 def sizes_of(text: str) -> dict[str, int]:
-    """Bytes by name, of names between commas: 256 is 256, 4K is 4,096, 1M 2**20; from 16M on 10**6 each,
-    as gradients are counted."""
+    """Parse sizes, by their names between commas: 256 is 256, 4K is 4,096, 1M is 2**20; from 16M on, M
+    is 10**6, because gradients are counted that way."""
     return {size: bytes_of(size) for size in text.split(",")}
 
 
 def bytes_of(text: str) -> int:
-    """The bytes of one name."""
+    """Return the bytes of one name."""
     number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "")
     if not number.isdecimal() or int(number) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size: 256, 4K and 16M are")
@@ -53,13 +53,13 @@ def bytes_of(text: str) -> int:
 
 
 def batch_of(nbytes: int) -> int:
-    """Sums behind each other that one time is taken of."""
+    """Return how many consecutive sums are timed together."""
     return 200 if nbytes <= 2**16 else 40 if nbytes <= 2**20 else 1
 
 
 class Floor:
-    """Threads that read and write as many bytes as a sum must, each array once, from a barrier on: as
-    contenders do, with what a pass before left in the caches."""
+    """Threads that read and write as many bytes as a sum must, each array once. They start at a barrier,
+    as contenders do, with the caches as the previous pass left them."""
 
     def __init__(self) -> None:
         import numba
@@ -68,8 +68,9 @@ class Floor:
 
         @numba.njit(nogil=True)  # type: ignore[untyped-decorator]
         def passes(a: Any, b: Any, times: Any, words: Any) -> None:
-            """``words``: where threads count themselves, how many they are, clock_gettime, sched_yield;
-            ``times``: where the clock writes before and after each pass, seconds and nanoseconds."""
+            """``words``: where threads count themselves, their number, clock_gettime, sched_yield.
+            ``times``: where the clock before and after each pass is written, in seconds and
+            nanoseconds."""
             arrivals, threads, clock, give_way = words
             for turn in range(times.shape[0]):
                 fetch_add(arrivals, 0, 1)
@@ -94,7 +95,7 @@ class Floor:
         self.measure(8, 1, 1)
 
     def measure(self, nbytes: int, ranks: int, count: int) -> list[float]:
-        """Seconds of ``count`` passes after one that does not count."""
+        """Return the seconds of ``count`` passes, after one that does not count."""
         threads = min(ranks, len(os.sched_getaffinity(0)))
         each = nbytes * ranks // threads // 8
         if each not in self._arrays:
@@ -116,7 +117,7 @@ class Floor:
 
 
 class Driver:
-    """Talks to the ranks of all contenders."""
+    """Communicates with the ranks of all contenders."""
 
     def __init__(self, ranks: int, found: list[Contender], limit: float) -> None:
         self.lines: dict[str, list[TextIO]] = {each.name: [] for each in found}
@@ -146,13 +147,13 @@ class Driver:
             del self.lines[name]
 
     def last_words(self, name: str) -> str:
-        """The last line that a contender or its launcher printed."""
+        """Return the last line that a contender or its launcher printed."""
         self.logs[name].seek(0)
         said = self.logs[name].read().decode(errors="replace").strip().splitlines()
         return said[-1] if said else "it said nothing"
 
     def measure(self, name: str, nbytes: int, batch: int, count: int) -> list[float]:
-        """Seconds of a sum, ``count`` times."""
+        """Return the seconds of a sum, measured ``count`` times."""
         for lines in self.lines[name]:
             print(nbytes, batch, count, file=lines, flush=True)
         said = [lines.readline() for lines in self.lines[name]]
@@ -219,7 +220,8 @@ def report(
     times: dict[str, dict[str, list[float]]],
     trips: dict[str, list[float]],
 ) -> None:
-    """A line a size: the medians in milliseconds, the best peer's over ours, and ours less it in us."""
+    """Print a line per size: median milliseconds, the best peer's ratio to ours, and the difference in
+    us."""
     peers = {each.name for each in found if each.peer}
     for size, row in times.items():
         medians = {name: 1e3 * statistics.median(seconds) for name, seconds in row.items()}

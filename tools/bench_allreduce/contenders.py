@@ -1,5 +1,5 @@
-"""Who is measured: how each is launched, and with which settings. A peer is tried at several of them;
-the best of all counts."""
+"""The contenders: how each is launched, and with which settings. Each peer is tried with several
+settings, of which the best counts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ WORKER = Path(__file__).with_name("worker.py")
 
 @dataclass(frozen=True)
 class Contender:
-    """A library at one setting: the worker's function, the interpreter, the launcher's words, and the
-    environment. ``peer`` is what it is a setting of; ours have none."""
+    """A library with one setting: the worker's function, the interpreter, the launcher's arguments, and
+    the environment. ``peer`` is the peer whose setting it is; ours have none."""
 
     name: str
     function: str
@@ -28,7 +28,7 @@ class Contender:
     peer: str = ""
 
     def launch(self, ranks: int, port: int, log: BinaryIO) -> list[subprocess.Popen[bytes]]:
-        """Start all ranks, which then report at ``port``; what they and their launcher print goes to
+        """Start all ranks, which then report at ``port``. Their output, and their launcher's, goes to
         ``log``."""
         command = [str(self.python), str(WORKER), self.function, self.name, str(port), str(ranks)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **self.environment}
@@ -88,8 +88,8 @@ OPENMPI_SETTINGS: Mapping[str, Sequence[str]] = {
 def contenders(
     mpich: Path, openmpi: Path | None, torch: Path | None, settings: str
 ) -> tuple[list[Contender], list[str]]:
-    """Ours, the peers that are there (``settings``: "all", or their defaults only), and what is absent.
-    ``mpich`` is the interpreter that has ours and MPICH's."""
+    """Return ours, the peers that are installed (``settings``: "all", or only their defaults), and what
+    is missing. ``mpich`` is the interpreter that has ours and MPICH's."""
     hydra = (str(mpich.with_name("mpiexec")),)
     found = [
         Contender("shared", "shared", mpich, hydra, {}),

@@ -1,8 +1,8 @@
-"""One rank of a contender: sums when the driver says so. Runs under the contender's interpreter, so it
-imports nothing of this project but for the contender that measures it.
+"""One rank of a contender, which sums when the driver asks. It runs in the contender's interpreter, so
+of this project it imports only the contender that it measures.
 
-A line from the driver is ``BYTES BATCH COUNT``; the answer is COUNT pairs of (begin, end) in seconds of
-the machine's monotonic clock, one for BATCH sums behind each other, after a barrier of the library.
+A line from the driver is ``BYTES BATCH COUNT``. The answer is COUNT pairs of (begin, end), in seconds of
+the machine's monotonic clock, each for BATCH consecutive sums after a barrier of the library.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Sum = Callable[[], object]
 
 
 def mpi() -> tuple[int, Callable[[int], Sum], Sum, Callable[[Any], Sum]]:
-    """The library's own sum."""
+    """Return the library's own sum."""
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
@@ -33,7 +33,7 @@ def mpi() -> tuple[int, Callable[[int], Sum], Sum, Callable[[Any], Sum]]:
 
 
 def gloo() -> tuple[int, Callable[[int], Sum], Sum, Callable[[Any], Sum]]:
-    """torch.distributed over gloo."""
+    """Return the sum of torch.distributed over gloo."""
     import torch
     import torch.distributed as dist
 
@@ -48,7 +48,7 @@ def gloo() -> tuple[int, Callable[[int], Sum], Sum, Callable[[Any], Sum]]:
 
 
 def call() -> tuple[int, Callable[[int], Sum], Sum, Callable[[Any], Sum]]:
-    """``demitasse_allreduce.allreduce`` of an ordinary array."""
+    """Return ``demitasse_allreduce.allreduce`` of an ordinary array."""
     from mpi4py import MPI
 
     from demitasse_allreduce import allreduce
@@ -66,7 +66,7 @@ def call() -> tuple[int, Callable[[int], Sum], Sum, Callable[[Any], Sum]]:
 
 
 def shared() -> tuple[int, Callable[[int], Sum], Sum, Callable[[Any], Sum]]:
-    """The sum of arrays from the allocator of ``shared:node``."""
+    """Return the sum of arrays from the allocator of ``shared:node``."""
     from mpi4py import MPI
 
     from demitasse_allreduce.node import Node, SharedAllocator
@@ -94,7 +94,7 @@ def shared() -> tuple[int, Callable[[int], Sum], Sum, Callable[[Any], Sum]]:
 
 
 def check(rank: int, size: int, over: Callable[[Any], Sum]) -> None:
-    """That the contender sums at all."""
+    """Check that the contender's sum is right."""
     numbers = np.random.default_rng(1).standard_normal((size, 100_003))
     array = numbers[rank].astype(np.float32)
     over(array)()
@@ -121,7 +121,7 @@ def main() -> None:
                     run()
                 times.append((begin, time.monotonic()))
             print(json.dumps(times), file=lines, flush=True)
-    os._exit(0)  # ranks that are told to end need not agree on it
+    os._exit(0)  # ranks that are asked to end need not agree on it
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Delivering samples: striped sets beside other readers and loaders."""
+"""Benchmark of delivering samples: striped sets compared with other readers and loaders."""

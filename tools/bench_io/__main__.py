@@ -22,7 +22,7 @@ from statistics import median
 
 import numpy as np
 
-if not __package__:  # called as a folder, which is then where modules are looked for
+if not __package__:  # run as a folder: modules are then looked for in it
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from bench_io.cold import cold
@@ -32,7 +32,7 @@ from bench_io.readers import contiguous, random_lmdb, striped
 
 
 def warm(folder: Path, name: str, label: str) -> None:
-    """Have what a contender reads in the page cache: some systems drop what was not touched for long."""
+    """Read a contender's files into the page cache: some systems drop pages that were long unused."""
     patterns = {"striped": f"{name}.striped/stripe-*", "LMDB": f"{name}.lmdb/data.mdb"}
     patterns |= {"webdataset": f"{name}-*.tar"}
     pattern = patterns.get(label.split(",")[0], f"{name}.bin")
@@ -46,20 +46,20 @@ def warm(folder: Path, name: str, label: str) -> None:
 def take_turns(
     tasks: dict[str, Task], turns: int, before: Callable[[str], None] | None = None
 ) -> dict[str, float]:
-    """The medians of samples a second."""
+    """Return the medians of samples per second."""
     rates: dict[str, list[float]] = {name: [] for name in tasks}
     for turn in range(turns + 1):
         for name, work in tasks.items():
             if before is not None:
                 before(name)
             samples, seconds = work()
-            if turn:  # the first warms up
+            if turn:  # the first turn warms up
                 rates[name].append(samples / seconds)
     return {name: median(found) for name, found in rates.items()}
 
 
 def main() -> None:
-    """Make up, measure, print, and write JSON."""
+    """Prepare samples, measure, print, and write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--peer-python")
@@ -112,7 +112,7 @@ def main() -> None:
 
 
 def report(name: str, rates: dict[str, float], size: int, path: Path | None) -> None:
-    """A table, and one more entry of a JSON file."""
+    """Print a table, and add an entry to a JSON file."""
     first = next(iter(rates.values()))
     load = os.getloadavg()[0]
     print(f"\n{name}: samples/s, GB/s, of the first (load {load:.1f}, our own included)")

@@ -1,4 +1,4 @@
-"""Reading from the disk: fio with several settings, and striped sets past and through the page cache."""
+"""Reading from disk: fio with several settings, and striped sets bypassing and using the page cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench_io.readers import striped
 
 
 def forget(paths: list[Path]) -> None:
-    """Have the system drop files from its page cache."""
+    """Ask the system to drop files from its page cache."""
     for path in paths:
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -23,7 +23,8 @@ def forget(paths: list[Path]) -> None:
 
 
 def cold(folder: Path) -> dict[str, Task]:
-    """Reading from the disk: fio with several settings, and a striped set past and through the cache."""
+    """Return the contenders: fio with several settings, and a striped set bypassing and using the
+    cache."""
     stripes = sorted(folder.glob("imagenet.striped/stripe-*"))
     stripes = [path for path in stripes if path.stat().st_size]
     size = SETS["imagenet"][0] * int(np.prod(SETS["imagenet"][1]))
@@ -54,7 +55,7 @@ def cold(folder: Path) -> dict[str, Task]:
                 ("read", "libaio", 1, 16, "1m"),
             ),
             *(("read", "io_uring", 1, 16, "1m"), ("read", "io_uring", 2, 8, "4m")),
-            # One record at a time, as in order "sample": threads, and the same number in a ring.
+            # One record at a time, as in order "sample": by 8 threads, and as 8 requests in a ring.
             *(("randread", "psync", 8, 1, "192k"), ("randread", "io_uring", 1, 8, "192k")),
             ("randread", "io_uring", 1, 16, "192k"),
         ):

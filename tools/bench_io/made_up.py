@@ -1,4 +1,4 @@
-"""Made-up samples in every form that is read, and photos: written once into a folder."""
+"""Random samples in all forms that contenders read, and photos: written once into a folder."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ BLOCKS = {"imagenet": 64 << 20, "cifar": 4 << 20}
 PHOTO = (256, 256)
 REPEATED = 4
 Task = Callable[[], tuple[int, float]]
-"""Delivers some samples: how many, and in which time."""
+"""Delivers some samples; returns how many, and the seconds."""
 
 
 def prepare(folder: Path, name: str) -> None:
-    """The same made-up samples as a flat file, an LMDB, tar shards and a striped set."""
+    """Write the same random samples as a flat file, an LMDB, tar shards and a striped set."""
     count, shape = SETS[name]
     size = int(np.prod(shape))
     flat, done = folder / f"{name}.bin", folder / f"{name}.done"
@@ -59,7 +59,7 @@ def _write_lmdb(target: Path, pixels: np.ndarray, labels: np.ndarray) -> None:
 
 
 class _Arrays:
-    """Arrays as a source to write a set from."""
+    """Arrays as a source from which to write a set."""
 
     def __init__(self, pixels: np.ndarray, labels: np.ndarray) -> None:
         from demitasse import Field
@@ -80,12 +80,12 @@ class _Arrays:
                 self.cursor += step
 
             def close(self) -> None:
-                """Nothing is open."""
+                """Do nothing: nothing is open."""
 
         return Stream()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 def _write_striped(target: Path, pixels: np.ndarray, labels: np.ndarray, block: int) -> None:
@@ -97,7 +97,8 @@ def _write_striped(target: Path, pixels: np.ndarray, labels: np.ndarray, block: 
 
 
 def prepare_photos(folder: Path, photos: Path) -> None:
-    """Photos, several times over, as files in a folder and as a striped set that keeps them encoded."""
+    """Write photos, repeated several times, as files in a folder and as a striped set of encoded
+    images."""
     import demitasse
 
     listed = folder / "photos.txt"

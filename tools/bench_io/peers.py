@@ -1,4 +1,4 @@
-"""PyTorch's DataLoader and WebDataset, in a Python of their own, which runs this file."""
+"""PyTorch's DataLoader and WebDataset, in a separate Python, which runs this file."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
-if not __package__:  # called as a file, whose folder is then where modules are looked for
+if not __package__:  # run as a file: modules are then looked for in its folder
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from bench_io.made_up import BATCH, PHOTO, PHOTOS_BATCH, SETS, Task
 
 
 def loader(folder: Path, name: str, workers: int) -> Generator[Any]:
-    """PyTorch's DataLoader over a memory-mapped array, or over photos through Pillow."""
+    """Yield batches of PyTorch's DataLoader over a memory-mapped array, or over photos through
+    Pillow."""
     import torch
 
     data: Any
@@ -47,7 +48,7 @@ def loader(folder: Path, name: str, workers: int) -> Generator[Any]:
 
 
 def opencv_loader(folder: Path, name: str, workers: int) -> Generator[Any]:
-    """The same over photos, with the decoder and the resizing of the striped set's."""
+    """The same over photos, with the decoder and the resizing that the striped set uses."""
     import cv2
 
     cv2.setNumThreads(1)
@@ -83,7 +84,7 @@ def _loaded(data: Any, batch: int, workers: int) -> Generator[Any]:
 
 
 def shards(folder: Path, name: str, workers: int) -> Generator[Any]:
-    """WebDataset over tar shards, shuffled as its documentation does."""
+    """Yield batches of WebDataset over tar shards, shuffled as in its documentation."""
     import torch
     import webdataset
 
@@ -101,13 +102,14 @@ def shards(folder: Path, name: str, workers: int) -> Generator[Any]:
 
 
 def serve(folder: Path) -> None:
-    """Answer on standard output how long a peer's batches take: lines ``KIND NAME WORKERS BATCHES``."""
+    """Report on standard output how long a peer's batches take, for lines ``KIND NAME WORKERS
+    BATCHES``."""
     kinds = {"dataloader": loader, "dataloader_opencv": opencv_loader, "webdataset": shards}
     for line in sys.stdin:
         kind, name, workers, batches = line.split()
         running = kinds[kind](folder, name, int(workers))
         try:
-            # What workers had ready before the clock runs does not count.
+            # Batches that workers had ready before the clock starts do not count.
             for _ in range(2 * int(workers) + 1):
                 batch = next(running)
             start = time.perf_counter()
@@ -116,7 +118,7 @@ def serve(folder: Path) -> None:
             answer = {"samples": int(batches) * len(batch[0]), "seconds": time.perf_counter() - start}
         except ImportError as error:
             answer = {"missing": str(error)}
-        # Workers go on preparing batches that nobody takes, on the cores of the next contender.
+        # Otherwise workers go on preparing batches that nobody takes, on the next contender's cores.
         running.close()
         print(json.dumps(answer), flush=True)
 
@@ -125,14 +127,15 @@ class Peers:
     """The other Python, with a contender for each kind and number of workers."""
 
     def __init__(self, python: str, folder: Path) -> None:
-        # Three workers on two cores are more than it recommends, and measured all the same.
+        # Its warning: three workers on two cores exceed the recommended number. They are measured
+        # anyway.
         command = [python, "-W", "ignore::UserWarning", __file__, str(folder)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
     def task(self, kind: str, name: str, workers: int, batches: int) -> Task | None:
-        """Run it once, to see whether it can; None when a package is missing."""
+        """Run a contender once, to see whether it works; None if a package is missing."""
 
         def work() -> tuple[int, float]:
             answer = self._ask(f"{kind} {name} {workers} {batches}")

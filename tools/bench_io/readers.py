@@ -1,4 +1,4 @@
-"""Striped sets, and what is read without a framework: one preadv a batch, and LMDB."""
+"""Striped sets, and readers without a framework: one preadv per batch, and LMDB."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench_io.made_up import BATCH, PHOTOS_BATCH, SETS, Task
 
 
 def contiguous(folder: Path, name: str) -> Task:
-    """One preadv for each batch of consecutive samples: the floor."""
+    """Read each batch of consecutive samples with one preadv: the lower bound."""
     count, shape = SETS[name]
     file = os.open(folder / f"{name}.bin", os.O_RDONLY)
     size = int(np.prod(shape))
@@ -30,7 +30,7 @@ def contiguous(folder: Path, name: str) -> Task:
 
 
 def random_lmdb(folder: Path, name: str) -> Task:
-    """Samples at random by LMDB's Python binding, copied into the batch."""
+    """Read samples at random through LMDB's Python binding, and copy them into the batch."""
     import lmdb
 
     count, shape = SETS[name]
@@ -56,7 +56,7 @@ def random_lmdb(folder: Path, name: str) -> Task:
 
 
 def striped(folder: Path, name: str, **options: Any) -> Task:
-    """A striped set in a shuffled order, batch after batch into two buffers that take turns."""
+    """Read a striped set in shuffled order, batch after batch, alternately into two buffers."""
     from demitasse import DataSpec
     from demitasse_striped_io.source import Source
 
@@ -70,16 +70,16 @@ def striped(folder: Path, name: str, **options: Any) -> Task:
 
     def work() -> tuple[int, float]:
         for _ in range(0 if source.records.direct else source.options.ahead + 1):
-            stream.read(buffers[0])  # what was prepared before the clock runs does not count
+            stream.read(buffers[0])  # what was prepared before the clock starts does not count
         start = time.perf_counter()
         batches = max(12, count // batch)
         for k in range(batches):
             if source.records.direct:
                 stream.read(buffers[k % 2])
             else:
-                stream.take()  # where it was prepared, as the loaders of others give theirs
+                stream.take()  # without a copy, as other loaders hand over their batches
         seconds = time.perf_counter() - start
-        stream.cursor = stream.cursor  # ends what is read ahead: the cores are the next contender's
+        stream.cursor = stream.cursor  # ends the read-ahead, to free the cores for the next contender
         return batches * batch, seconds
 
     return work

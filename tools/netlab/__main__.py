@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-if not __package__:  # called as a folder, which is then where modules are looked for
+if not __package__:  # run as a folder: modules are then looked for in it
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from demitasse import DemitasseError
@@ -19,17 +19,17 @@ ACTIONS = ("measure", "compare", "clean", "describe")
 
 
 def listed(text: str) -> list[str]:
-    """Names with commas between."""
+    """Parse names separated by commas."""
     return text.split(",")
 
 
 def megabytes(text: str) -> tuple[float, ...]:
-    """Numbers with commas between."""
+    """Parse numbers separated by commas."""
     return tuple(float(number) for number in text.split(","))
 
 
 def options(words: list[str]) -> argparse.Namespace:
-    """The command line: ``[measure|describe|compare|clean] [options] [-- command]``."""
+    """Parse the command line: ``[measure|describe|compare|clean] [options] [-- command]``."""
     cut = words.index("--") if "--" in words else len(words)
     parser = argparse.ArgumentParser(
         prog="netlab",
@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def act(chosen: argparse.Namespace) -> int:
-    """Does what was asked for; the exit status."""
+    """Do what was requested; return the exit status."""
     if chosen.action == "clean":
         for name in network.dead():
             removed = network.remove(name)
@@ -99,7 +99,7 @@ def act(chosen: argparse.Namespace) -> int:
 
 
 def keep(path: Path | None, found: Measurement | Comparison) -> None:
-    """Write what is known so far, if asked for."""
+    """Write the results so far, if requested."""
     if path is not None:
         path.write_text(json.dumps(found.json(), indent=1) + "\n")
 

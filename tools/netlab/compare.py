@@ -1,6 +1,6 @@
 """Allreduces in one lab, side by side: MPICH's default, each of its algorithms, and each of Demitasse's
-beside what the cost model says of it, fed with what was measured in the same lab just before; and the
-least that any must send, sent without a sum."""
+next to the cost model's prediction, based on measurements in the same lab just before; and the lower
+bound: the bytes that any allreduce must send, without the sum."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ MPICH: Mapping[str, Mapping[str, Any]] = {
     },
     "MPICH tree, 256 KB": {"algorithm": "tree", "chunk": 256 * KB},
 }
-"""All values of MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM but ``ccl``, which is for GPUs; the tree also with a
-pipeline, which another variable of MPICH's turns on."""
+"""All values of MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM except ``ccl``, which is for GPUs; the tree also
+with a pipeline, which another variable of MPICH enables."""
 
 GOALS = {"orders": 1.7, "best": 1.0, "default": 1.3, "model": 0.15}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Seconds of each contender (its rounds, by size), of ours what the model predicts (by size), and
-    what ``auto`` chose (by size; nothing if it did not take part)."""
+    """Seconds of each contender (its rounds, by size), predictions for ours (by size), and what ``auto``
+    chose (by size; empty if it did not take part)."""
 
     measurement: Measurement
     sizes: tuple[int, ...]
@@ -64,23 +64,23 @@ class Comparison:
     choices: tuple[str, ...] = ()
 
     def median(self, name: str, size: int) -> float:
-        """The median of a contender's rounds for the size of that number."""
+        """Return the median of a contender's rounds for size number ``size``."""
         return statistics.median(self.seconds[name][size])
 
     def best_of_mpich(self, size: int) -> str:
-        """The fastest of MPICH's own for the size of that number."""
+        """Return the fastest of MPICH's contenders for size number ``size``."""
         own = [name for name in self.seconds if name in MPICH]
         return min(own, key=lambda name: self.median(name, size))
 
     def _quartiles(self, name: str, other: str, size: int) -> tuple[float, float]:
-        """How many times as long one takes as another in a round: between these in half of them."""
+        """Return the quartiles of the ratio of two contenders' times in the same round."""
         rounds = zip(self.seconds[name][size], self.seconds[other][size], strict=True)
         low, high = np.percentile([one / two for one, two in rounds], (25, 75))
         return float(low), float(high)
 
     def findings(self) -> list[dict[str, Any]]:
-        """What the goals ask for, by size: ratios of medians, the error of the model's worst prediction
-        and whose that is. What was not run is left out."""
+        """Return the figures that the goals need, by size: ratios of medians, and the largest error of
+        the model with the algorithm concerned. What was not run is left out."""
         found = []
         for number, size in enumerate(self.sizes):
             each: dict[str, Any] = {"bytes": size}
@@ -106,7 +106,7 @@ class Comparison:
         return found
 
     def json(self) -> dict[str, Any]:
-        """All numbers, in seconds and bytes."""
+        """Return all numbers, in seconds and bytes."""
         return {
             "sizes": self.sizes,
             "seconds": self.seconds,
@@ -118,8 +118,8 @@ class Comparison:
         }
 
     def table(self) -> str:
-        """The same for people: milliseconds (median), how often MPICH's default takes as long, and the
-        measured time over the predicted."""
+        """Return the same for people: median milliseconds, the ratio to MPICH's default, and the ratio
+        of measured to predicted time."""
         width = max(map(len, self.seconds))
         heads = (f"{size / MB:g} MB   default/   /model" for size in self.sizes)
         lines = [" " * width + "".join(f"{head:>28}" for head in heads)]
@@ -134,7 +134,7 @@ class Comparison:
         return "\n".join([*lines, "", *self._verdicts()])
 
     def only(self, number: int) -> Comparison:
-        """The same for one size."""
+        """Return the same for one size."""
         return Comparison(
             self.measurement,
             self.sizes[number : number + 1],
@@ -186,7 +186,7 @@ def _met(yes: bool) -> str:
 
 
 def ours(lab: Netlab, names: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
-    """Demitasse's algorithms (all, or some) as contenders: what ``schedule`` is told, by name."""
+    """Return Demitasse's algorithms (all, or some) as contenders: arguments of ``schedule`` by name."""
     if names is not None and not names:
         return {}
     known = _known()
@@ -211,7 +211,7 @@ def check(
     mpich: Sequence[str] | None = None,
     algorithms: Sequence[str] | None = None,
 ) -> None:
-    """Raises LabError for what ``compare`` cannot do, before there is a lab."""
+    """Raise LabError, before a lab is built, for arguments that ``compare`` does not support."""
     if rounds < 1 or not sizes or min(sizes) < KB:
         raise LabError(f"{rounds} rounds of {list(sizes)} bytes (valid: at least 1, of at least {KB})")
     theirs = sorted({words["algorithm"] for words in MPICH.values()})
@@ -225,7 +225,7 @@ def check(
 
 
 def _known() -> dict[str, Any]:
-    """Demitasse's algorithms by name, other plugins' too."""
+    """Return Demitasse's algorithms by name, including those of other plugins."""
     from demitasse_allreduce.algorithms import ALGORITHMS, others
 
     return {**ALGORITHMS, **others()}
@@ -234,7 +234,7 @@ def _known() -> dict[str, Any]:
 def predictions(
     contenders: Mapping[str, Mapping[str, Any]], network: Topology, sizes: Sequence[int], gamma: float
 ) -> dict[str, list[float]]:
-    """Seconds of each of ours by the cost model, for each size in bytes (of float32)."""
+    """Return the cost model's seconds of each of ours, for each size in bytes (of float32)."""
     if not contenders:
         return {}
     from demitasse_allreduce.algorithms import schedule
@@ -259,11 +259,11 @@ def compare(
     measured: Measurement | None = None,
     told: Callable[[Comparison], object] = lambda found: None,
 ) -> Comparison:
-    """Measure the lab, and then every contender ``rounds`` times for each size in bytes, in turn.
-    ``mpich`` and ``algorithms`` choose some of MPICH's and of ours (all); ``auto`` is among ours unless
-    they are chosen without it. What is ``measured`` already is not measured again. ``told`` is called
-    with what is known whenever a size is done. Raises LabError for what there is not, or when the job
-    fails."""
+    """Measure the lab, and then every contender ``rounds`` times for each size in bytes, by turns.
+    ``mpich`` and ``algorithms`` choose some of MPICH's and of ours (default: all); ``auto`` is among
+    ours unless they are chosen without it. A measurement passed as ``measured`` is not repeated.
+    ``told`` is called after each size with the results so far. Raises LabError for an unknown contender,
+    or if the job fails."""
     check(sizes, rounds, mpich, algorithms)
     automatic = algorithms is None or "auto" in algorithms
     schedules = ours(lab, algorithms and [name for name in algorithms if name != "auto"])
@@ -308,7 +308,7 @@ def compare(
 
 
 def choice(way: Mapping[str, Any], network: Topology, size: int, gamma: float) -> tuple[str, float]:
-    """What ``auto`` has picked for so many bytes, in words, and the seconds that the model says."""
+    """Return what ``auto`` picked for so many bytes, in words, and the model's seconds."""
     from demitasse_allreduce.choice import Chooser, Way
 
     chosen = Way(**way)

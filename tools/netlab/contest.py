@@ -1,4 +1,4 @@
-"""What each rank of a comparison does: allreduces in turn, timed. Run by ``netlab.compare``."""
+"""The work of each rank in a comparison: timed allreduces, by turns. Run by ``netlab.compare``."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from mpi4py import MPI
 VARIABLE = "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM"
 CHUNK = "MPIR_CVAR_ALLREDUCE_TREE_PIPELINE_CHUNK_SIZE"
 TRIALS = 3
-"""Runs of each that ``auto`` tries, as in a training by default."""
+"""How many runs of each candidate ``auto`` tries: the default of a training."""
 
 
 class ControlVariable:
-    """An integer or enumerated control variable of MPICH, read and written by MPI's tools interface, so
-    that one job can try every algorithm in turn. Raises LookupError where MPI has none of that name."""
+    """An integer or enumerated control variable of MPICH, read and written through MPI's tools
+    interface, so that one job can try every algorithm in turn. Raises LookupError if MPI has none of
+    that name."""
 
     def __init__(self, name: str) -> None:
         maps = Path("/proc/self/maps").read_text().split()
@@ -45,29 +46,29 @@ class ControlVariable:
         self.call("MPI_T_cvar_handle_alloc", index, None, handle, ctypes.byref(count))
 
     def call(self, name: str, *arguments: Any) -> None:
-        """A function of the tools interface. Raises LookupError with its error code."""
+        """Call a function of the tools interface. Raises LookupError with its error code."""
         if code := getattr(self.mpi, name)(*arguments):
             raise LookupError(f"{name}: error {code}")
 
     def values(self) -> dict[str, int]:
-        """The names that an enumerated variable can have, with their numbers: MPICH gives its variables
-        no enumeration, but describes their values line by line, in their order."""
+        """Return the names of an enumerated variable's values, with their numbers. MPICH provides no
+        enumeration for its variables, but describes their values line by line, in order."""
         names = re.findall(r"^(\w+) +- ", self.description, re.MULTILINE)
         return {name: number for number, name in enumerate(names)}
 
     def read(self) -> int:
-        """The number that it has."""
+        """Return its current number."""
         value = ctypes.c_int()
         self.call("MPI_T_cvar_read", self.handle, ctypes.byref(value))
         return value.value
 
     def write(self, value: int) -> None:
-        """Gives it a number, from the next call of MPI on."""
+        """Set its number, which takes effect at the next call of MPI."""
         self.call("MPI_T_cvar_write", self.handle, ctypes.byref(ctypes.c_int(value)))
 
 
 def mpich(comm: MPI.Intracomm, array: Any, algorithm: str, chunk: int = 0) -> Callable[[], Any]:
-    """MPICH's allreduce in place by one of its algorithms; ``auto`` is its default."""
+    """Return MPICH's in-place allreduce by one of its algorithms; ``auto`` is its default."""
     variable, piece = ControlVariable(VARIABLE), ControlVariable(CHUNK)
     number = variable.values()
     if algorithm not in number:
@@ -82,7 +83,7 @@ def mpich(comm: MPI.Intracomm, array: Any, algorithm: str, chunk: int = 0) -> Ca
 
 
 def ours(comm: MPI.Intracomm, array: Any, algorithm: str, **words: Any) -> Callable[[], Any]:
-    """Demitasse's, by the executor of its schedule."""
+    """Return Demitasse's allreduce, by the executor of its schedule."""
     from demitasse_allreduce.algorithms import schedule
     from demitasse_allreduce.executor import Collective
 
@@ -90,9 +91,9 @@ def ours(comm: MPI.Intracomm, array: Any, algorithm: str, **words: Any) -> Calla
 
 
 def floor(comm: MPI.Intracomm, array: Any) -> Callable[[], Any]:
-    """No sum, but what none can do without: of an array of n bytes each of p ranks sends at least
-    2 (p-1)/p n (each part is received p-1 times while it is added, and p-1 times when it is whole). Here
-    they go to the next rank, none waiting for another."""
+    """Return the communication that no allreduce can avoid, without the sum. For an array of n bytes,
+    each of p ranks sends at least 2 (p-1)/p n (each part is received p-1 times while it is summed, and
+    p-1 times when it is complete). Here the bytes go to the next rank, and no rank waits for another."""
     parts = np.array_split(np.empty(array.size, array.dtype), comm.size)[1:] * 2
     places = [np.empty_like(part) for part in parts]
     to, source = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
@@ -105,8 +106,8 @@ def floor(comm: MPI.Intracomm, array: Any) -> Callable[[], Any]:
 
 
 def automatic(comm: MPI.Intracomm, array: Any, machine: str, gamma: float) -> Callable[[], Any]:
-    """Demitasse's choice as in a training: by the hardware description in that file, and by trials of
-    what costs least. Every rank comes to the same one, which is the ``way`` of what is returned."""
+    """Return Demitasse's choice as in a training: by that file's hardware description, and by trials of
+    what costs least. All ranks make the same choice, which is the ``way`` of the result."""
     from demitasse import load_machine
     from demitasse_allreduce.choice import Chooser, network_of
     from demitasse_allreduce.executor import Collective
@@ -139,7 +140,8 @@ KINDS: dict[str, Callable[..., Callable[[], Any]]] = {
 
 
 def timed(comm: MPI.Intracomm, run: Callable[[], Any], array: Any, sums: bool = True) -> float:
-    """Seconds until the slowest rank is done. Raises ArithmeticError if what ``sums`` gives no sum."""
+    """Return seconds until the slowest rank is done. Raises ArithmeticError if ``sums``, and the sum is
+    wrong."""
     array[:] = comm.rank + 1
     comm.Barrier()
     begin = comm.bcast(time.monotonic() + 0.005, root=0)
@@ -154,7 +156,7 @@ def timed(comm: MPI.Intracomm, run: Callable[[], Any], array: Any, sums: bool = 
 
 
 def main() -> None:
-    """Rank 0 prints the seconds of each contender, a line of JSON when all rounds of a size are done."""
+    """Run the contest; rank 0 prints a line of JSON with each contender's seconds after each size."""
     comm, order = MPI.COMM_WORLD, json.loads(sys.argv[1])
     orders = random.Random(comm.bcast(time.time_ns(), root=0))
     for size in order["sizes"]:
@@ -164,11 +166,12 @@ def main() -> None:
             runs[name] = KINDS[kind](comm, array, **words)
         seconds: dict[str, list[float]] = {name: [] for name in runs}
         for turn in range(order["rounds"] + 1):
-            # In an order of its own, the same on all ranks: none always follows the same one, as what
-            # a sum leaves behind in the links' buffers and TCP's windows is worth 1 to 2% to the next.
+            # In a random order, the same on all ranks: no contender should always follow the same other
+            # one, because what a sum leaves in the links' buffers and TCP's windows affects the next by
+            # 1 to 2%.
             for name in orders.sample([*runs], len(runs)):
                 took = timed(comm, runs[name], array, order["contenders"][name][0] != "floor")
-                if turn:  # the first one warms up
+                if turn:  # the first turn warms up
                     seconds[name].append(took)
             if comm.rank == 0:
                 print(f"{size >> 20} MB, round {turn}", file=sys.stderr, flush=True)

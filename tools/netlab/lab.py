@@ -1,4 +1,4 @@
-"""A lab: hosts in supernodes on this machine, MPI across them, and faults to order."""
+"""A lab: hosts in supernodes on this machine, MPI across them, and faults on demand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from netlab.network import LabError, Plan
 
 SERIAL = itertools.count()
 ENDING = 5.0
-"""Seconds in which killed ranks are gone, unless the system is stuck."""
+"""Killed ranks are gone within so many seconds, unless the system is stuck."""
 
 MPI_SETTINGS = {
     "FI_PROVIDER": "tcp",
@@ -32,8 +32,8 @@ MPI_SETTINGS = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-"""MPICH over TCP on the shaped network. The hosts share this machine's few processors, so a rank that
-waits must not keep one from those that work: it sleeps a little after some polls in vain."""
+"""MPICH over TCP on the shaped network. The hosts share this machine's few processors. So that a waiting
+rank does not keep others from working, it sleeps briefly after some unsuccessful polls."""
 
 LAUNCHER = """#!/bin/sh
 # Called like ssh: options, a host, and words of a command for its shell.
@@ -45,18 +45,19 @@ exec ip netns exec "NAME-$host" unshare --uts sh -c "hostname '$host'; exec $*"
 
 
 def rate(text: str) -> float:
-    """Bytes a second of ``400 Mbit/s``, ``400Mbit`` or ``50 MB/s``. Raises DescriptionError."""
+    """Parse a rate, such as ``400 Mbit/s``, ``400Mbit`` or ``50 MB/s``, to bytes per second. Raises
+    DescriptionError."""
     return Quantity.parse(f"{text}/s" if text.endswith("bit") else text, unit="B/s").value
 
 
 class Netlab:
     """Hosts as network namespaces, ``hosts`` of them in ``supernodes`` equal groups. Each has its
     ``bandwidth`` to and from the others of its supernode; those of one supernode share ``hosts /
-    supernodes * bandwidth / oversubscription`` each way to all the others. ``window`` bytes may be
-    under way on a TCP connection. A context manager: the lab is there inside, and nothing is left of
-    it afterwards, also after errors and signals.
+    supernodes * bandwidth / oversubscription`` each way to all the others. A TCP connection may have
+    ``window`` bytes in flight. This is a context manager: the lab exists within the block, and nothing
+    is left of it afterwards, even after errors and signals.
 
-    Raises LabError where there can be no such lab (``netlab.missing()`` says why beforehand)."""
+    Raises LabError if such a lab is not possible (``netlab.missing()`` says why in advance)."""
 
     def __init__(
         self,
@@ -96,7 +97,8 @@ class Netlab:
         self.close()
 
     def close(self) -> None:
-        """Ends all that runs in the lab and removes it; signals that come meanwhile wait."""
+        """End everything that runs in the lab, and remove it; signals that arrive meanwhile are
+        deferred."""
         waiting = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         try:
             for job in self.jobs:
@@ -126,9 +128,9 @@ class Netlab:
         options: Sequence[str] = (),
         **popen: Any,
     ) -> subprocess.Popen[Any]:
-        """Begin an MPI job: ``ranks_per_host`` ranks of a command on each of ``hosts`` (all), in
-        that order. ``env`` is added to the environment, ``options`` to mpiexec's, the rest are
-        Popen's arguments. ``python`` is the one that runs this."""
+        """Start an MPI job: ``ranks_per_host`` ranks of a command on each of ``hosts`` (default: all),
+        in that order. ``env`` is added to the environment, and ``options`` to mpiexec's; the rest are
+        Popen's arguments. ``python`` in the command stands for the running interpreter."""
         if self.folder is None:
             raise LabError("the lab is not there yet: use it as a context manager")
         chosen = range(self.plan.hosts) if hosts is None else hosts
@@ -159,9 +161,9 @@ class Netlab:
         check: bool = True,
         **start: Any,
     ) -> subprocess.CompletedProcess[str]:
-        """An MPI job from begin to end; what it printed. The arguments are those of ``start``.
-        Raises LabError for a job that fails (unless ``check`` is false), or that has not ended after
-        ``timeout`` seconds."""
+        """Run an MPI job to its end; return what it printed. The arguments are those of ``start``.
+        Raises LabError if the job fails (unless ``check`` is false), or has not ended after ``timeout``
+        seconds."""
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         job = self.start(command, ranks_per_host, env, **pipes, **start)
         try:
@@ -178,7 +180,8 @@ class Netlab:
         return subprocess.CompletedProcess(command, job.returncode, output, errors)
 
     def end(self, job: subprocess.Popen[Any]) -> None:
-        """Ends everything that runs on the hosts, and waits for the job and, a while, for its ranks."""
+        """End everything that runs on the hosts, and wait for the job and, for a while, for its
+        ranks."""
         job.kill()
         for host in range(self.plan.hosts):
             network.signalled(network.processes(self.namespace(host)), signal.SIGKILL)
@@ -188,17 +191,17 @@ class Netlab:
             time.sleep(0.02)
 
     def namespace(self, host: int) -> str:
-        """The name of a host's network namespace."""
+        """Return the name of a host's network namespace."""
         self.check(host)
         return f"{self.name}-host{host}"
 
     def check(self, host: int) -> None:
-        """Raises LabError if there is no such host."""
+        """Raise LabError if there is no such host."""
         if host not in range(self.plan.hosts):
             raise LabError(f"no host {host} (valid: 0 to {self.plan.hosts - 1})")
 
     def ranks(self, host: int) -> list[int]:
-        """The processes on a host but for the launcher's own."""
+        """Return the processes on a host, except the launcher's own."""
         found = []
         for pid in network.processes(self.namespace(host)):
             try:
@@ -210,31 +213,31 @@ class Netlab:
         return found
 
     def stop_host(self, host: int) -> None:
-        """Stops (SIGSTOP) a host's ranks: its kernel still acknowledges what is sent to it."""
+        """Stop (SIGSTOP) a host's ranks: its kernel still acknowledges what is sent to it."""
         network.signalled(self.ranks(host), signal.SIGSTOP)
 
     def resume_host(self, host: int) -> None:
-        """Lets a stopped host's ranks go on."""
+        """Let a stopped host's ranks continue."""
         network.signalled(self.ranks(host), signal.SIGCONT)
 
     def kill_host(self, host: int) -> None:
-        """Kills (SIGKILL) a host's ranks, its network being down: no peer hears of their end but by
-        silence. The launcher hears of it, on its own network, and ends the job unless it was started
+        """Kill (SIGKILL) a host's ranks while its network is down: peers learn of their end only by
+        silence. The launcher learns of it on its own network, and ends the job unless it was started
         with ``options=["-disable-auto-cleanup"]``."""
         self.unplug(host)
         network.signalled(self.ranks(host), signal.SIGKILL)
 
     def unplug(self, host: int) -> None:
-        """Takes a host off the shaped network."""
+        """Disconnect a host from the shaped network."""
         network.batch("ip", self.namespace(host), [f"link set {network.DATA} down"])
 
     def plug(self, host: int) -> None:
-        """Puts a host back on it."""
+        """Reconnect a host to the shaped network."""
         network.batch("ip", self.namespace(host), [f"link set {network.DATA} up"])
 
     def machine(self) -> str:
-        """The lab's hardware description (TOML) for Demitasse, its latency and bandwidths measured
-        now, which takes some seconds."""
+        """Return the lab's hardware description (TOML) for Demitasse, with its latency and bandwidths
+        measured now, which takes some seconds."""
         from netlab.measure import measure
 
         return measure(self).description()

@@ -1,5 +1,5 @@
-"""Latency and bandwidth of a lab, of one message and of all hosts' at once, fitted to the model that
-costs collectives: a message of n bytes takes alpha + beta n."""
+"""Latency and bandwidth of a lab, of a single message and of messages from all hosts at once, fitted to
+the cost model of collectives: a message of n bytes takes alpha + beta n."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ ROUNDS = {8: 100, 64 * KB: 20, MB: 5, 4 * MB: 3, 8 * MB: 3}
 
 @dataclass(frozen=True)
 class Line:
-    """Seconds of a message: ``alpha``, and ``beta`` a byte; ``points`` are what was measured, (bytes,
-    seconds)."""
+    """The seconds of a message: ``alpha``, and ``beta`` per byte; ``points`` are the measurements,
+    (bytes, seconds)."""
 
     alpha: float
     beta: float
@@ -33,9 +33,9 @@ class Line:
 
     @classmethod
     def fitted(cls, points: Sequence[tuple[int, float]]) -> Line:
-        """``alpha`` is the smallest message's time; ``beta`` that of the messages of 1 MB and more with
-        the least relative errors. Those between are of no use: a tbf that has rested lets its burst
-        pass at once, so that 64 KB take half of what the line through the others says."""
+        """Fit a line: ``alpha`` is the smallest message's time; ``beta`` minimises the relative errors
+        of the messages of 1 MB and more. Sizes in between are useless: a tbf that has rested lets its
+        burst pass at once, so that 64 KB take half of what the line through the others predicts."""
         ordered = sorted(points)
         alpha = ordered[0][1]
         large = [point for point in ordered if point[0] >= MB] or ordered[-1:]
@@ -45,16 +45,17 @@ class Line:
         return cls(alpha, beta, tuple(ordered))
 
     def at(self, size: float) -> float:
-        """Seconds of ``size`` bytes."""
+        """Return the seconds of ``size`` bytes."""
         return self.alpha + self.beta * size
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A lab's numbers. ``alone``: one message in the lab, half a round trip; ``loaded``: the slowest of
-    as many as there are hosts, each of which sends one and receives one, all inside supernodes
-    (``inside``) or all across them (``across``). ``shares`` are the rates of those across of the largest
-    size over their mean; ``gamma`` seconds to add a byte while all hosts add."""
+    """A lab's numbers. ``alone``: one message in the lab, half a round trip. ``loaded``: the slowest of
+    as many messages as there are hosts, where each host sends one and receives one, all within
+    supernodes (``inside``) or all between them (``across``). ``shares`` are the rates of messages
+    across, at the largest size, over their mean. ``gamma`` is the seconds to add a byte while all hosts
+    add."""
 
     plan: Plan
     alone_inside: Line | None
@@ -66,19 +67,19 @@ class Measurement:
 
     @property
     def trunk(self) -> float | None:
-        """Bytes a second that a trunk carries each way when all hosts talk across."""
+        """Bytes per second that a trunk carries each way when all hosts communicate across."""
         return self.plan.inside / self.loaded_across.beta if self.loaded_across else None
 
     @property
     def oversubscription(self) -> float:
-        """How many times as long a byte takes across when all hosts talk as when one does."""
+        """How many times as long a byte takes across when all hosts communicate as when one does."""
         if self.loaded_across is None or self.alone_across is None:
             return 1.0
         return self.loaded_across.beta / self.alone_across.beta
 
     def description(self) -> str:
-        """The lab as a hardware description. Its latencies are those that a message has when all hosts
-        talk, as they do in a collective."""
+        """Return the lab as a hardware description. Its latencies are those of messages when all hosts
+        communicate, as they do in a collective."""
         plan, levels = self.plan, []
         if self.loaded_across and self.alone_across:
             link = _link(self.loaded_across.alpha, self.alone_across.beta)
@@ -99,12 +100,12 @@ class Measurement:
         return "\n".join([head, *(f"[[level]]\n{level}\n" for level in levels)])
 
     def json(self) -> dict[str, Any]:
-        """All numbers, in seconds and bytes."""
+        """Return all numbers, in seconds and bytes."""
         derived = {"trunk": self.trunk, "oversubscription": self.oversubscription}
         return {**asdict(self), **derived}
 
     def table(self) -> str:
-        """The same for people."""
+        """Return the same for people."""
         asked = {"inside": self.plan.rate, "across": self.plan.trunk / self.plan.inside}
         lines = [f"{'':24}{'alpha':>10}{'a host':>15}{'asked':>15}   measured / fitted, by size"]
         for load, where in (("alone", w) for w in asked):
@@ -146,7 +147,7 @@ def _size(size: int) -> str:
 
 
 def measure(lab: Netlab, sizes: Sequence[int] = SIZES) -> Measurement:
-    """Measure a lab that nothing else uses. Raises LabError for a lab of one host."""
+    """Measure a lab that nothing else uses. Raises LabError for a lab with one host."""
     plan, hosts = lab.plan, range(lab.plan.hosts)
     if plan.hosts < 2:
         raise LabError("one host has no network to measure (valid: at least 2 hosts)")
@@ -164,7 +165,7 @@ def measure(lab: Netlab, sizes: Sequence[int] = SIZES) -> Measurement:
             orders.append({"kind": "ping", "one": 0, "other": peer, "size": size, "rounds": rounds})
             orders.append({"kind": "flows", "pairs": pairs, "size": size, "rounds": rounds})
             names += [f"alone_{where}", f"loaded_{where}"]
-    # Connections are made, and find their windows, with the first messages, which are not measured.
+    # The first messages, which set up connections and find their windows, are not measured.
     warm = [{"kind": "flows", "pairs": pairs, "size": MB, "rounds": 2} for pairs in (ring, away)]
     command = [sys.executable, str(TRAFFIC), json.dumps([*(warm if inside else warm[1:]), *orders])]
     answers = json.loads(lab.run(command).stdout)[-len(orders) :]

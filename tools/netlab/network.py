@@ -1,4 +1,4 @@
-"""Namespaces, bridges and shaped links: what a lab is made of, how it is named, made and removed."""
+"""Namespaces, bridges and shaped links: how the components of a lab are named, made and removed."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from pathlib import Path
 PREFIX = "netlab"
 CORE, FRONT = "core", "front"
 DATA, CONTROL = "data", "control"
-"""A host's two interfaces: the shaped network, and an unshaped one on which the launcher speaks."""
+"""A host's two interfaces: the shaped network, and an unshaped one for the launcher."""
 
 MTU = 9000
-"""Jumbo frames: headers are 0.7% of what is shaped, where they are 4.4% with 1,500 bytes."""
+"""Jumbo frames: headers are 0.7% of the shaped traffic; with 1,500 bytes they would be 4.4%."""
 
 GSO = 32 * 1024
-"""Bytes of TCP that go through the stack as one packet. tbf cuts what exceeds its burst, which costs
-processor time, so this bounds the burst from below."""
+"""How many bytes of TCP pass through the stack as one packet. tbf cuts packets that exceed its burst,
+which costs processor time, so this is a lower bound for the burst."""
 
 BURST = 40 * 1024
-"""Bytes that a tbf lets pass at once: with 96 KB, 1 MB came 8% too fast; with 40 KB, 2%."""
+"""How many bytes a tbf lets pass at once: with 96 KB, 1 MB arrived 8% too fast; with 40 KB, 2%."""
 
 QUEUE = 64 * 1024 * 1024
-"""Bytes that may wait in a tbf. More than all TCP windows together, so that nothing is ever dropped:
-like the credits of InfiniBand, and unlike retransmissions, that gives each its share."""
+"""How many bytes may wait in a tbf: more than all TCP windows together, so that nothing is ever dropped.
+Like InfiniBand's credits, and unlike retransmissions, this gives each flow its share."""
 
 WINDOW = 256 * 1024
-"""Bytes that a TCP connection may have under way, which bounds the queues, unless a lab asks for more.
-128 KB to 512 KB gave the same rates; with 64 KB MPI came to a halt."""
+"""How many bytes a TCP connection may have in flight, which limits the queues, unless a lab asks for
+more. 128 KB to 512 KB gave the same rates; with 64 KB, MPI came to a halt."""
 
 SETTINGS = {
     "net/ipv6/conf/all/disable_ipv6": "1",
@@ -43,11 +43,11 @@ SETTINGS = {
 
 
 class LabError(Exception):
-    """A lab that cannot be: what was asked, what is valid; or the command that failed, and why."""
+    """A lab is not possible: what was asked, and what is valid; or the command that failed, and why."""
 
 
 def missing() -> str | None:
-    """Why there can be no lab here; None where there can."""
+    """Say why a lab is not possible here; None if it is."""
     for program in ("ip", "tc", "unshare"):
         if shutil.which(program) is None:
             return f"the network lab needs the program {program!r}, which is not here"
@@ -68,7 +68,7 @@ def missing() -> str | None:
 
 
 def command(*words: str, text: str | None = None) -> str:
-    """The output of a command. Raises LabError with what it says when it fails."""
+    """Return the output of a command. Raises LabError with its message if it fails."""
     done = subprocess.run(words, input=text, capture_output=True, text=True, check=False)
     if done.returncode:
         said = done.stderr.strip() or f"exit status {done.returncode}"
@@ -77,20 +77,20 @@ def command(*words: str, text: str | None = None) -> str:
 
 
 def batch(program: str, namespace: str, lines: Iterable[str]) -> None:
-    """Lines of ``ip`` or ``tc``, all in one namespace."""
+    """Run lines of ``ip`` or ``tc``, all in one namespace."""
     command(program, "-n", namespace, "-batch", "-", text="\n".join(lines) + "\n")
 
 
 def shaped(device: str, rate: float) -> str:
-    """The line of tc that lets a device send ``rate`` bytes a second."""
+    """Return the line of tc that lets a device send ``rate`` bytes per second."""
     bits = round(rate * 8)
     return f"qdisc replace dev {device} root tbf rate {bits}bit burst {BURST} limit {QUEUE}"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A lab's shape: hosts are numbered supernode by supernode; rates in bytes a second each way, and
-    the bytes of a TCP window."""
+    """A lab's shape: hosts are numbered supernode by supernode. Rates are in bytes per second each way;
+    ``window`` is in bytes of TCP."""
 
     hosts: int
     supernodes: int
@@ -100,7 +100,7 @@ class Plan:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What is written to /proc/sys on each host."""
+        """The values that are written to /proc/sys on each host."""
         windows = {
             "net/ipv4/tcp_rmem": f"4096 {2 * self.window} {2 * self.window}",
             "net/ipv4/tcp_wmem": f"4096 {self.window} {self.window}",
@@ -109,20 +109,20 @@ class Plan:
 
     @property
     def inside(self) -> int:
-        """Hosts in a supernode."""
+        """The number of hosts in a supernode."""
         return self.hosts // self.supernodes
 
     @property
     def trunk(self) -> float:
-        """What a supernode can send to, and receive from, all others together."""
+        """The rate at which a supernode can send to, and receive from, all others together."""
         return self.inside * self.rate / self.oversubscription
 
     def supernode(self, host: int) -> int:
-        """The supernode that a host is in."""
+        """The supernode of a host."""
         return host // self.inside
 
     def check(self) -> None:
-        """Raises LabError for a lab that cannot be."""
+        """Raise LabError for a lab that is not possible."""
         if not 1 <= self.hosts <= 64:
             raise LabError(f"{self.hosts} hosts (valid: 1 to 64)")
         if not 1 <= self.supernodes <= self.hosts or self.hosts % self.supernodes:
@@ -145,7 +145,7 @@ class Plan:
 
 
 def build(name: str, plan: Plan) -> None:
-    """Make the namespaces of a lab, and what joins them."""
+    """Make a lab's namespaces, and connect them."""
     switches = [f"supernode{number}" for number in range(plan.supernodes)]
     hosts = [f"host{number}" for number in range(plan.hosts)]
     for part in (FRONT, CORE, *switches, *hosts):
@@ -175,12 +175,12 @@ def build(name: str, plan: Plan) -> None:
 
 
 def address(host: int) -> str:
-    """A host's address on the shaped network."""
+    """Return a host's address on the shaped network."""
     return f"10.1.0.{host + 1}"
 
 
 def join(name: str, one: tuple[str, str], other: tuple[str, str]) -> None:
-    """A cable between two (namespace, device); those that have a bridge put it there."""
+    """Connect two (namespace, device) by a cable; in a namespace with a bridge, attach the end to it."""
     (left, device), (right, port) = one, other
     whole = f"mtu {MTU} gso_max_size {GSO}"
     line = f"link add {device} {whole} type veth peer name {port} {whole} netns {name}-{right}"
@@ -191,8 +191,8 @@ def join(name: str, one: tuple[str, str], other: tuple[str, str]) -> None:
 
 
 def identity(pid: int) -> str:
-    """A process for all time: its number and when it began, so that a number used again is another.
-    Raises ProcessLookupError where there is none."""
+    """Identify a process uniquely by its number and start time, because numbers are reused. Raises
+    ProcessLookupError if it does not exist."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except FileNotFoundError:
@@ -201,18 +201,18 @@ def identity(pid: int) -> str:
 
 
 def namespaces(start: str = f"{PREFIX}-") -> list[str]:
-    """The names of network namespaces that begin so."""
+    """Return the names of network namespaces that begin with ``start``."""
     folder = Path("/run/netns")
     return sorted(path.name for path in folder.glob(f"{start}*")) if folder.is_dir() else []
 
 
 def processes(namespace: str) -> list[int]:
-    """The processes in a namespace."""
+    """Return the processes in a namespace."""
     return [int(line) for line in command("ip", "netns", "pids", namespace).split()]
 
 
 def signalled(pids: Sequence[int], number: int) -> None:
-    """Send a signal to processes; those that have ended meanwhile need none."""
+    """Send a signal to processes, ignoring those that have ended meanwhile."""
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -221,8 +221,8 @@ def signalled(pids: Sequence[int], number: int) -> None:
 
 
 def remove(name: str) -> list[str]:
-    """End what runs in a lab and remove it; the namespaces that there were. Removes all that it can,
-    and then raises LabError for what it could not."""
+    """End what runs in a lab and remove it; return its namespaces. Removes as much as possible, and then
+    raises LabError for the rest."""
     gone, faults = [], []
     found = namespaces(f"{name}-")
     for _ in range(50):
@@ -243,7 +243,7 @@ def remove(name: str) -> list[str]:
 
 
 def dead() -> Iterator[str]:
-    """The names of labs whose owner has ended without removing them."""
+    """Yield the names of labs whose owner has ended without removing them."""
     names = {"-".join(each.split("-")[:4]) for each in namespaces() if each.count("-") >= 4}
     for name in sorted(names):
         _, pid, started, _ = name.split("-")

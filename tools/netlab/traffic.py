@@ -1,4 +1,4 @@
-"""What each rank of a measurement does: messages to order, timed. Run by ``netlab.measure`` in a lab."""
+"""The work of each rank in a measurement: timed messages. Run by ``netlab.measure`` in a lab."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ Flow = tuple[int, int]
 
 
 def flows(comm: MPI.Intracomm, pairs: list[Flow], size: int, rounds: int) -> list[list[float]]:
-    """Seconds, for each round, of each of the messages (source, target) that all begin at once, until
-    it has come: on rank 0. All namespaces have one clock, so begin and end can be of two ranks."""
+    """On rank 0, return for each round the seconds until each of the messages (source, target), which
+    all begin at once, has arrived. All namespaces share one clock, so begin and end can come from two
+    ranks."""
     rank = comm.rank
     targets = [target for source, target in pairs if source == rank]
     sources = [source for source, target in pairs if target == rank]
@@ -25,7 +26,7 @@ def flows(comm: MPI.Intracomm, pairs: list[Flow], size: int, rounds: int) -> lis
     found = []
     for _ in range(rounds):
         comm.Barrier()
-        # A barrier lets ranks go one after the other: agree on a time soon after it.
+        # A barrier releases ranks one after the other, so agree on a time soon after it.
         begin = comm.bcast(time.monotonic() + 0.003, root=0)
         requests = [comm.Irecv(data, source) for data, source in zip(here, sources, strict=True)]
         while time.monotonic() < begin:
@@ -44,7 +45,7 @@ def flows(comm: MPI.Intracomm, pairs: list[Flow], size: int, rounds: int) -> lis
 
 
 def ping(comm: MPI.Intracomm, one: int, other: int, size: int, rounds: int) -> list[float]:
-    """Half the seconds of each of some round trips between two ranks, while the others wait."""
+    """Return half the seconds of each of some round trips between two ranks, while the others wait."""
     data, half = np.ones(size, np.uint8), []
     comm.Barrier()
     if comm.rank in (one, other):
@@ -63,7 +64,8 @@ def ping(comm: MPI.Intracomm, one: int, other: int, size: int, rounds: int) -> l
 
 
 def adds(comm: MPI.Intracomm, size: int, rounds: int) -> list[float]:
-    """Seconds that the slowest rank takes to add ``size`` bytes of floats to others, while all add."""
+    """Return the seconds in which the slowest rank adds ``size`` bytes of floats, while all ranks
+    add."""
     mine, other = np.ones((2, size // 4), np.float32)
     slowest = []
     for _ in range(rounds):

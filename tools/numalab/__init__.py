@@ -1,7 +1,8 @@
 """A small machine with several memory domains, booted under qemu's software emulation.
 
-``python -m numalab --domains 4 -- python script.py`` runs a program in it; ``Lab(...).run([...])`` does
-so from Python. The host's files are there, read-only, so the same environment runs inside.
+``python -m numalab --domains 4 -- python script.py`` runs a program in it, as does
+``Lab(...).run([...])`` from Python. The host's files are visible, read-only, so the same environment
+runs inside.
 """
 
 from numalab.errors import LabError as LabError

@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-if not __package__:  # called as a folder, which is then where modules are looked for
+if not __package__:  # run as a folder: modules are then looked for in it
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from numalab import Lab, LabError, missing
@@ -18,7 +18,7 @@ from numalab.shape import Shape
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The program's exit status; 2 and a line for what is wrong with the lab itself."""
+    """Return the program's exit status, or 2, with a message, if the lab itself fails."""
     parser = argparse.ArgumentParser(prog="numalab", description=__doc__)
     parser.add_argument("--domains", type=int, default=4, help="memory domains with processors (4)")
     parser.add_argument("--cpus-per-domain", type=int, default=1, help="processors in each (1)")
@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--fetch", action="store_true", help="download the guest's kernel, and end")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- the program and its arguments")
     given = parser.parse_args(arguments)
-    # Whoever ends this ends the guest with it.
+    # Ending this process ends the guest, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     command = given.command[1:] if given.command[:1] == ["--"] else given.command
     try:

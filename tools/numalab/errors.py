@@ -1,10 +1,10 @@
-"""What can go wrong with a lab: it cannot be had here, or a run in it failed."""
+"""Errors of a lab: it is not available here, or a run in it failed."""
 
 from __future__ import annotations
 
 
 class LabError(Exception):
-    """A guest did not boot, did not end in time, or left no result; says what its console said last."""
+    """A guest did not boot, did not end in time, or left no result; quotes its console's last lines."""
 
 
 class LabUnavailableError(LabError):

@@ -1,4 +1,4 @@
-"""One run of a guest: qemu started, watched, ended; what the program wrote and how it ended."""
+"""One run of a guest: qemu is started, watched and ended; what the program wrote, and how it ended."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from numalab.shape import Shape
 
 QEMU = "qemu-system-x86_64"
 LOOK = 0.2
-"""Seconds between looks at what the program wrote."""
+"""Seconds between checks of what the program wrote."""
 
 SHOWN = 12
-"""Lines of the console that an error shows."""
+"""How many lines of the console an error shows."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """How a program ended in a guest: its exit status, what it wrote to both outputs, the seconds from
-    power on to boot and to the end, and the folder of the files it left in ``$NUMALAB_RESULTS``."""
+    power-on to boot and to the end, and the folder of files that it left in ``$NUMALAB_RESULTS``."""
 
     status: int
     output: str
@@ -35,7 +35,7 @@ class Outcome:
     results: Path
 
     def json(self, name: str = "result.json") -> Any:
-        """What the program left in a JSON file. Raises LabError where it left none."""
+        """Return what the program left in a JSON file. Raises LabError if there is no such file."""
         path = self.results / name
         try:
             return json.loads(path.read_text(encoding="utf-8"))
@@ -46,7 +46,7 @@ class Outcome:
             ) from error
 
     def checked(self) -> Outcome:
-        """Itself. Raises LabError where the program failed."""
+        """Return self. Raises LabError if the program failed."""
         if self.status:
             said = "\n".join(self.output.splitlines()[-SHOWN:])
             raise LabError(f"the program ended with status {self.status} in the guest; it said:\n{said}")
@@ -54,7 +54,7 @@ class Outcome:
 
 
 def command_file(command: Sequence[str], directory: Path, environment: Mapping[str, str]) -> str:
-    """The shell script that the guest runs, from below the host's root."""
+    """Return the shell script that the guest runs, in the host's root."""
     about = {
         "HOME": "/run/home",
         "TMPDIR": "/run/tmp",
@@ -69,7 +69,7 @@ def command_file(command: Sequence[str], directory: Path, environment: Mapping[s
 
 
 def arguments(shape: Shape, kernel: Path, initial: Path, results: Path) -> list[str]:
-    """qemu's command line."""
+    """Return qemu's command line."""
     shares = []
     for tag, path, more in (("root", Path("/"), ",readonly=on"), ("results", results, "")):
         shares += ["-fsdev", f"local,id={tag},path={path},security_model=none,multidevs=remap{more}"]
@@ -91,8 +91,8 @@ def run(
     timeout: float,
     show: Callable[[str], None] | None = None,
 ) -> Outcome:
-    """Boot, run the command file in ``folder``, and power off. Raises LabError when the guest does not
-    boot or end within ``timeout`` seconds, or dies; qemu is ended in any case."""
+    """Boot, run the command file in ``folder``, and power off. Raises LabError if the guest dies, or
+    does not boot or end within ``timeout`` seconds; qemu is ended in any case."""
     console = folder / "console"
     start = time.monotonic()
     booted = shown = 0.0

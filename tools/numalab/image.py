@@ -1,4 +1,4 @@
-"""The guest's first file system: a busybox, the modules, and the script that begins and ends a run."""
+"""The guest's initial file system: a busybox, the modules, and the script that starts and ends a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from numalab.kernel import Kernel
 
 RESULTS = "/run/numalab"
-"""Where the guest sees the folder that it shares with the host and may write to."""
+"""Where the guest mounts the folder that it shares with the host and can write to."""
 
 INIT = """\
 #!/bin/busybox sh
@@ -50,7 +50,7 @@ echo $$ > /host/sys/fs/cgroup/lab/cgroup.procs || fail "the cpuset takes no proc
 
 
 def script(modules: tuple[str, ...], cpus: str = "", mems: str = "") -> str:
-    """The guest's ``/init``; ``cpus`` and ``mems``, as a kernel lists them, limit it to a cpuset."""
+    """Return the guest's ``/init``. ``cpus`` and ``mems``, in the kernel's list format, set a cpuset."""
     limits = [
         f'echo {value} > /host/sys/fs/cgroup/lab/cpuset.{key} || fail "cpuset.{key} = {value}"'
         for key, value in (("cpus", cpus), ("mems", mems))
@@ -65,7 +65,7 @@ def script(modules: tuple[str, ...], cpus: str = "", mems: str = "") -> str:
 
 
 def write(path: Path, kernel: Kernel, busybox: Path, cpus: str = "", mems: str = "") -> None:
-    """Write the image: a gzipped cpio archive in the form that Linux unpacks ("newc")."""
+    """Write the image: a gzipped cpio archive in the format that Linux unpacks ("newc")."""
     folders = ("bin", "modules", "proc", "sys", "dev", "host")
     members = [(name, 0o040755, b"") for name in folders]
     members.append(("bin/busybox", 0o100755, busybox.read_bytes()))

@@ -16,10 +16,10 @@ MODULES = (
     *("virtio_ring", "virtio", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "virtio_pci"),
     *("netfs", "fscache", "9pnet", "9pnet_virtio", "9p"),
 )
-"""In the order in which they load: what the host's files come over."""
+"""Modules, in the order in which they are loaded, that transport the host's files."""
 
 PATIENCE = 300
-"""Seconds that a package may take to come."""
+"""How many seconds the download of a package may take."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,15 @@ class Kernel:
 
 
 def folder() -> Path:
-    """Where a kernel is kept from one run to the next: ``NUMALAB_CACHE``, or the user's cache."""
+    """Where a kernel is kept between runs: ``NUMALAB_CACHE``, or the user's cache folder."""
     own = os.environ.get("NUMALAB_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(own) if own else base / "numalab"
 
 
 def kernel(download: bool = True) -> Kernel:
-    """The kernel, unpacked before or downloaded now. Raises LabUnavailableError with the reason."""
+    """Return the kernel, from the cache or downloaded now. Raises LabUnavailableError with the
+    reason."""
     kept = folder() / "kernel"
     if not kept.is_dir():
         if not download:
@@ -90,7 +91,7 @@ def _fetch(kept: Path) -> None:
         (package,) = Path(scratch).glob("*.deb")
         unpacked = Path(scratch) / "unpacked"
         _said(["dpkg", "-x", str(package), str(unpacked)])
-        if not kept.exists():  # another process may have been quicker
+        if not kept.exists():  # another process may have been faster
             unpacked.rename(kept)
 
 

@@ -1,4 +1,4 @@
-"""A lab: what it needs of this machine, and runs in it."""
+"""A lab: what it requires of this machine, and runs in it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ TIMEOUT = 300.0
 
 
 def missing(download: bool = True) -> str | None:
-    """Why this machine cannot run a lab, or None; tests skip with it as their reason. A kernel counts as
-    there when it is kept, or, with ``download``, when apt could bring it."""
+    """Say why this machine cannot run a lab, or return None; tests skip with this reason. A kernel
+    counts as available if it is in the cache or, with ``download``, if apt can download it."""
     if platform.system() != "Linux":
         return "a lab needs Linux: the guest runs the host's own programs"
     if platform.machine() != "x86_64":
@@ -36,10 +36,10 @@ def missing(download: bool = True) -> str | None:
 
 
 class Lab:
-    """Guests of one shape; a context manager whose folder of results lives until it ends.
+    """Guests of one shape; a context manager whose folder of results exists until it ends.
 
-    Each ``run`` boots a guest, runs one program with the host's files below it (read-only, with empty
-    ``/run`` and ``/dev/shm``), and powers off. Raises LabUnavailableError where no lab can be had.
+    Each ``run`` boots a guest, runs one program over the host's files (read-only, with empty ``/run``
+    and ``/dev/shm``), and powers off. Raises LabUnavailableError if a lab is not possible here.
     """
 
     def __init__(self, domains: int = 4, *, shape: Shape | None = None) -> None:
@@ -62,9 +62,10 @@ class Lab:
         timeout: float = TIMEOUT,
         show: Callable[[str], None] | None = None,
     ) -> guest.Outcome:
-        """Run a program in a fresh guest. ``cpus`` and ``mems`` (as ``0-3,6``) put it into a cpuset;
-        ``directory`` is where it starts (default: here); it may write to ``$NUMALAB_RESULTS``, ``/run``
-        and ``/dev/shm`` only. ``show`` gets what it writes, as it comes. Raises LabError."""
+        """Run a program in a new guest. ``cpus`` and ``mems`` (as ``0-3,6``) put it in a cpuset;
+        ``directory`` is its working directory (default: the current one). It can write only to
+        ``$NUMALAB_RESULTS``, ``/run`` and ``/dev/shm``. ``show`` is called with its output as it
+        arrives. Raises LabError."""
         self._runs += 1
         place = Path(self._folder.name) / f"run{self._runs}"
         place.mkdir()

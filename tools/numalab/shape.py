@@ -1,19 +1,20 @@
-"""The shape of a guest: its memory domains, their processors and sizes, and qemu's words for them."""
+"""The shape of a guest: its memory domains, their processors and sizes, and qemu's arguments for
+them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 LOCAL, NEAR = 10, 20
-"""Distances as firmware gives them: a domain to itself, and to another one."""
+"""Distances as given by firmware: from a domain to itself, and to another one."""
 
 
 @dataclass(frozen=True)
 class Shape:
     """``domains`` with ``cpus`` processors and ``memory`` MiB each; ``memory_only`` further domains of
-    ``memory_only_size`` MiB without processors, as high-bandwidth memory is; ``threads`` of a core are
-    hardware threads of it. ``distances`` (from, to) overrides single ones. Raises ValueError for a
-    shape that no machine has."""
+    ``memory_only_size`` MiB without processors, like high-bandwidth memory. Each core has ``threads``
+    hardware threads. ``distances`` (from, to) overrides single distances. Raises ValueError for a shape
+    that no machine has."""
 
     domains: int = 4
     cpus: int = 1
@@ -33,11 +34,11 @@ class Shape:
 
     @property
     def total(self) -> int:
-        """MiB of all memory."""
+        """MiB of memory in all domains."""
         return self.domains * self.memory + self.memory_only * self.memory_only_size
 
     def arguments(self) -> list[str]:
-        """qemu's arguments for processors and memory."""
+        """Return qemu's arguments for processors and memory."""
         cores = self.cpus // self.threads
         made = [
             *("-m", f"{self.total}M", "-smp"),
@@ -56,7 +57,8 @@ class Shape:
         return made
 
     def _distance(self, a: int, b: int) -> int:
-        """Between domains; one without processors lies nearest to the one of the same number."""
+        """The distance of two domains; one without processors is nearest to the one with the same
+        number."""
         pair = {a, b}
         if max(pair) >= self.domains > min(pair) and (max(pair) - self.domains) == min(pair):
             return NEAR - 3

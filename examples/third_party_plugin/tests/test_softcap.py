@@ -1,4 +1,4 @@
-"""SoftCap against its formula and against differences."""
+"""SoftCap compared with its formula, and its gradient with finite differences."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A runtime that does arithmetic instead of training, and plugins installed for one test."""
+"""A runtime that only does arithmetic instead of training, and plugins installed for one test."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class FakeTrainer:
         return SimpleNamespace(iteration=self.iteration, loss=loss, seconds=0.4, phases={"read": 0.04})
 
     def check_snapshots(self) -> None:
-        """A snapshot can be written."""
+        """Do nothing: a snapshot can be written."""
 
     def profile(self, iterations: int) -> list[tuple[Entry, float]]:
         self.profiled += iterations
@@ -139,7 +139,7 @@ class FakeTrainer:
 
 
 class FakeReader:
-    """A solver, a net, or weights, by its name."""
+    """A solver, a net, or weights, depending on the file's name."""
 
     def __init__(self, path: Path, written: Mapping[str, Weights]) -> None:
         self.path, self.written = path, written
@@ -193,7 +193,7 @@ class FakeMachine:
 
 
 class FakeRuntime:
-    """Stands where ``demitasse.compose`` gives a runtime; remembers what was asked of it."""
+    """Replaces the runtime that ``demitasse.compose`` returns, and remembers how it was used."""
 
     def __init__(self) -> None:
         self.asked: dict[str, Any] = {}
@@ -251,7 +251,7 @@ Install = Callable[..., Path]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Install a plugin for this test: a folder with its metadata, in front of the path."""
+    """Install a plugin for this test: a folder with its metadata, at the front of the path."""
     site = tmp_path / "site"
     site.mkdir()
     monkeypatch.syspath_prepend(str(site))

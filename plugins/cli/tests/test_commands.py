@@ -51,7 +51,8 @@ def test_a_net_is_scored_on_all_samples_unless_told(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Of 1,001 samples in batches of 100 the last is filled up from the start, which is told."""
+    """For 1,001 samples in batches of 100, the last batch is filled from the start, which is
+    reported."""
     assert main(["test", "net.prototxt", "--weights", "w", "--json", "r.json", *given]) == 0
     assert told in capsys.readouterr().out
     assert json.loads((tmp_path / "r.json").read_text())["samples_twice"] == twice
@@ -422,7 +423,7 @@ def test_the_doctor_finds_two_plugins_of_one_name(
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: other-twin\nVersion: 1.5\n")
     assert main(["doctor", "--json", "-"]) == 1
     told = json.loads(capsys.readouterr().out)
-    (found,) = (each for each in told["findings"] if each["level"] == "problem")  # once, not of each
+    (found,) = (each for each in told["findings"] if each["level"] == "problem")  # one in all
     assert found["subject"] == "plugin twin"
     assert {"other-twin", "stranger-twin"} < {*found["message"].replace(",", "").split()}
 

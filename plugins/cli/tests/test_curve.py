@@ -1,4 +1,4 @@
-"""``demitasse curve``: what is drawn of trainings' records."""
+"""``demitasse curve``: what is plotted from reports of trainings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def record(path: Path, first: int = 1, score: str = "accuracy", **changes: Any) -> Path:
-    """A file as train --json writes it, of 100 iterations and two tests."""
+    """Write a file as train --json does, of 100 iterations and two tests."""
     history = [[first + i, None if i == 50 else 2.0 / (first + i)] for i in range(100)]
     tests = [{"iteration": first + i, "scores": {"loss": 0.5, score: 0.25 + i / 200}} for i in (0, 99)]
     whole = {"solver": "a/lenet_solver.prototxt", "history": history, "tests": tests, "seconds": 3.2}
@@ -30,7 +30,7 @@ def record(path: Path, first: int = 1, score: str = "accuracy", **changes: Any) 
 
 
 def texts(picture: Path) -> set[str]:
-    """What is written in an SVG picture, which Matplotlib draws as shapes, with a comment each."""
+    """Return the texts in an SVG picture; Matplotlib draws them as shapes, each with a comment."""
     return set(re.findall(r"<!-- (.*?) -->", picture.read_text()))
 
 
@@ -47,7 +47,7 @@ def test_runs_that_continue_each_other_are_one_line(tmp_path: Path, capsys: Capt
 
 
 def test_a_run_that_went_on_from_before_another_s_end_takes_its_place(tmp_path: Path) -> None:
-    named = {1: "run-2", 81: "run-10", 181: "run-9"}  # as a shell's pattern orders them, 10 comes first
+    named = {1: "run-2", 81: "run-10", 181: "run-9"}  # a shell's pattern puts 10 first
     runs = [Run.read(record(tmp_path / f"{name}.json", first=first)) for first, name in named.items()]
     joined = Run.joined([runs[1], runs[0], runs[2]])
     assert [iteration for iteration, _ in joined.history] == [*range(1, 281)]
@@ -146,7 +146,7 @@ def test_the_mean_is_of_the_last_values_that_are_numbers() -> None:
 def test_records_of_jobs_that_came_to_nothing_are_no_hindrance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    """A job that is queued again may find nothing to do, or fail before it has written a snapshot."""
+    """A job that is queued again may find nothing to do, or fail before it writes a snapshot."""
     monkeypatch.chdir(tmp_path)
     for name, first, last, resumed in (
         ("run-0", 0, 10, None),

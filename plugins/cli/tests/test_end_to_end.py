@@ -1,4 +1,4 @@
-"""The real command, in a process of its own, training on scikit-learn's digits."""
+"""The real command, in a separate process, training on scikit-learn's digits."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ snapshot_prefix: "saved/small"
 
 @dataclass
 class Folder:
-    """A solver and a net in a folder, and the command run there."""
+    """A folder with a solver and a net, in which the command runs."""
 
     path: Path
 
@@ -92,7 +92,7 @@ def folder(tmp_path: Path) -> Folder:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Folder, str, dict[str, Any]]:
-    """A finished run: its folder, what it said, and its report."""
+    """A finished run: its folder, its output, and its report."""
     path = tmp_path_factory.mktemp("trained")
     (path / "small.prototxt").write_text(NET)
     (path / "small_solver.prototxt").write_text(SOLVER)
@@ -183,8 +183,8 @@ def test_each_layer_is_timed_and_explained(trained: Trained) -> None:
         assert layers["conv1", "backward"]["plugins"] == ["reference"]
         assert timed["seconds"] == pytest.approx(sum(r["seconds"] for r in layers.values()))
     plan = json.loads(folder.run("explain", "small_solver.prototxt", *given).stdout)["plan"]
-    # conv1: 8 filters of 3 x 3 and 8 biases; ip1: 10 x (8 x 3 x 3) and 10 biases. Each array of
-    # parameters is padded to 64 bytes, 16 numbers: 80 + 16, 720 + 16.
+    # conv1: 8 filters of 3 x 3 and 8 biases; ip1: 10 x (8 x 3 x 3) and 10 biases. Each parameter array
+    # is padded to 64 bytes, which is 16 numbers: 80 + 16, 720 + 16.
     assert {tuple(b["layers"]): b["elements"] for b in plan["buckets"]} == {
         ("ip1",): 736,
         ("conv1",): 96,
@@ -210,7 +210,7 @@ peak = "100 GFLOP/s (assumed)"
 def test_what_a_reader_has_read_over_is_told_once(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In this process: a dozen commands of their own would take four times as long."""
+    """Within this process, because a dozen separate commands would take four times as long."""
     monkeypatch.chdir(folder.path)
     (folder.path / "small.prototxt").write_text(f'engine: "MKLDNN"\n{NET}')
     (folder.path / "node.toml").write_text(NODE)
@@ -323,11 +323,11 @@ class Session:
         self.text = ""
 
     def read(self) -> Iterator[str]:
-        """All that was shown so far, again and again, until the command ends."""
+        """Yield everything shown so far, repeatedly, until the command ends."""
         while True:
             try:
                 block = os.read(self.main, 65536)
-            except OSError:  # how Linux tells that nobody has the terminal any more
+            except OSError:  # on Linux: nobody has the terminal open any more
                 return
             if not block:
                 return

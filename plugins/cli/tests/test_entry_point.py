@@ -1,4 +1,4 @@
-"""The plugin as installed: found by its entry point, and as its manifest says."""
+"""The installed plugin is found by its entry point, and is as its manifest says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals to a real process that is in the middle of something."""
+"""Signals to a real process in the middle of its work."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 
 @contextmanager
 def started(code: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is ready, and gone afterwards whatever happens."""
+    """Yield a process that is ready; it is ended afterwards, whatever happens."""
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", code, *arguments]
     with subprocess.Popen(command, stdout=pipe, stderr=pipe) as process:
@@ -134,7 +134,7 @@ def test_the_cursor_of_a_live_display_comes_back() -> None:
 def test_of_processes_that_are_signalled_together_the_first_tells_of_it(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], rank: str, told: int
 ) -> None:
-    """srun sends a job's SIGTERM to all of them, of which there may be a thousand."""
+    """srun sends a job's SIGTERM to all processes, of which there may be a thousand."""
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setenv("PMI_RANK", rank)
     with Interrupts(effects={int(signal.SIGHUP): "snapshot"}) as interrupts:
@@ -171,8 +171,8 @@ with Interrupts() if sys.argv[1] == "train" else ended_as_interrupted():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("command", ["train", "test"])
 def test_a_process_that_reads_ahead_for_a_users_layer_ends_when_it_is_told_to(command: str) -> None:
-    """It neither saves a snapshot nor writes a traceback; Ctrl-C, which it gets too, it leaves to the
-    training."""
+    """It neither saves a snapshot nor writes a traceback. It ignores Ctrl-C, which it also receives, and
+    leaves that to the training."""
     run = [sys.executable, "-W", "ignore", "-c", FORKING, command]
     done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=60)
     assert (done.stdout, done.stderr) == (f"True\n{-signal.SIGTERM}\n", "")

@@ -1,4 +1,4 @@
-"""Processes that a launcher has started are counted, and told where they are not joined."""
+"""Processes that a launcher has started are counted; if they are not connected, that is reported."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_srun_s_processes_without_mpi_are_warned_once(
 def test_what_all_meet_that_cannot_meet_is_told_by_the_first_of_each_host(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The others stay until it has been told: some launchers end all when one has ended."""
+    """The others stay until it has been reported, because some launchers kill all once one has ended."""
     slept = list[float]()
     monkeypatch.setattr(launch.time, "sleep", slept.append)
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
@@ -158,7 +158,7 @@ def test_fewer_or_more_processes_than_are_described_are_told(
 def test_processes_that_are_bound_to_few_of_their_launcher_s_cores_are_told(
     variables: dict[str, str], mine: int, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Open MPI's mpiexec binds one or two to a core each, on a host of any size."""
+    """Open MPI's mpiexec binds each of one or two processes to a core, on a host of any size."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     cores = {0: range(mine), os.getppid(): range(8)}

@@ -1,4 +1,4 @@
-"""The command line as a whole: finding commands, and telling mistakes in one line."""
+"""The command line as a whole: finding commands, and reporting mistakes in one line."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_help_imports_nothing_heavy() -> None:
         "print(sorted({m.split('.')[0] for m in sys.modules if m.startswith('demitasse_')}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    own = "['demitasse_cli', 'demitasse_contracts', 'demitasse_host']"  # of plugins cli's alone
+    own = "['demitasse_cli', 'demitasse_contracts', 'demitasse_host']"  # the only plugin is cli
     assert done.stdout.splitlines()[-2:] == ["[]", own]
 
 
@@ -182,7 +182,7 @@ def test_an_error_in_a_strangers_plugin_is_a_line_that_names_the_place(
 
 @pytest.mark.parametrize("name", ["parameter_server", "cpu"])
 def test_no_plugin_of_ours_is_a_stranger_s(name: str) -> None:
-    """Metadata have a hyphen, too, where the name has none."""
+    """Names in metadata may have a hyphen where the distribution's name has none."""
     code = compile("def look(): return {}['tile']", "plugin.py", "exec")
     exec(code, found := {"__name__": f"demitasse_{name}.plugin"})
     try:
@@ -269,7 +269,7 @@ def test_a_reader_that_goes_away_is_no_fault() -> None:
 
 
 def test_a_command_looks_for_garbage_again_once_it_has_started() -> None:
-    """In a process of its own: what stays is frozen, and collection is on when the command works."""
+    """In a separate process: what stays is frozen, and collection is on when the command works."""
     lines = [
         "import gc, sys",
         "from demitasse_cli import garbage, main",

@@ -1,4 +1,4 @@
-"""A lack of memory is told as one, with what there is and what to change."""
+"""A lack of memory is reported as such, with how much there is and what to change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from demitasse_cli.main import NO_MEMORY, main
 
 @pytest.fixture
 def limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A limit of 1 GiB, which the process has come to."""
+    """A limit of 1 GiB, which the process has reached."""
     monkeypatch.setattr(memory, "address_space", lambda: (2**30, 2**29))
     monkeypatch.setattr(memory.KernelFiles, "size", lambda *given: 2**30 - 2**20)
 

@@ -1,4 +1,4 @@
-"""Progress: rates that are current, lines for logs, one live line for a terminal."""
+"""Progress: current rates, lines for logs, and one live line for a terminal."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_what_takes_long_is_said_and_what_does_not_is_not(monkeypatch: pytest.Mo
 
 
 def test_an_output_that_is_lost_meanwhile_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Standard output drops what comes after its first error: the run had gone on without a word."""
+    """Standard output drops everything after its first error, so the run would continue silently."""
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
     with open("/dev/full", "w") as full:  # noqa: PTH123
         met = threading.Event()
@@ -163,7 +163,8 @@ def test_what_fits_is_shown(
 
 
 def test_a_launcher_s_terminal_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Open MPI's mpiexec gives ranks one also where it writes to a file, which had control sequences."""
+    """Open MPI's mpiexec also gives ranks a terminal when it writes to a file, which must get no control
+    sequences."""
     monkeypatch.setenv("TERM", "xterm")
     assert type(shown(Meter(0, 10), 1, Terminal())) is Live
     for size in ("1", "2"):
@@ -173,7 +174,7 @@ def test_a_launcher_s_terminal_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def a_training(terminal: IO[str]) -> None:
-    """A live display of ten iterations and a test."""
+    """Show a live display of ten iterations and a test."""
     show = shown(Meter(0, 10), 5, terminal)
     assert isinstance(show, Live)
     for number in range(1, 11):
@@ -183,7 +184,7 @@ def a_training(terminal: IO[str]) -> None:
 
 
 def a_test_within_a_training(terminal: IO[str]) -> None:
-    """A live display of an iteration, and of a test after it."""
+    """Show a live display of an iteration, and of a test after it."""
     show = shown(Meter(0, 10), 5, terminal)
     show(iteration(1))
     show(Event("testing", 1, {"done": 3, "batches": 40}))
@@ -194,14 +195,14 @@ def a_test_within_a_training(terminal: IO[str]) -> None:
 
 
 def three_batches(stream: IO[str]) -> None:
-    """A test of three batches."""
+    """Show a test of three batches."""
     with batches(3, stream) as show:
         for number in range(1, 4):
             show.done(number)
 
 
 def on_a_terminal(work: Callable[[IO[str]], None] = a_training) -> str:
-    """What a terminal is sent by some work."""
+    """Return what some work sends to a terminal."""
     main, child = pty.openpty()
     received: list[bytes] = []
 
@@ -210,7 +211,7 @@ def on_a_terminal(work: Callable[[IO[str]], None] = a_training) -> str:
             while block := os.read(main, 65536):
                 received.append(block)
         except OSError:
-            return  # how Linux tells that the other end is closed
+            return  # on Linux: the other end is closed
 
     reader = threading.Thread(target=receive)
     reader.start()

@@ -1,4 +1,4 @@
-"""The README's options are those that the commands have."""
+"""The README lists the options that the commands have."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from demitasse_cli.plugin import commands
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 PLANNING = {"train", "test", "time", "explain"}
 IGNORED = {("time", "--weights")}
-"""Accepted for Caffe's scripts, without effect."""
+"""Options that are accepted for Caffe's scripts, without effect."""
 
 
 def options(command: click.Command) -> list[list[str]]:
-    """The spellings of each option of a command."""
+    """Return the spellings of each option of a command."""
     return [[*option.opts] for option in command.params if isinstance(option, click.Option)]
 
 
 def plain(option: str) -> str:
-    """An option's name however it is written: Caffe's flags have one dash, and underscores."""
+    """Normalise an option's name: Caffe's flags have one dash, and underscores."""
     return option.lstrip("-").replace("-", "_")
 
 

@@ -1,4 +1,4 @@
-"""Reports: JSON that any reader accepts, files that are whole, tables that line up."""
+"""Reports: JSON that every reader supports, files written as a whole, and aligned tables."""
 
 from __future__ import annotations
 

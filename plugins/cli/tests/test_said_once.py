@@ -1,4 +1,5 @@
-"""An error that all processes meet is told in one line; what only some meet, each of them tells."""
+"""An error that all processes meet is reported in one line; one that only some meet, by each of
+these."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ base_lr: 0.01 lr_policy: "fixed" max_iter: 2 snapshot_prefix: "out"
 
 
 class Met(Processes):
-    """Processes that have all come with the same words."""
+    """Processes that have all arrived with the same message."""
 
     def __init__(self, rank: int, order: list[str]) -> None:
         self.rank, self.size, self._order = rank, 3, order
@@ -70,8 +71,8 @@ def test_what_keeps_processes_from_meeting_is_not_the_error_that_is_told(
 
 
 def run(*parts: list[str], folder: Path, cleanup: bool = False) -> tuple[int, list[str]]:
-    """The status with which mpiexec with these parts ends, or processes that it does not end where one
-    has ended with an error, and the lines that were told."""
+    """Run parts with mpiexec, or as processes that are not killed when one has ended with an error.
+    Returns the exit status and the lines that were printed."""
     words = [mpiexec(), *([] if cleanup else let_survive())]
     for part in parts:
         words += [*([":"] if part is not parts[0] else []), *part]
@@ -95,7 +96,7 @@ def command(ranks: int, *words: str) -> list[str]:
     ],
 )
 def test_a_mistake_of_all_is_one_line(ranks: int, words: list[str], told: str, tmp_path: Path) -> None:
-    """Of the command, before processes have met, and of the net, when they have."""
+    """A mistake in the command, before processes have met, and one in the net, after they have."""
     (tmp_path / "solver.prototxt").write_text(NAMELESS)
     layer = 'layer { name: "a" type: "InnerProduct" inner_product_param { num_outpt: 3 } }'
     (tmp_path / "net.prototxt").write_text(layer)
@@ -117,7 +118,7 @@ def test_a_mistake_of_all_is_one_line(ranks: int, words: list[str], told: str, t
 def test_all_who_meet_one_mistake_end_together(
     ranks: int, words: list[str], told: str, tmp_path: Path
 ) -> None:
-    """Nobody is killed before MPI has ended, so the status is that of the mistake."""
+    """Nobody is killed before MPI has ended, so the exit status is that of the mistake."""
     status, lines = run(command(ranks, *words), folder=tmp_path, cleanup=True)
     assert status == 2
     assert len(lines) == 1 and lines[0].startswith("demitasse: ") and told in lines[0], lines

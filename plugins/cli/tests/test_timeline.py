@@ -48,8 +48,8 @@ def test_a_run_is_drawn_with_its_phases_and_one_iteration_s_operations(
 
 @pytest.mark.parametrize("uptime", [0.1, 66_601.3, 9e6 + 0.7])
 def test_neighbours_do_not_overlap_by_rounding(uptime: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Perfetto reads whole nanoseconds, and leaves out what overlaps the one before; also where the
-    system has been up for days, so that its clock's numbers are large."""
+    """Perfetto reads whole nanoseconds, and omits an event that overlaps the one before. This must also
+    work after days of uptime, when the clock's numbers are large."""
     monkeypatch.setattr(time, "perf_counter", lambda: uptime)
     entry: Any = SimpleNamespace(
         kernel="direct", plugin="cpu", operation="convolution", flops=1.0, bytes=1.0,
@@ -63,7 +63,7 @@ def test_neighbours_do_not_overlap_by_rounding(uptime: float, monkeypatch: pytes
 
 
 def test_synchronisations_that_go_on_at_once_have_a_row_each() -> None:
-    """Broadcasts that are all posted first: a viewer would leave out those that overlap in a row."""
+    """Broadcasts may all be posted first: a viewer would omit events that overlap in a row."""
     timeline = Timeline()
     now = time.perf_counter()
     spans = [

@@ -281,7 +281,7 @@ def test_a_report_goes_into_a_pipe_that_stays_one(runtime: Any, tmp_path: Path) 
 
 @pytest.fixture
 def heard() -> Iterator[None]:
-    """No signal is ignored, also where nohup or a shell's & has started the tests."""
+    """Ensure that no signal is ignored, even if nohup or a shell's & has started the tests."""
     before = {number: signal.getsignal(number) for number, _ in SIGNALS}
     for number in before:
         usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
@@ -343,7 +343,7 @@ def test_resume_auto_takes_the_newest_snapshot(runtime: Any, tmp_path: Path) -> 
 def test_resume_auto_takes_what_process_0_finds(
     runtime: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int
 ) -> None:
-    """Another one may not see the newest snapshot in a shared folder yet, or one that is older only."""
+    """Another process may not see the newest snapshot in a shared folder yet, or only an older one."""
     (tmp_path / "snapshots").mkdir()
     (tmp_path / "snapshots" / "lenet_iter_900.demitasse").write_text("")
     given = list[Any]()

@@ -1,4 +1,4 @@
-"""What the tests of the datasets plugin share: opening, reading, and no thread left behind."""
+"""Common to the tests of the datasets plugin: opening, reading, and a check that no thread is left."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left(threads_end: None) -> None:
-    """After no test."""
+    """No test may leave a thread."""
 
 
 @pytest.fixture
 def opened() -> Iterator[Callable[..., Source]]:
-    """Open a source by its specification; closed after the test."""
+    """Open a source by its specification; it is closed after the test."""
     sources: list[Source] = []
 
     def open_one(source: Any, kind: str | None = None, **rest: Any) -> Source:
@@ -47,7 +47,7 @@ def opened() -> Iterator[Callable[..., Source]]:
 
 @pytest.fixture
 def some() -> Callable[[Source, int, int], dict[str, np.ndarray]]:
-    """So many samples of a source from one on in the global order, in their stored types."""
+    """Read so many samples of a source, from a number in the global order on, in their stored types."""
 
     def read(source: Source, first: int, count: int) -> dict[str, np.ndarray]:
         out = {
@@ -63,13 +63,13 @@ def some() -> Callable[[Source, int, int], dict[str, np.ndarray]]:
 
 @pytest.fixture
 def everything(some: Callable[..., dict[str, np.ndarray]]) -> Callable[[Source], dict[str, np.ndarray]]:
-    """All samples of a source in the global order's first epoch, in their stored types."""
+    """Read all samples of the first epoch of a source's global order, in their stored types."""
     return lambda source: some(source, 0, source.size)
 
 
 @pytest.fixture
 def pack() -> Callable[[Path, bytes], Path]:
-    """Write bytes to a path, compressed as its ending says."""
+    """Write bytes to a path, compressed as its suffix says."""
 
     def write(path: Path, data: bytes) -> Path:
         path.write_bytes(PACKERS.get(path.suffix, bytes)(data))

@@ -1,5 +1,5 @@
-"""What becomes of images with boxes: a box stays where its object is, parts meet what they are to meet,
-colours are OpenCV's, and a sample depends on its number alone."""
+"""Changes of images with boxes: a box stays where its object is, parts fulfil their conditions, colours
+are OpenCV's, and a sample depends only on its number."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ANYWHERE = {"scale": (0.2, 1.0), "ratio": (0.5, 2.0), "most": 1, "trials": 1}
 def test_a_box_stays_where_its_object_is(
     size: tuple[int, int], number: int, resizing: Any, expanded: bool, cut: Any, cropped: bool
 ) -> None:
-    """A white rectangle in black, with black around: its pixels are within one of its box."""
+    """A white rectangle on black, surrounded by black: its pixels are within one pixel of its box."""
     height, width = size
     dice = np.random.default_rng(number)
     top, left = int(dice.integers(0, height - 12)), int(dice.integers(0, width - 12))
@@ -83,7 +83,7 @@ def test_a_box_stays_where_its_object_is(
     assert seen.shape == (1, 7) and seen[0, [0, 1, 6]].tolist() == [5, 3, 1]
     extents = np.array([made.shape[1], made.shape[0]] * 2)
     x1, y1, x2, y2 = seen[0, 2:6] * extents
-    assume(x2 - x1 > 3 and y2 - y1 > 3)  # a few pixels of it may be smoothed away
+    assume(x2 - x1 > 3 and y2 - y1 > 3)  # smoothing may remove a few of its pixels
     found = bright[:, ::-1]
     np.testing.assert_allclose([*found.min(0), *(found.max(0) + 1)], [x1, y1, x2, y2], atol=1.6)
 
@@ -111,7 +111,7 @@ bounds = st.tuples(
 def test_parts_are_those_that_an_object_meets(
     number: int, overlap: Any, sample: Any, whole: Any, most: int
 ) -> None:
-    """By a slow reading of each."""
+    """Compared with a slow, literal implementation of each condition."""
     dice = np.random.default_rng(number)
     corners = np.sort(dice.uniform(0, 1, (3, 2, 2)), 1)
     boxes = np.concatenate([corners[:, 0], corners[:, 1]], -1)
@@ -156,10 +156,10 @@ def test_jitter_cuts_a_fifth_of_images_by_nothing_and_a_fifth_by_half_as_much() 
         sides = each[:, 2:] - each[:, :2]
         assert sides.min() == pytest.approx(0.6, abs=0.01)
         assert (sides == 1).all(1).mean() == pytest.approx(0.2, abs=0.02)
-        # Of those that are cut by up to 0.4 half are above 0.8, as all are of those cut by up to 0.2.
+        # Of parts that are cut by up to 0.4, half are above 0.8; of those cut by up to 0.2, all are.
         assert (sides[:, 0] >= 0.8).mean() == pytest.approx(0.2 + 0.2 + 0.6 / 2, abs=0.03)
         assert (sides[:, 0] == pytest.approx(sides[:, 1])) == alike
-        # Anywhere: the left over what is left and right is spread evenly.
+        # Positions are uniform: left over (left and right) is spread evenly.
         room = 1 - sides[:, 0]
         left = each[room > 0.05, 0] / room[room > 0.05]
         assert np.quantile(left, [0.1, 0.5, 0.9]) == pytest.approx([0.1, 0.5, 0.9], abs=0.03)
@@ -244,8 +244,8 @@ def noisy(folder: Path, count: int = 9) -> Path:
 
 
 def test_a_sample_depends_on_its_number_alone(tmp_path: Path, opened: Callable[..., Any]) -> None:
-    """Two workers read what one does, a stream that begins later what one that began at 0 has there,
-    and an epoch shows other parts than the one before."""
+    """Two workers read what one does, a stream that begins later reads what one from 0 has there, and an
+    epoch shows other parts than the one before."""
     options = {"augmentation": ASKED, "objects": 10, "stream": 4}
     source = opened(str(noisy(tmp_path / "db")), "annotated", options=options, seed=3)
     assert source.size == 9

@@ -1,4 +1,4 @@
-"""AnnotatedDatum beside protobuf's own writer; damaged and untrue ones are errors."""
+"""AnnotatedDatum compared with protobuf's own writer; damaged and false records are errors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_what_cannot_be_is_said() -> None:
 
 @given(st.data())
 def test_damage_is_an_error_or_other_boxes(data: st.DataObject) -> None:
-    """Never another exception, and no memory for what a length claims."""
+    """Never another exception, and no memory allocated for a claimed length."""
     whole = bytearray(annotated(GRAY, [(1, 0, 0.25, 0, 1, 0.5, 1), (9, 4, 0, 0, 1, 1, 0)]))
     if data.draw(st.booleans()):
         del whole[data.draw(st.integers(0, len(whole) - 1)) :]

@@ -1,5 +1,5 @@
-"""Images and files about them as databases of AnnotatedDatum: VOC's XML, COCO's JSON and text, read back
-by protobuf's own reader and by ours."""
+"""Images and their annotations as databases of AnnotatedDatum: from VOC's XML, COCO's JSON and text,
+read back by protobuf's own reader and by ours."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ XML = "<object><name>{}</name><difficult>{}</difficult><bndbox>{}</bndbox></obje
 
 
 def annotation(form: str, objects: Any = OBJECTS, size: bool = True) -> str:
-    """A file about an image of 40 x 30 pixels."""
+    """Return a file about an image of 40 x 30 pixels."""
     if form == "xml":
         things = "".join(
             XML.format(
@@ -65,7 +65,7 @@ def annotation(form: str, objects: Any = OBJECTS, size: bool = True) -> str:
 
 @pytest.fixture
 def written(tmp_path: Path) -> Callable[..., Path]:
-    """The database of three images, in a format that loses nothing, about which files say the same."""
+    """The database of three images, in a lossless format, whose files describe the same objects."""
 
     def write(form: str = "xml", text: str | None = None, **options: Any) -> Path:
         for part in ("images", "about"):

@@ -73,7 +73,7 @@ def test_some_fields_may_be_read_alone_and_into_strided_arrays(opened):
 
 
 class Elsewhere:
-    """An array of another library, whose memory the host does not address."""
+    """An array of another library, whose memory the host cannot address."""
 
     def __array__(self, *given, **more):
         raise RuntimeError("memory of a device")

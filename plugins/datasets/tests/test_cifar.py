@@ -1,4 +1,4 @@
-"""CIFAR's binary files: the real ones, files made by hand, and wrong ones."""
+"""CIFAR's binary files: real ones, files made by hand, and invalid ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from demitasse_datasets.plugin import data_source
 
 
 def records(size, classes=(10,), seed=0):
-    """(labels, pixels, the bytes of a file) of random records."""
+    """Return (labels, pixels, the bytes of a file) of random records."""
     random = np.random.default_rng(seed)
     labels = np.stack([random.integers(0, n, size, np.uint8) for n in classes], axis=1)
     pixels = random.integers(0, 256, (size, 3, 32, 32), np.uint8)
@@ -42,7 +42,7 @@ def test_the_real_test_batch_has_a_thousand_of_each_class(shared, unpacked_cifar
 
 
 def test_the_real_training_batches_are_read_in_order(shared, unpacked_cifar, opened, everything):
-    """One as it is published, after one that somebody has unpacked."""
+    """One file is as published, after one that was decompressed."""
     names = lzma.decompress((shared / "cifar10" / "order.txt.xz").read_bytes()).decode()
     classes = (shared / "cifar10" / "batches.meta.txt").read_text().split()
     first_two = [

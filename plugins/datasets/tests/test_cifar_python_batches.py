@@ -1,4 +1,5 @@
-"""CIFAR's Python batches: as Python 2 wrote them, in the protocols of today's Python, and wrong ones."""
+"""CIFAR's Python batches: as written by Python 2, in the protocols of today's Python, and invalid
+ones."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ def batch(size=5, seed=0, classes=10):
 
 
 def by_python_2(pixels, labels):
-    """The bytes of a batch as cPickle of Python 2 and NumPy 1 wrote it: byte strings, protocol 2."""
+    """Return the bytes of a batch as written by Python 2's cPickle and NumPy 1: byte strings, protocol
+    2."""
 
     def text(value):
         return b"U" + bytes([len(value)]) + value
@@ -103,7 +105,7 @@ def test_a_folder_of_batches_is_split_by_its_names_and_each_batch_is_read_once(
 
 
 class Harmful:
-    """Unpickling it would make a file."""
+    """Unpickling this would create a file."""
 
     def __init__(self, path):
         self.path = path

@@ -1,4 +1,4 @@
-"""Frames of videos: which are read, how they are cut alike, and what a list must say."""
+"""Frames of videos: which are read, that they are cut alike, and what a list must contain."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ ROWS, COLUMNS = 12, 16
 
 
 def frame(video: int, number: int) -> np.ndarray:
-    """An image that tells its row and column, its number and its video (blue, green, red)."""
+    """Return an image that encodes its row and column, its number and its video (blue, green, red)."""
     down, across = np.mgrid[0:ROWS, 0:COLUMNS]
     return np.stack([down * 16 + across, np.full_like(down, number), np.full_like(down, video)], -1)
 
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Callable[..., Path]:
-    """A list of videos, each a folder of so many frames, with a number and a label a line."""
+    """Write a list of videos: each is a folder of so many frames, with a number and a label per line."""
 
     def folders(*lines: str, frames: int = 20, pattern: str = "%06d.png") -> Path:
         for video in range(3):
@@ -47,7 +47,7 @@ def folders(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def read(opened: Callable[..., Any], some: Callable[..., Any]) -> Read:
-    """The first samples of a list, as read with some options."""
+    """Return the first samples of a list, read with some options."""
 
     def read(path: Path, count: int, first: int = 0, **options: Any) -> Any:
         given = {"pattern": "%06d.png", "stream": 3, **options}
@@ -58,7 +58,7 @@ def read(opened: Callable[..., Any], some: Callable[..., Any]) -> Read:
 
 
 def numbers(data: np.ndarray) -> list[list[int]]:
-    """Which frames samples (channels, frames, rows, columns) have."""
+    """Return which frames samples (channels, frames, rows, columns) have."""
     return [each[1, :, 0, 0].tolist() for each in data]
 
 
@@ -91,7 +91,7 @@ def test_a_snippet_of_each_part_is_in_it_and_in_tests_in_its_middle(folders: Any
     how = {"length": 2, "start": "parts", "parts": 3, "stacked": True}
     data, _ = read(path, 1, **how)
     assert data.shape == (1, 3 * 2 * 3, ROWS, COLUMNS)
-    # 19 // 3 = 6 frames a part, 4 to spare: (4 + 1) // 2 before the snippet.
+    # 19 // 3 = 6 frames per part, 4 to spare: (4 + 1) // 2 before the snippet.
     assert data[0, 1::3, 0, 0].tolist() == [3, 4, 9, 10, 15, 16]
     drawn, _ = read(path, 30, random=True, **how)
     for sample in drawn[:, 1::3, 0, 0].astype(int):
@@ -166,7 +166,7 @@ def test_a_part_of_another_size_is_resized_to_the_crops(folders: Any, read: Read
     data, _ = read(path, 60, length=1, crop=8, random=True, places=5, scales=(1.0, 0.5))
     whole, sides = frame(0, 1).astype(np.uint8), Counter()
     for sample in data[:, :, 0]:
-        # A square of 6 is within 3 of the crop's 8 and so becomes it; the other side has 12 pixels.
+        # A side of 6 is within 3 of the crop's 8, and so becomes 8; the other side has 12 pixels.
         for rows, columns in ((12, 12), (12, 8), (8, 12), (8, 8)):
             for down, across in ((0, 0), (0, 4), (4, 0), (4, 4), (2, 2)):
                 top, left = down * ((12 - rows) // 4), across * ((16 - columns) // 4)
@@ -219,7 +219,7 @@ def test_optical_flow_has_two_channels_and_turns_round_where_it_is_mirrored(
 
 @pytest.fixture
 def film(tmp_path: Path) -> Path:
-    """A file with 12 frames of one gray each, 20 times their number, as OpenCV itself writes them."""
+    """A file of 12 frames, each of one gray (20 times its number), written by OpenCV itself."""
     path = tmp_path / "film.avi"
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"MJPG"), 25, (32, 24))
     if not writer.isOpened():

@@ -1,4 +1,4 @@
-"""Databases of images, written: what was there before, what is left of a failure, names of any bytes."""
+"""Writing databases of images: an existing database, the remains of a failure, names of any bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Image files that are converted as they are: which keep their bytes, and what is read of them then."""
+"""Image files that are converted unchanged: which keep their bytes, and what is then read from them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def packed(ending: str, pixels: np.ndarray) -> bytes:
 
 
 def rotated(orientation: int) -> bytes:
-    """A JPEG that says how it lies, in an EXIF segment behind its first two bytes."""
+    """Return a JPEG with an orientation in an EXIF segment after its first two bytes."""
     entry = struct.pack(">HHIHH", 0x112, 3, 1, orientation, 0)
     exif = b"Exif\0\0MM\0*\0\0\0\x08\0\x01" + entry + bytes(4)
     whole = packed(".jpg", COLORS)
@@ -45,7 +45,7 @@ FILES = {
 
 
 def converted(folder: Path, name: str, data: bytes, **options: Any) -> tuple[Any, str]:
-    """The record of one file, and its database."""
+    """Return the record of one file, and its database."""
     (folder / name).write_bytes(data)
     (folder / "list.txt").write_text(f"{name} 7\n")
     convert_samples(None, folder / "list.txt", folder / "db", **options)
@@ -55,7 +55,7 @@ def converted(folder: Path, name: str, data: bytes, **options: Any) -> tuple[Any
 
 
 def opencvs(data: bytes, flags: int = cv2.IMREAD_COLOR) -> np.ndarray:
-    """(1, channels, height, width)."""
+    """Return OpenCV's pixels (1, channels, height, width)."""
     return np.atleast_3d(cv2.imdecode(np.frombuffer(data, np.uint8), flags)).transpose(2, 0, 1)[None]
 
 
@@ -63,7 +63,7 @@ def opencvs(data: bytes, flags: int = cv2.IMREAD_COLOR) -> np.ndarray:
 def test_files_keep_their_bytes_and_are_read_as_caffe_reads_them(
     tmp_path, opened, everything, name: str
 ) -> None:
-    """Its Data layers decode them as they are, and in color (force_color) as its ImageData layers do."""
+    """Caffe's Data layers decode them as they are, and in color (force_color) as ImageData layers do."""
     record, database = converted(tmp_path, name, FILES[name], encoded=True)
     color = opencvs(FILES[name])
     assert record.encoded and bytes(record.data) == FILES[name] and record.label == 7
@@ -90,14 +90,14 @@ def test_files_that_have_the_format_lose_nothing(tmp_path, name: str, form: str)
 
 @pytest.mark.parametrize("name", ["gray.jpg", "turned.jpg", "upright.jpg"])
 def test_what_may_be_resized_is_upright_and_in_color(tmp_path, opened, everything, name: str) -> None:
-    """Images that have the size already, too, or they would lie otherwise than the others."""
+    """This includes images that already have the size, which would otherwise be oriented differently."""
     color = opencvs(FILES[name])
     height, width = color.shape[2:]
     record, database = converted(tmp_path, name, FILES[name], encoded=True, height=height, width=width)
     assert bytes(record.data) != FILES[name]
     found = everything(opened(database, options={"mode": "native"}))["data"]
     assert found.shape == color.shape
-    assert np.abs(found.astype(int) - color).mean() < 12  # as a JPEG anew
+    assert np.abs(found.astype(int) - color).mean() < 12  # it was encoded as JPEG again
 
 
 def test_what_data_layers_cannot_decode_is_refused(tmp_path, opened, everything) -> None:

@@ -1,4 +1,4 @@
-"""HDF5 files of one list whose datasets have different element types."""
+"""HDF5 files of one list whose datasets differ in element type."""
 
 import itertools
 import os
@@ -57,14 +57,14 @@ def pipe(file, folder):
 
 @pytest.mark.parametrize("place", [raw, external, behind, virtual, pipe])
 def test_what_lies_in_another_file_is_not_opened(tmp_path, opened, place):
-    """A stranger's HDF5 file may name any file that its reader can read, as samples."""
+    """An HDF5 file from a stranger may refer to any file that its reader can read, as samples."""
     (tmp_path / "secret.txt").write_bytes(b"password")
     with h5py.File(tmp_path / "other.h5", "w") as other:
         other["rows"] = np.zeros((4, 2), "f4")
     path = tmp_path / "samples.h5"
     with h5py.File(path, "w") as file:
         place(file, tmp_path)
-    # A pipe that somebody holds open makes nobody wait, should this fail.
+    # Holding the pipe open keeps the test from blocking, should it fail.
     held = os.open(tmp_path / "pipe.h5", os.O_RDWR) if place is pipe else None
     for names in ("data",), ():
         with pytest.raises(DataError, match=r"samples\.h5: dataset '\w+' is not in this file .*list"):

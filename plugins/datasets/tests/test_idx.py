@@ -1,4 +1,4 @@
-"""IDX files: real MNIST, files made by hand, and every way in which one can be wrong."""
+"""IDX files: real MNIST, files made by hand, and every way in which one can be invalid."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CODES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}
 
 
 def idx_bytes(array, code=None):
-    """An IDX file from the format's definition."""
+    """Return an IDX file, written from the format's definition."""
     kind = array.dtype.str[1:]
     head = struct.pack(">BBBB", 0, 0, CODES[kind] if code is None else code, array.ndim)
     head += b"".join(struct.pack(">I", n) for n in array.shape)
@@ -111,7 +111,7 @@ def test_a_mapped_file_that_is_cut_off_meanwhile_is_an_error_that_names_it(
     path = pack(tmp_path / "samples.idx", idx_bytes(np.zeros((100, 28, 28))))
     monkeypatch.setattr(idx, "MAPPED_FROM", 1)
     source = opened(path)
-    os.truncate(path, 4096)  # a page of a map that the file has not would end the process
+    os.truncate(path, 4096)  # touching a mapped page that the file lacks would end the process
     stream = source.stream(50, 10, 10)
     with pytest.raises(DataError, match=r"samples\.idx: was cut off while it was read: 4,096 bytes of"):
         stream.read({"data": np.empty((10, 1, 28, 28))})
@@ -239,7 +239,7 @@ def test_damaged_compressed_data_is_named(ending, tmp_path, pack):
                 unpacked += len(part)
     message = failure(path)
     assert f"{path}: its" in message
-    wanted = f", but {16 + pixels.size:,} were expected" if unpacked else ""  # else not even by a header
+    wanted = f", but {16 + pixels.size:,} were expected" if unpacked else ""  # unknown otherwise
     assert message.endswith(f"is cut off after {unpacked:,} unpacked bytes{wanted}")
     middle = len(whole) // 2
     path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 0xFF]) + whole[middle + 1 :])

@@ -1,5 +1,5 @@
-"""Image files of the rarer formats that OpenCV reads, by it or byte by byte, and what their headers
-claim."""
+"""Image files in rarer formats that OpenCV reads, written by it or byte by byte, and the claims of their
+headers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ COLOR = np.random.default_rng(6).integers(0, 256, (48, 40, 3), np.uint8)
 
 
 def big_tiff(order: str) -> bytes:
-    """A BigTIFF of GRAY in one strip: entries of 20 bytes, whose places and counts have 8 (TIFF revision
-    of 2004). ``order`` is struct's."""
+    """Return GRAY as a BigTIFF in one strip: entries of 20 bytes, whose offsets and counts have 8 (TIFF
+    revision of 2004). ``order`` is struct's."""
     entries = [
         *((256, 4, GRAY.shape[1]), (257, 16, GRAY.shape[0]), (258, 3, 8), (259, 3, 1), (262, 3, 1)),
         *((273, 16, 16), (277, 3, 1), (278, 4, GRAY.shape[0]), (279, 4, GRAY.size)),
@@ -82,6 +82,6 @@ def test_a_codestream_in_a_box_of_another_kind_is_none() -> None:
     data = cv2.imencode(".jp2", COLOR)[1].tobytes()
     false = b"\xff\x4f\xff\x51" + struct.pack(">HHIIII", 41, 0, 1, 1, 0, 0)
     other = struct.pack(">I4s", 8 + len(false), b"free") + false
-    at = 12 + int.from_bytes(data[12:16], "big")  # behind the boxes of signature and type
+    at = 12 + int.from_bytes(data[12:16], "big")  # after the boxes of signature and type
     assert image_size(data[:at] + other + data[at:]) == (40, 48)
     assert image_size(data[:at]) is None

@@ -1,4 +1,4 @@
-"""Pairs of images and of classes for each of their pixels: read alike, cut alike, mirrored alike."""
+"""Pairs of an image and the classes of its pixels are read, cut and mirrored in the same way."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Read = Callable[..., tuple[np.ndarray, np.ndarray]]
 
 
 def places(rows: int, columns: int, number: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """An image whose pixels tell their row, their column and its number, and classes: a row's number."""
+    """Return an image whose pixels encode row, column and its number, and classes: each row's number."""
     down, across = np.mgrid[0:rows, 0:columns]
     pixels = np.stack([down, across, np.full_like(down, number)], -1)
     return pixels.astype(np.uint8), down.astype(np.uint8)
@@ -39,7 +39,7 @@ def listed(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def read(opened: Callable[..., Any], some: Callable[..., Any]) -> Read:
-    """The first samples of a list, as read with some options."""
+    """Return the first samples of a list, read with some options."""
 
     def read(path: Path, count: int = 2, first: int = 0, **options: Any) -> Any:
         source = opened(str(path), "image_pairs", seed=5, options={"stream": 3, **options})
@@ -85,7 +85,7 @@ def test_both_are_cut_and_mirrored_alike_whoever_reads_them(listed: Any, read: R
     how = {"crop_height": 7, "crop_width": 11, "mirror": True}
     data, label = read(path, 8, **how)
     assert data.shape == (8, 3, 7, 11)
-    np.testing.assert_array_equal(data[:, 0], label[:, 0])  # rows are classes
+    np.testing.assert_array_equal(data[:, 0], label[:, 0])  # classes are row numbers
     steps = np.diff(data[:, 1].astype(int), axis=-1)
     assert {*steps.ravel().tolist()} == {-1, 1} and len({*data[:, 0, 0, 0].tolist()}) > 2
     halves = [read(path, 4, first, **how) for first in (0, 4)]

@@ -1,5 +1,5 @@
-"""Lists as editors and other systems leave them: marks of a byte order, ends of lines, names in other
-encodings; and archives given for what is in them."""
+"""Lists as editors and other systems write them: byte order marks, line ends, names in other encodings;
+and archives given in place of their contents."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_list_in_utf_16_is_read_where_it_says_so(encoding, picture, tmp_path, 
 def test_a_list_of_windows_names_files_in_folders(picture, tmp_path, opened, everything):
     (tmp_path / "cats").mkdir()
     (tmp_path / "cats" / "1.png").write_bytes(picture[1])
-    (tmp_path / r"dogs\2.png").write_bytes(picture[1])  # a name here, if not there
+    (tmp_path / r"dogs\2.png").write_bytes(picture[1])  # a single name here, unlike on Windows
     (tmp_path / "list.txt").write_text("cats\\1.png 3\r\ndogs\\2.png 4\r\n")
     read = everything(opened(str(tmp_path / "list.txt"), "images"))
     assert read["label"].tolist() == [3, 4]
@@ -86,7 +86,7 @@ def test_a_list_without_labels_has_them_all_0_as_in_caffe(
 
 def test_a_label_that_is_a_whole_number_may_have_a_point(picture, tmp_path, opened, everything):
     (tmp_path / "a.png").write_bytes(picture[1])
-    (tmp_path / "a.jp2").write_bytes(picture[1])  # ends as a number does
+    (tmp_path / "a.jp2").write_bytes(picture[1])  # its name ends like a number
     (tmp_path / "list.txt").write_text("a.png 3.000\na.png -1.\na.jp2 2\n")
     assert everything(opened(str(tmp_path / "list.txt"), "images"))["label"].tolist() == [3, -1, 2]
 

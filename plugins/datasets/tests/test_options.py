@@ -1,4 +1,4 @@
-"""Options of the kinds, libraries that are not there, groups and skipping in the order, and fillers."""
+"""Options of the kinds, missing libraries, groups and skipping in the order, and fillers."""
 
 from __future__ import annotations
 

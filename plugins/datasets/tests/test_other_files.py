@@ -1,5 +1,5 @@
-"""Files that are not what they were given for: told for what they are, and what to do; and samples in
-files under names of their own."""
+"""Files of another kind than expected: the error says what they are, and what to do; and samples in
+files with unusual names."""
 
 from __future__ import annotations
 

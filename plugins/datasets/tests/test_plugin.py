@@ -1,4 +1,4 @@
-"""The plugin's own door: entry point, manifest, hooks, cheap import."""
+"""The plugin's interface: entry point, manifest, hooks, cheap import."""
 
 from __future__ import annotations
 

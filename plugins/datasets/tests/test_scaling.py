@@ -1,4 +1,4 @@
-"""Images resized at random before they are cut, against OpenCV and what two forks of Caffe allow."""
+"""Images resized at random before they are cropped, compared with OpenCV and two forks of Caffe."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_part_has_the_area_and_the_sides_that_are_allowed(
     if cut:
         (rows, columns) = cut[-1]
         assert made.shape == (6, 6, 3) and rows <= height and columns <= width
-        area, around = height * width, rows + columns + 1  # each side is cut to whole pixels
+        area, around = height * width, rows + columns + 1  # each side is truncated to whole pixels
         assert least * area - around <= rows * columns <= area
         assert change**2 - 0.5 <= rows / columns <= 1 / change**2 + 3
     else:
@@ -79,7 +79,7 @@ def test_a_part_has_the_area_and_the_sides_that_are_allowed(
 
 def test_what_fits_nowhere_is_resized_as_a_whole() -> None:
     part = PartOfArea(1.0, 1.0, 1.0, 3)
-    pixels = image(12, 60)  # no square has its area
+    pixels = image(12, 60)  # no square with such an area fits
     found = part(pixels, 6, np.full(part.takes, 0.5))
     np.testing.assert_array_equal(found, cv2.resize(pixels, (30, 6), interpolation=cv2.INTER_LINEAR))
 
@@ -123,7 +123,7 @@ def test_values_that_cannot_be_are_refused(values: dict[str, Any], message: str)
         # The longer side is 1.25 times the shorter one.
         ({"ratio": (1.0, 1.5)}, [0, 0.5, 0, 0, 0], (40, 50), "NEAREST"),
         ({"tall": (0.5, 1.0), "wide": (0.5, 0.5)}, [0, 0, 0, 0.5, 0], (30, 30), "NEAREST"),
-        # No longer than it was, unless asked; no shorter than the crop.
+        # No longer than it was, unless allowed; no shorter than the crop.
         ({"least": 80, "most": 80}, [0.0] * 5, (40, 60), None),
         ({"least": 80, "most": 80, "enlarges": True}, [0.0] * 5, (80, 120), "CUBIC"),
         ({"least": 4, "most": 4}, [0.0] * 5, (10, 10), "NEAREST"),

@@ -1,4 +1,4 @@
-"""Images that have several labels, as the forks with CTC list and store them."""
+"""Images with several labels, as forks with CTC list and store them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from demitasse_datasets.image_list import read_list
 
 @pytest.fixture
 def picture():
-    """An image, as the bytes of a file."""
+    """The bytes of an image file."""
     kept = io.BytesIO()
     Image.fromarray(np.arange(60, dtype=np.uint8).reshape(4, 5, 3)).save(kept, "png")
     return kept.getvalue()

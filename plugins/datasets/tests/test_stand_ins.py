@@ -1,4 +1,4 @@
-"""Random samples of given shapes, in place of those that are not here."""
+"""Random samples of given shapes that replace unavailable ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_images_with_labels_stand_in_for_a_shape(opened, everything) -> None:
     read = everything(source)
     counts = np.bincount(read["data"].ravel(), minlength=256)
     expected = read["data"].size / 256
-    # Chi-square: 255 degrees of freedom have a mean of 255 and a deviation of 22.6.
+    # Chi-square with 255 degrees of freedom has a mean of 255 and a standard deviation of 22.6.
     assert ((counts - expected) ** 2 / expected).sum() < 255 + 6 * 22.6
     assert set(read["label"].tolist()) == {0, 1}
     again = everything(opened("random:3x20x30", kind="random"))

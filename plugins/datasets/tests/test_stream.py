@@ -24,7 +24,7 @@ from demitasse_datasets.source import Source
 
 
 class Numbered:
-    """Samples that are their own number; ``failing`` ones raise, and each waits for ``gate``."""
+    """Samples that contain their own number; ``failing`` ones raise, and each waits for ``gate``."""
 
     name = "numbered"
     fields = {"data": Field((), "int64")}
@@ -51,7 +51,7 @@ def read(stream, count):
 
 @st.composite
 def divisions(draw):
-    """A data size, a batch divided over workers unevenly, a number of steps and where to kill."""
+    """A data size, a batch divided unevenly over workers, a number of steps, and where to kill."""
     size = draw(st.integers(1, 40))
     shares = draw(st.lists(st.integers(1, 9), min_size=1, max_size=5))
     steps = draw(st.integers(1, 12))
@@ -59,7 +59,7 @@ def divisions(draw):
 
 
 def in_an_array(size):
-    """The same samples, whose runs are gathered as they are asked for."""
+    """The same samples in an array, which are gathered when a batch is requested."""
     return ArraySamples("numbered", {"data": np.arange(size)})
 
 
@@ -320,7 +320,7 @@ def test_what_several_threads_gather_is_all_there(kind, monkeypatch):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
 def test_a_forked_process_reads_on_without_the_threads_that_it_has_not():
-    """In a process of its own, which has no other threads that a fork might catch in the middle."""
+    """In a separate process, which has no other threads that a fork might interrupt."""
     program = """
 import os, signal, time
 import numpy as np

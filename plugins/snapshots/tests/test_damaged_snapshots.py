@@ -1,4 +1,4 @@
-"""What is damaged, foreign or made by no writer of ours is told with its file, and never read."""
+"""Files that are damaged, foreign, or not from our writer are rejected with an error that names them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing that was saved is lost: by full disks, interrupts, kills and places that cannot be written."""
+"""Nothing that was saved is lost: by full disks, interrupts, kills and folders that are not writable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots: what is written comes back bit by bit, and what cannot be stored is named."""
+"""Snapshots: what is written is read back bit by bit, and what cannot be stored is named."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_the_file_is_what_its_layout_says(tmp_path):
     assert entry["crc32"] == zlib.crc32(entry["data"])
 
 
-# What cannot be stored.
+# Values that cannot be stored.
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_an_array_of_the_largest_rank_is_read(tmp_path):
 
 @pytest.mark.parametrize("longest", [1, 7, 40, 63])
 def test_an_array_too_long_for_one_byte_string_stands_in_several(tmp_path, monkeypatch, longest):
-    """msgpack has byte strings of less than 4 GiB; a layer of a thousand million weights has more."""
+    """msgpack's byte strings have less than 4 GiB; a layer with a thousand million weights has more."""
     monkeypatch.setattr(writing, "LONGEST", longest)
     path = tmp_path / "a.demitasse"
     layers = {
@@ -190,7 +190,7 @@ def test_arrays_are_written_from_where_they_stand(tmp_path):
     assert any(np.shares_memory(np.asarray(p), array) for p in pieces if isinstance(p, memoryview))
 
 
-# The plugin's own door.
+# The plugin's interface.
 
 
 def test_a_snapshot_has_neither_net_nor_solver(tmp_path):

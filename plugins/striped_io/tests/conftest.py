@@ -1,4 +1,5 @@
-"""What the tests of striped_io share: samples, sets made of them, and no thread left behind."""
+"""Common to the tests of striped_io: samples, sets made from them, and a check that no thread is
+left."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from demitasse_striped_io.writer import Making, Writer
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left(threads_end: None) -> None:
-    """After no test."""
+    """No test may leave a thread."""
 
 
 class ArrayStream:
@@ -33,7 +34,7 @@ class ArrayStream:
         self.cursor += self.step
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 class ArraySource:
@@ -48,12 +49,12 @@ class ArraySource:
         return ArrayStream(self.columns, first, count, step)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 @pytest.fixture
 def columns() -> Callable[..., dict[str, np.ndarray]]:
-    """Made-up images and labels; a sample's label is its number."""
+    """Random images and labels; a sample's label is its number."""
 
     def make(count: int, shape: tuple[int, ...] = (3, 16, 16)) -> dict[str, np.ndarray]:
         random = np.random.default_rng(count)
@@ -65,7 +66,7 @@ def columns() -> Callable[..., dict[str, np.ndarray]]:
 
 @pytest.fixture
 def write() -> Callable[..., Any]:
-    """Write arrays as a striped set; its index."""
+    """Write arrays as a striped set; return its index."""
 
     def make(target: Path, columns: Mapping[str, np.ndarray], force: bool = False, **making: Any) -> Any:
         source = SourceInput(ArraySource(columns), "made up")
@@ -76,7 +77,7 @@ def write() -> Callable[..., Any]:
 
 @dataclass
 class Made:
-    """A set of 101 samples on 4 stripes, 6 samples to a block, and what is in it."""
+    """A set of 101 samples on 4 stripes, with 6 samples per block, and its contents."""
 
     path: Path
     columns: dict[str, np.ndarray]
@@ -96,7 +97,7 @@ def made(tmp_path: Path, columns: Callable[..., Any], write: Callable[..., Any])
 
 @pytest.fixture
 def opened() -> Iterator[Callable[..., Source]]:
-    """Open a set with options; closed after the test."""
+    """Open a set with options; it is closed after the test."""
     sources: list[Source] = []
 
     def open_one(path: Path, shuffle: bool = False, seed: int = 5, **options: Any) -> Source:
@@ -109,13 +110,13 @@ def opened() -> Iterator[Callable[..., Source]]:
 
 
 def batch(source: Any, count: int) -> dict[str, np.ndarray]:
-    """Arrays for ``count`` samples of a source."""
+    """Return arrays for ``count`` samples of a source."""
     return {name: np.zeros((count, *f.shape), f.dtype) for name, f in source.fields.items()}
 
 
 @pytest.fixture
 def read() -> Callable[..., dict[str, np.ndarray]]:
-    """The samples of a source from a number of its order on."""
+    """Return the samples of a source from a number in its order on."""
 
     def some(source: Any, first: int, count: int) -> dict[str, np.ndarray]:
         out = batch(source, count)

@@ -1,4 +1,4 @@
-"""What a training says that waited for samples."""
+"""The report of a training that waited for samples."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ Opened = Callable[..., Source]
 def run(
     listener: Listener, waited: float, iterations: int = WARMING + LEAST, first: float = 0.0
 ) -> None:
-    """Iterations of a second each, of which ``waited`` is for samples, in the ``first`` ones more."""
+    """Run iterations of a second each, of which ``waited`` is for samples, plus ``first`` in the first
+    ones."""
     listener(Event("start", 0))
     for i in range(iterations):
         phases = {"read": waited + (first if i < WARMING else 0.0), "forward": 0.1}
@@ -71,7 +72,7 @@ def test_it_names_the_set_that_was_waited_for_most(
 ) -> None:
     source, other = opened(made.path, verify="always"), opened(made.path)
     before = other.stream(0, 4, 4)
-    before.waited = 9.0  # by what came before this training
+    before.waited = 9.0  # by something before this training
     listener = Listener()
     listener(Event("start", 0))
     stream = source.stream(0, 4, 4)
@@ -127,7 +128,7 @@ def test_images_that_are_decoded_each_time_can_be_decoded_once(
 
 
 def test_what_was_skipped_is_told_at_the_end(made: Any, opened: Opened, read: Any) -> None:
-    """The log names each fault once; how much was trained without, nobody was told."""
+    """The log names each fault once, but does not show how much of the training lacked samples."""
     for stripe, at in ((0, 5), (0, 800), (2, 5)):
         data = bytearray(made.stripe(stripe).read_bytes())
         data[at] ^= 1

@@ -1,4 +1,5 @@
-"""Processes that share storage targets: one for the file, or stripes over several (swCaffe, V.B)."""
+"""Processes that share storage targets: one for the whole file, or stripes over several (swCaffe,
+V.B)."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ def test_in_block_order_no_array_has_more_readers_than_the_bound(processes: int)
 
 def test_with_random_starts_the_mean_keeps_the_bound_and_the_busiest_array_does_not() -> None:
     found = load(1024, MINI_BATCH, 32, BLOCK)
-    # A batch of 3/4 of a block crosses into a second one three times in four.
+    # A batch of 3/4 of a block crosses into a second block three times in four.
     mean = 1024 / 32 * 1.75
     assert mean < bound(1024, MINI_BATCH, 32, BLOCK) < found.readers < 2 * mean
 
@@ -93,9 +94,9 @@ def test_32_stripes_bring_the_bandwidth_back(machine: Machine) -> None:
         for n in (1, 32, 1024)
     }
     assert {many.stripes for _, many in at.values()} == {32}
-    # One process reads from one array at a time whatever the layout.
+    # One process reads from one array at a time, whatever the layout.
     assert at[1][0].each == at[1][1].each == 2e9
-    # 32 processes have more than half of what one alone has, where one array leaves a 32nd.
+    # 32 processes have more than half of what one alone has; with one array, each would have a 32nd.
     assert at[32][0].each == pytest.approx(2e9 / 32) and at[32][1].each > 1e9
     assert at[1024][1].aggregate == pytest.approx(32 * at[1024][0].aggregate)
     random = reading_cost(machine, processes=1024, batch=MINI_BATCH)

@@ -1,4 +1,4 @@
-"""``demitasse data``: what it says, as lines and as JSON."""
+"""``demitasse data``: its output, as lines and as JSON."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_convert_and_measure(tmp_path: Path) -> None:
 def test_several_processes_do_not_convert_together(
     told: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that found the set being written ended, and --mpi waited for them for ever."""
+    """Otherwise the others would end because the set is being written, and --mpi would wait for them."""
     (tmp_path / "data_batch_1.bin").write_bytes(bytes(3073))
     for name, value in told.items():
         monkeypatch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""Whatever can be wrong is named by stripe, block and sample, and stops the run or is skipped and
+"""Every fault is identified by stripe, block and sample, and either stops the run, or is skipped and
 counted."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from demitasse_striped_io.stripe_queues import RateLimit
 
 Opened = Callable[..., Source]
 WAYS = [{}, {"memory": 0}, {"memory": 1}, {"memory": 0, "io": "direct"}, {"memory": 0, "patience": 60}]
-"""Kept in memory; through the page cache, without and with a map; past it; by stripes' queues."""
+"""Kept in memory; through the page cache, without and with a map; bypassing it; by stripe queues."""
 
 
 def flip(path: Any, at: int) -> None:
@@ -45,7 +45,7 @@ def epoch(source: Source, count: int = 101) -> dict[str, np.ndarray]:
     return out
 
 
-# Sample 32 is the third of block 5, the second block of stripe 1.
+# Sample 32 is the third of block 5, which is the second block of stripe 1.
 PLACE, WHERE = 6 * 768 + 100 + 2 * 768, "stripe 1, block 5, sample 32"
 
 
@@ -66,11 +66,11 @@ def test_a_flipped_bit_is_skipped_and_counted(
         out = epoch(source)
         epoch(source)
     assert [str(fault)[: len(WHERE)] for fault in source.faults.found.values()] == [WHERE]
-    # Once in each epoch's batch, and in those of the next that are prepared by then.
+    # Once in each epoch's batch, and in those of the next epoch that are prepared by then.
     most = 2 if source.records.direct else 2 * (1 + source.options.ahead)
     assert 2 <= source.faults.skipped <= most and source.faults.by_stripe() == {1: 1}
     assert sum(WHERE in message for message in caplog.messages) == 1
-    # Another sample, whole, with its own label, took its place; all others are where they were.
+    # Another complete sample, with its own label, replaced it; all others are where they were.
     assert out["label"][32] != 32
     assert (np.delete(out["label"], 32) == np.delete(np.arange(101), 32)).all()
     assert (out["data"] == made.columns["data"][out["label"]]).all()
@@ -126,7 +126,7 @@ def test_a_missing_stripe_is_skipped_and_its_replacements_differ(
 def test_as_long_as_one_sample_can_be_read_it_takes_the_others_places(
     tmp_path: Path, columns: Any, write: Any, opened: Opened, count: int
 ) -> None:
-    """Every second one of four was looked at, and none found."""
+    """A stride of 2 among 4 samples would try only every second one, and find none."""
     given = columns(count)
     index = write(tmp_path / "set", given, stripes=1, block=count * 768)
     data = bytearray(index.stripes[0].read_bytes())
@@ -158,7 +158,7 @@ def test_a_stripe_that_cannot_be_read_has_the_systems_words(made: Any, opened: O
 def test_without_files_to_open_nothing_is_missing(
     made: Any, opened: Opened, monkeypatch: pytest.MonkeyPatch, on_error: str
 ) -> None:
-    """A process that may open few files skipped the samples of all further stripes."""
+    """A process that may open few files must not skip the samples of all further stripes."""
     os_open, files = os.open, list[int]()
 
     def few(path: Any, flags: int, *mode: int) -> int:
@@ -187,7 +187,7 @@ def test_a_pipe_in_a_stripes_place_is_waited_for_by_nobody(made: Any, opened: Op
 
 def test_a_slow_stripe_is_given_up_and_skipped_or_stops(made: Any, opened: Opened) -> None:
     def stall(source: Source) -> None:
-        # Its disk stands still: whoever reads from it waits until the source is closed.
+        # Its disk stands still: a read from it waits until the source is closed.
         queues = source.store._queues
         take = queues.limit.take
         queues.limit.take = lambda stripe, count: (  # type: ignore[method-assign]
@@ -210,9 +210,9 @@ def test_a_stripe_that_gives_less_than_the_others_is_told_by_what_was_counted() 
     tally = np.array([[9, 10_000_000, 10_000_000, 9]] * 5)
     tally[3, 2] = 90_000_000
     assert slow_stripes(tally) == {3: (pytest.approx(10e9 / 90), pytest.approx(1e9))}
-    tally[3, 1] = 1000  # too little to say
+    tally[3, 1] = 1000  # too few bytes to judge
     assert slow_stripes(tally) == {}
-    tally[3] = (9, 10_000_000, 49_000_000, 9)  # as slow as that by a time slice or two
+    tally[3] = (9, 10_000_000, 49_000_000, 9)  # one or two time slices could make it as slow
     tally[:3, 2] = tally[4, 2] = 5_000_000
     assert slow_stripes(tally) == {}
 

@@ -1,4 +1,4 @@
-"""Records lie in blocks, never across two, and blocks go round the stripes."""
+"""Records are in blocks, never across two, and blocks are distributed over the stripes in turn."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def index(samples: int, record: int, block: int, stripes: int) -> Index:
 
 
 def agrees(layout: Layout, starts: Sequence[int], lengths: Sequence[int], block: int) -> None:
-    """Hold a layout to where records start, counted through all blocks one after the other."""
+    """Check a layout against where records start, counted through all blocks one after the other."""
     stripes, blocks = layout.stripes, [start // block for start in starts]
     numbers = range(len(starts))
     assert [layout.block_of(number) for number in numbers] == blocks

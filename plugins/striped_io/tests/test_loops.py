@@ -1,4 +1,4 @@
-"""The compiled loops beside plain NumPy and the reference checksum."""
+"""The compiled loops compared with plain NumPy and the reference checksum."""
 
 from __future__ import annotations
 

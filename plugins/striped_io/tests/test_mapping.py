@@ -1,4 +1,5 @@
-"""Records copied from mapped stripes: what they are, and a stripe that is cut off while it is read."""
+"""Records copied from mapped stripes: their contents, and a stripe that is truncated while it is
+read."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def test_what_was_not_read_before_is_not_copied() -> None:
 
 @pytest.fixture
 def large(tmp_path: Path, columns: Callable[..., Any], write: Callable[..., Any]) -> Any:
-    """Samples of 6 pages in blocks of 4 on 3 stripes: cutting a stripe takes whole pages away."""
+    """Samples of 6 pages in blocks of 4 on 3 stripes: truncating a stripe removes whole pages."""
     given = columns(48, (3, 64, 128))
     index = write(tmp_path / "large", given, stripes=3, block=4 * 24576, run=4)
     return tmp_path / "large", given, index
@@ -73,7 +74,7 @@ def cut(path: Path, length: int) -> None:
 
 # Stripe 1 has blocks 1, 4, 7 and 10: the samples 4 to 7, 16 to 19, 28 to 31 and 40 to 43.
 KEPT = 6 * 24576
-"""Bytes of stripe 1 after the cut: samples 4 to 7, 16 and 17."""
+"""Bytes of stripe 1 after truncation: samples 4 to 7, 16 and 17."""
 
 
 @linux
@@ -81,7 +82,7 @@ KEPT = 6 * 24576
 def test_a_stripe_cut_off_while_mapped_is_named_and_the_process_lives(
     large: Any, opened: Opened, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mapping, "CHECKED_EVERY", 1e9)  # only the signal tells
+    monkeypatch.setattr(mapping, "CHECKED_EVERY", 1e9)  # only the signal shows it
     path, given, index = large
     source = opened(path, memory=1, threads=threads)
     stream = source.stream(0, 48, 48)

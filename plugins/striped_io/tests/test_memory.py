@@ -1,4 +1,4 @@
-"""How much of a machine's memory is a set's to be kept in."""
+"""How much of a machine's memory may be used to keep a set."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_limit_of_addresses_counts_too() -> None:
 def test_processes_that_srun_started_share_the_machine(
     monkeypatch: pytest.MonkeyPatch, told: str, count: int
 ) -> None:
-    """Each kept as large a set as if it were alone."""
+    """Otherwise each would keep as large a set as if it were alone."""
     for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
     alone = Options().resident()

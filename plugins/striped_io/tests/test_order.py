@@ -1,4 +1,4 @@
-"""Every sample of an epoch once, whatever the order, the workers, and where a run was killed."""
+"""Each epoch has every sample once, whatever the order, the workers, and where a run was killed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_only_the_first_epoch_is_drawn_by_who_reads(
     order = ShuffledOrder(200, 1, runs)
     for first in range(0, 1000, 40):
         order.numbers(first, 40)
-        order.close()  # waits for the epoch that is drawn ahead
+        order.close()  # waits for the epoch that is being prepared
     assert drawn == [(0, True), *((epoch, False) for epoch in range(1, 6))]
 
 
@@ -91,7 +91,7 @@ def test_processes_are_on_a_stripe_at_once_no_more_than_the_papers_bound(process
     edges = bounds(size, block)
     order = ShuffledOrder(size, 7, Runs(edges, stripes, run))
     most = math.ceil(processes / stripes) * 2
-    for shift in (0, 5):  # mini-batches that are runs, and such that are parts of two
+    for shift in (0, 5):  # mini-batches that are runs, and mini-batches of parts of two
         for first in range(shift, 3 * size, processes * run):
             on: Counter[int] = Counter()
             for process in range(processes):
@@ -112,12 +112,12 @@ def test_processes_are_on_a_stripe_at_once_no_more_than_the_papers_bound(process
 def test_killed_and_resumed_with_other_workers_the_very_next_sample_follows(
     made: Any, order: str, batch: int, runs: list[tuple[int, int]]
 ) -> None:
-    """Each of ``runs`` has some workers for some iterations and is killed with its reading ahead; the
-    next goes on from the iteration, as from a snapshot. Together they read what one worker would."""
+    """Each of ``runs`` has some workers for some iterations, and is killed with its read-ahead; the next
+    continues at that iteration, as from a snapshot. Together they read what one worker would."""
     got: list[int] = []
     iteration = 0
     for number, (workers, iterations) in enumerate(runs):
-        # Every other run prepares batches in buffers, the others read straight into theirs.
+        # Every other run prepares batches in buffers; the others read straight into the caller's.
         options = {"order": order, "io": "direct" if number % 2 else "page", "memory": 0}
         source = Source(made.path, DataSpec("", None, True, 5, options), {})
         cuts = [batch * w // workers for w in range(workers + 1)]

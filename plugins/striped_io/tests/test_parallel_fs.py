@@ -1,4 +1,4 @@
-"""How stripes are laid out on parallel file systems: Lustre's commands, and MPI-IO's hints."""
+"""Layouts of stripes on parallel file systems: Lustre's commands, and MPI-IO's hints."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_lustre_is_told_the_layout_of_each_stripe(tmp_path: Path) -> None:
 
 
 def test_to_ask_for_mpi_io_starts_no_mpi() -> None:
-    """Under another MPI's launcher that ends the process: doctor had told nothing then."""
+    """Under another MPI's launcher, initialising MPI ends the process: doctor would print nothing."""
     asked = (
         "from demitasse_striped_io.parallel_fs import why_no_mpi\n"
         "told = why_no_mpi()\n"

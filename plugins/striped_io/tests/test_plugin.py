@@ -1,4 +1,4 @@
-"""The plugin's own door: entry point, manifest, hooks, cheap import, and a net that reads a set."""
+"""The plugin's interface: entry point, manifest, hooks, cheap import, and a net that reads a set."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_set_without_its_index_is_told_as_a_set(made: Any) -> None:
     ],
 )
 def test_a_composition_without_the_plugin_names_it(made: Any, kind: str | None, others: str) -> None:
-    """Beside other plugins that could be asked; alone where the kind of samples is its own."""
+    """Besides other plugins that could be meant; alone if only it has this kind of samples."""
     told = rf"no composed plugin reads samples from .*\(asked: datasets\); not composed: {others}"
     with (
         demitasse.compose(plugins=["datasets"]) as runtime,
@@ -87,7 +87,7 @@ def test_a_composition_without_the_plugin_names_it(made: Any, kind: str | None, 
 
 
 def test_every_description_that_is_shipped_reads_sets() -> None:
-    """A net that reads one trains on each: those of two workers, or of a GPU, could not."""
+    """A net that reads a set can be trained on each, including those of two workers, or of a GPU."""
     files = sorted((Path(__file__).parents[3] / "hwdesc").glob("*.toml"))
     named = {path.name: demitasse.load_machine(path).plugins for path in files}
     assert len(named) > 10

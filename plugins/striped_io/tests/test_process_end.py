@@ -44,5 +44,5 @@ def test_a_process_ends_well_while_images_are_decoded(tmp_path: Path) -> None:
     assert made["samples"] == 4
     asked = [sys.executable, "-c", PROGRAM, str(tmp_path / "set")]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    # A thread that is in C++ when the interpreter ends would have the process aborted, now and then.
+    # A thread that is in C++ code when the interpreter ends would sometimes abort the process.
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n0\n", "")

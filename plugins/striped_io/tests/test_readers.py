@@ -1,4 +1,4 @@
-"""S-Caffe's readers: one that distributes gives every worker what a reader of its own would."""
+"""S-Caffe's readers: one that distributes gives every worker what its own reader would."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_one_reader_feeds_all_workers_what_their_own_would(
     one.close()
 
 
-@pytest.mark.parametrize("turn", range(20))  # the reader goes on while a share joins it
+@pytest.mark.parametrize("turn", range(20))  # the reader continues while a share joins it
 def test_a_share_can_be_set_back_and_one_that_joins_late_has_a_reader_of_its_own(
     made: Any, opened: Callable[..., Source], turn: int
 ) -> None:
@@ -130,7 +130,7 @@ def test_what_is_delivered_is_counted(made: Any, opened: Callable[..., Source], 
 
 
 def test_a_stream_that_cannot_be_opened_is_an_error_of_all(made: Any, opened: Any) -> None:
-    """The other workers waited for it for ever."""
+    """Otherwise the other workers would wait for it forever."""
 
     class Failing:
         fields = opened(made.path).fields

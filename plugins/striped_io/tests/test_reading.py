@@ -1,4 +1,4 @@
-"""Every way to read a set gives the same samples; what is drawn for a sample owes nothing to the
+"""Every way of reading a set gives the same samples; random draws for a sample do not depend on the
 workers."""
 
 from __future__ import annotations

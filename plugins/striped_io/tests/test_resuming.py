@@ -1,5 +1,4 @@
-"""A conversion that was broken off goes on where it stood, if its source and its stripes are as they
-were."""
+"""An interrupted conversion continues where it stopped, if its source and its stripes are unchanged."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ MAKING: dict[str, Any] = {"stripes": 3, "block": 3000}
 
 @pytest.fixture
 def break_off(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Have something written until the disk is full, with what was written before in the journal."""
+    """Write until the disk is full, with what was written before that in the journal."""
 
     def until_full(work: Callable[[], object], room: int) -> None:
         wrote, pwrite = [0], os.pwrite
@@ -110,7 +109,7 @@ def test_a_stripe_that_was_lost_since_is_told(
 def test_where_the_journal_finds_no_room_the_set_is_named(
     tmp_path: Path, columns: Any, write: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its stripes may lie on other disks, which have room."""
+    """Its stripes may be on other disks, which have room."""
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -127,7 +126,7 @@ def test_where_the_journal_finds_no_room_the_set_is_named(
 def test_what_an_index_names_beside_stripes_is_no_victim_of_force(
     tmp_path: Path, columns: Any, write: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A set may come from a stranger, whose index names files of whoever replaces it."""
+    """A set may come from a stranger, and its index may name files of the user who replaces it."""
     import demitasse_striped_io.index as indices
 
     index = write(tmp_path / "set", columns(20), folders=(tmp_path / "disk",), **MAKING)

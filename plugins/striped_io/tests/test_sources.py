@@ -1,4 +1,4 @@
-"""What samples are converted from: shards as others write them, lists as editors do, databases."""
+"""Sources of conversions: shards as others write them, lists as editors do, databases."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ NAMES = ("plain.png", "two  blanks.png", "tab\there.png", "\u65e5\u672c.png", "l
 def test_a_list_is_read_as_the_datasets_plugin_reads_it(
     tmp_path: Path, runtime: Any, opened: Opened, read: Read
 ) -> None:
-    """With the mark of a byte order, lines as Windows ends them, and names in any encoding."""
+    """With a byte order mark, Windows' line ends, and names in any encoding."""
     for number, name in enumerate(NAMES):
         (tmp_path / name).write_bytes(image(".png", 40 * number))
     lines = "".join(f"{name}{' ' if i % 2 else chr(9)}{3 * i}\r\n" for i, name in enumerate(NAMES))
@@ -156,7 +156,7 @@ def test_a_list_of_hdf5_files_is_told_its_kind(tmp_path: Path, runtime: Any) -> 
 
 
 def test_pipes_and_devices_are_no_lists_and_no_images(tmp_path: Path, runtime: Any) -> None:
-    """Of /dev/zero all memory was taken, and for a pipe's writer waited."""
+    """Otherwise /dev/zero would take all memory, and a pipe would wait for its writer."""
     os.mkfifo(tmp_path / "pipe")
     for name in ("/dev/zero", str(tmp_path / "pipe")):
         with pytest.raises(DataError, match="is a pipe or a device; a file is needed here"):
@@ -178,7 +178,7 @@ def test_a_class_without_images_is_told_for_it_would_change_the_others_numbers(
     convert_to_striped(runtime, tmp_path / "in", tmp_path / "set", stripes=2)
     assert read(opened(tmp_path / "set"), 0, 2)["label"].tolist() == [0, 1]
     runtime.program("convert_samples", tmp_path / "in", tmp_path / "db")
-    (tmp_path / "in" / "dog").mkdir()  # the last one, which changes nothing
+    (tmp_path / "in" / "dog").mkdir()  # an empty last class, which changes nothing
     convert_to_striped(runtime, tmp_path / "in", tmp_path / "set", force=True)
     (tmp_path / "in" / "ant").mkdir()
     for program in ("convert_to_striped", "convert_samples"):
@@ -224,7 +224,7 @@ def test_what_claims_more_pixels_than_its_bytes_hold_gets_no_memory(form: str) -
 def test_image_files_in_a_database_are_resized_as_those_of_a_list(
     tmp_path: Path, runtime: Any, opened: Opened, read: Read
 ) -> None:
-    """ImageNet's, as convert_imageset --encoded keeps them, are of all sizes."""
+    """ImageNet's, as stored by convert_imageset --encoded, vary in size."""
     cv2 = pytest.importorskip("cv2", reason="OpenCV is the reference")
     random = np.random.default_rng(2)
     sizes = ((20, 30, 3), (40, 25, 3), (31, 17))
@@ -255,7 +255,7 @@ def test_image_files_in_a_database_are_resized_as_those_of_a_list(
 def test_files_are_read_by_as_many_bytes_at_a_time_as_others(
     tmp_path: Path, runtime: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """64 of any size were, by each thread: 7 GB for files of 10 MB."""
+    """Not always 64 by each thread: for files of 10 MB, that would be 7 GB."""
     monkeypatch.setattr("demitasse_striped_io.writer.CHUNK", 100_000)
     counts, chunk = list[int](), FilesInput.chunk
 
@@ -303,7 +303,7 @@ def test_image_files_that_are_kept_and_are_none_are_told(
 
 
 def test_pixels_are_not_resized_when_they_are_read(made: Any, opened: Opened) -> None:
-    """They came as they were, whatever was asked for."""
+    """Asking for it is an error, because they would be delivered unchanged."""
     assert opened(made.path, height=16, width=16).fields["data"].shape == (3, 16, 16)
     for asked in ({"height": 8, "width": 8}, {"height": 8}):
         with pytest.raises(DataError, match=r"samples are pixels already.*\(height 8, width [80]\)"):

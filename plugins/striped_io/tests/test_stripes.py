@@ -1,4 +1,4 @@
-"""Several processes over several stripes: reads are counted, rates limited, and add up."""
+"""Several processes over several stripes: reads are counted, rates are limited, and add up."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from demitasse_striped_io.source import Source
 def test_counted_reads_on_each_stripe_are_within_the_papers_bound(
     tmp_path: Path, columns: Any, write: Any, processes: int
 ) -> None:
-    """Each process reads its part of a mini-batch of all as from storage of its own; what its stripes
-    were asked for is counted (swCaffe, V.B: at most N / S x 2 processes on each)."""
+    """Each process reads its part of a common mini-batch, as if from its own storage. The requests to
+    its stripes are counted (swCaffe, V.B: at most N / S x 2 processes on each)."""
     stripes, run = 8, 4
     write(
         tmp_path / "set", columns(stripes * 3 * 12, (1, 8, 8)), stripes=stripes, block=12 * 64, run=run
@@ -50,7 +50,7 @@ def test_counted_reads_on_each_stripe_are_within_the_papers_bound(
 def test_32_stripes_of_a_limited_rate_deliver_32_times_what_one_does(
     tmp_path: Path, columns: Any, write: Any, opened: Callable[..., Source]
 ) -> None:
-    """A mini-batch of each of 32 workers is one run, of one block."""
+    """The mini-batch of each of 32 workers is one run, from one block."""
     rate, run = 100_000.0, 8
     given = columns(32 * 4 * run, (1, 40, 50))
     for stripes, least, most in ((32, 0.9 * 32, 32.3), (1, 0.0, 1.01)):
@@ -61,6 +61,6 @@ def test_32_stripes_of_a_limited_rate_deliver_32_times_what_one_does(
         workers = 32 if stripes == 32 else 4
         found = deliver(source, workers * run, workers, 6.0)
         factor = found.samples * 2000 / found.seconds / rate
-        # What was read ahead before the clock ran is delivered besides.
+        # What was read ahead before the clock started is also delivered.
         before = source.options.ahead * workers * run * 2000 / rate / found.seconds
         assert least <= factor <= most + before

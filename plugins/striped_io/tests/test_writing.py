@@ -1,4 +1,4 @@
-"""Sets are written whole or not at all, from every format, and gone on with after a kill."""
+"""Sets are written whole or not at all, from every format, and resumed after a kill."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def runtime() -> Iterator[Any]:
 
 @pytest.fixture
 def same(runtime: Any) -> Callable[[str, Path], None]:
-    """Whether a set holds what a source does, in its order."""
+    """Check that a set contains what a source does, in its order."""
 
     def compare(source: str, target: Path) -> None:
         read = []
@@ -291,7 +291,7 @@ def test_an_image_that_cannot_be_decoded_is_a_fault_of_its_sample(
     bad = tmp_path / "4 a.jpg"
     bad.write_bytes(bad.read_bytes()[:300])
     convert_to_striped(runtime, listed, tmp_path / "set", stripes=3, block=5000, height=9, width=9)
-    assert len(check_set(tmp_path / "set").faults) == 0  # as it was given
+    assert len(check_set(tmp_path / "set").faults) == 0  # unchanged
     assert [f.sample for f in check_set(tmp_path / "set", images=True).faults] == [4]
     with pytest.raises(DataError, match="sample 4: its image is cut off"):
         read(opened(tmp_path / "set"), 0, 12)
@@ -313,7 +313,7 @@ def test_stripes_go_to_the_folders_that_are_named(
 def test_a_set_that_was_moved_finds_its_stripes(
     tmp_path: Path, columns: Any, write: Any, opened: Any, read: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those in folders of its own, and those that lie, or are linked to, in it now."""
+    """Both those in separate folders, and those that are now in its own, as files or links."""
     given, making = columns(30), {"stripes": 4, "block": 2000}
     monkeypatch.chdir(tmp_path)
     inside = (Path("set/a"), Path("set/b"))
@@ -419,7 +419,7 @@ def test_a_killed_writer_is_followed_by_one_that_goes_on(
     )
     assert killed.returncode == -signal.SIGKILL
     with (target / JOURNAL).open("ab") as journal:
-        journal.write(b'{"count": 5, "end"')  # what a kill leaves of an entry
+        journal.write(b'{"count": 5, "end"')  # the remains of an entry after a kill
     with pytest.raises(DataError, match="writing was interrupted: convert again to continue"):
         runtime.open_source(demitasse.DataSpec(str(target)))
     with pytest.raises(DataError, match=r"another conversion was interrupted here \(stripes differ"):
@@ -436,7 +436,7 @@ def test_a_damaged_journal_is_told_and_force_begins_anew(
 ) -> None:
     given, making = columns(20), {"stripes": 2, "block": 2000}
     before = write(tmp_path / "set", columns(10), **making)
-    (tmp_path / "set" / "stripe-00-abcdef.bin").touch()  # of the one that was broken off
+    (tmp_path / "set" / "stripe-00-abcdef.bin").touch()  # of the interrupted conversion
     (tmp_path / "set" / JOURNAL).write_text(header)
     with pytest.raises(DataError, match=r"the journal .*force starts over"):
         write(tmp_path / "set", given, **making)
@@ -458,7 +458,7 @@ def test_a_disk_that_is_full_as_the_journal_begins_leaves_none(
         with pytest.raises(DataError, match="set: cannot be written: No space left on device"):
             write(tmp_path / "set", columns(20), stripes=2, block=2000)
     assert list((tmp_path / "set").iterdir()) == []
-    (tmp_path / "set" / f".{JOURNAL}.1-12345678.partial").touch()  # what a kill would leave
+    (tmp_path / "set" / f".{JOURNAL}.1-12345678.partial").touch()  # as a kill would leave it
     write(tmp_path / "set", columns(20), stripes=2, block=2000)
 
 
@@ -484,7 +484,7 @@ def test_a_writer_that_died_once_the_set_was_whole_is_followed_by_one_that_keeps
 def test_a_set_has_one_writer_at_a_time(
     tmp_path: Path, columns: Any, write: Any, opened: Any, read: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another one would go on with its journal, and write the same stripes."""
+    """A second writer would continue the first one's journal, and write the same stripes."""
     pytest.importorskip("fcntl")
     given, making = columns(20), {"stripes": 2, "block": 2000}
 

@@ -12,7 +12,7 @@ Tree = Callable[[Mapping[str, str]], Path]
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
-    """Writes files (path: content) below a new root, and gives the root."""
+    """Write files (path: content) below a new root, and return the root."""
 
     def write(files: Mapping[str, str]) -> Path:
         root = tmp_path / "machine"
@@ -26,8 +26,8 @@ def tree(tmp_path: Path) -> Tree:
 
 @pytest.fixture
 def server() -> dict[str, str]:
-    """Two sockets of two memory domains each: 16 cores of two threads, 4 of them a domain, with
-    CPU n + 16 the second thread of CPU n; 64 GiB a domain."""
+    """Two sockets with two memory domains each: 16 cores of two threads, 4 per domain; CPU n + 16 is the
+    second thread of CPU n; 64 GiB per domain."""
     files = {
         "sys/devices/system/cpu/online": "0-31",
         "sys/devices/system/node/online": "0-3",

@@ -1,4 +1,4 @@
-"""What the diagnosis says of machines that are described by fake trees of kernel files."""
+"""Findings of the diagnosis on machines that are described by fake trees of kernel files."""
 
 from __future__ import annotations
 

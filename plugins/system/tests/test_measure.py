@@ -1,4 +1,4 @@
-"""Measurements: what they count, and where they go."""
+"""Measurements: what they count, and where their results go."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_triad_reaches_every_element_whatever_the_threads(
 
 
 def test_each_is_repeated_for_its_seconds_and_the_best_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that goes on only while there is work."""
+    """With a clock that advances only while there is work."""
     now, takes = 0.0, iter([0.4, 0.1, 0.3, 0.4, 0.2])
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""The plugin is found by its entry point, and implements what its manifest says."""
+"""The plugin is found by its entry point, and implements what its manifest declares."""
 
 from __future__ import annotations
 

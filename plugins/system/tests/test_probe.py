@@ -1,4 +1,4 @@
-"""What the probes find on machines that are described by fake trees of kernel files."""
+"""Results of the probes on machines that are described by fake trees of kernel files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Tree = Callable[[Mapping[str, str]], Path]
 
 
 def capacity(level: Level, space: str) -> float | None:
-    """Bytes of a level's memory or cache; all that is known of it is measured."""
+    """Return bytes of a level's memory or cache; everything known about it is measured."""
     for memory in (*level.memory, *level.caches):
         if memory.space == space:
             if memory.capacity is None:

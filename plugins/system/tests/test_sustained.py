@@ -1,4 +1,4 @@
-"""What layers reach: which operations count for what, and by which of their times."""
+"""Rates of layers: which operations count for which rate, and by which of their times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLUGINS = ["caffe", "training", "datasets", "reference", "system"]
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nets that take no time, walked as seldom as can be."""
+    """Use nets that take no time, and as few passes as possible."""
     monkeypatch.setattr(measure, "SECONDS", 0.02)
     monkeypatch.setattr(sustained, "SECONDS", 0.0)
     sizes = {"BATCH": 2, "SIDE": 4, "CHANNELS": 8, "NARROW": (2, 4), "IMAGES": 32, "ROWS": 2, "WIDE": 16}
@@ -28,7 +28,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Trainer:
-    """One whose profiles are given."""
+    """A trainer with given profiles."""
 
     def __init__(self, profiles: list[list[tuple[Any, float]]]) -> None:
         self.profiles = iter(profiles)
@@ -41,7 +41,7 @@ class Trainer:
         return self
 
     def __exit__(self, *about: object) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 def entry(operation: str, flops: float = 1e9, layer: str = "") -> Any:
@@ -95,7 +95,7 @@ def test_the_convolutions_of_bottlenecks_together_are_the_rate_of_all() -> None:
 
 
 def test_a_rate_is_of_all_operations_of_its_name_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of those that are quick and those that are not, in several nets."""
+    """Fast and slow ones, in several nets."""
 
     def quickest(runtime: object, net: nets.Net, precision: str) -> list[tuple[Any, float]]:
         slower = 2.0 if precision == "bf16" else 1.0
@@ -119,7 +119,7 @@ def test_a_rate_is_of_all_operations_of_its_name_together(monkeypatch: pytest.Mo
 
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """The trainers that measuring makes."""
+    """The trainers that measuring creates."""
     seen: list[Any] = []
     honest = demitasse.Runtime.trainer
 
@@ -132,14 +132,14 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
 
 def test_its_nets_have_the_operations_that_it_says(trained: list[Any]) -> None:
-    """By hand, 2 images: 8 channels of 4 x 4 to 2, to 2, to 8; then of 2 x 2 to 4, to 4, to 16. The
-    first one has no gradient of what it reads."""
+    """Computed by hand for 2 images: 8 channels of 4 x 4 to 2, to 2, to 8; then of 2 x 2 to 4, to 4, to
+    16. The first convolution has no gradient of its input."""
     forward = [2 * 16 * 2 * o * i * taps for o, i, taps in [(2, 8, 1), (2, 2, 9), (8, 2, 1)]]
     forward += [2 * 4 * 2 * o * i * taps for o, i, taps in [(4, 8, 1), (4, 4, 9), (16, 4, 1)]]
     with demitasse.compose(plugins=PLUGINS) as runtime:
         rates = sustained.sustained(runtime)
     assert isinstance(rates, Rate) and set(rates.others) == {"bf16"}
-    assert min(rates.value, rates.others["bf16"].value) > 1e3  # on a busy machine, too
+    assert min(rates.value, rates.others["bf16"].value) > 1e3  # even on a busy machine
     entries = [each for each in trained[0].plan.entries if each.operation.startswith("convolution")]
     assert sum(each.flops for each in entries) == pytest.approx(3 * sum(forward) - forward[0])
     windows = ["1x1", "3x3", "3x3 of 1", "3x3 of 8", "5x5", "7x7 of 4"]

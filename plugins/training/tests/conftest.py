@@ -1,4 +1,4 @@
-"""Runtimes of toys that are closed when the test ends, and that leave no thread behind."""
+"""Runtimes of the toys, which are closed when the test ends and leave no thread behind."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Params = dict[str, list[np.ndarray]]
 
 @pytest.fixture
 def runtime(toy: ModuleType, no_threads_left: None) -> Iterator[MakeRuntime]:
-    """``runtime(*counts)``: reference kernels on one worker, or on nodes and threads; ``plugins`` are
-    added in front, ``arrays`` or ``source`` are the samples."""
+    """``runtime(*counts)``: reference kernels on one worker, or on nodes and threads. ``plugins`` are
+    added in front; ``arrays`` or ``source`` provide the samples."""
     with ExitStack() as stack:
 
         def make(*counts: int, plugins: Any = (), arrays: Any = None, source: Any = None) -> Runtime:
@@ -51,7 +51,7 @@ def copied() -> Callable[[Any], Params]:
 
 @pytest.fixture(scope="session")
 def differ() -> Callable[[Params, Params], float]:
-    """The largest difference of any two parameters: 0.0 means the same bits."""
+    """The largest difference of any two parameters: 0.0 means that the bits are the same."""
 
     def largest(ours: Params, theirs: Params) -> float:
         assert ours.keys() == theirs.keys()
@@ -65,13 +65,13 @@ def differ() -> Callable[[Params, Params], float]:
 
 @pytest.fixture
 def failing(toy: ModuleType) -> Callable[..., Any]:
-    """``failing(worker, at, error)``: samples whose stream of one worker raises at a read."""
+    """``failing(worker, at, error)``: samples whose stream raises at one read of one worker."""
     return toy.spoilt  # type: ignore[no-any-return]
 
 
 @pytest.fixture
 def deployed(toy: ModuleType) -> Any:
-    """A classifier of images that are given by hand."""
+    """A classifier of images that the caller provides."""
     return toy.net(
         toy.layer("data", "Input", "", "data", shape=(4, 1, 6, 6)),
         toy.layer("hidden", "InnerProduct", "data", "hidden", outputs=7),

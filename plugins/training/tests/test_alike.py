@@ -1,4 +1,4 @@
-"""Kernels for many shapes: what was tried for one holds for others, within bounds."""
+"""Kernels for many shapes: what was tried for one shape holds for others, within bounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KERNELS = ("direct", "by tiles", "as a product")
 
 
 class Last:
-    """A tuner that picks the last of the candidates, and counts."""
+    """A tuner that picks the last candidate, and counts its picks."""
 
     def __init__(self) -> None:
         self.tried = 0
@@ -39,7 +39,7 @@ def candidates(names: Sequence[str] = KERNELS) -> list[Candidate]:
 def convolution(
     height: int, width: int, *, images: int = 1, channels: int = 8, kernel: int = 3
 ) -> Request:
-    """A convolution's request, and an attribute that is the size of its images."""
+    """A convolution's request; one attribute is the size of its images."""
     x = TensorSpec((images, channels, height, width), "float32")
     w = TensorSpec((16, channels, kernel, kernel), "float32")
     y = TensorSpec((images, 16, height - kernel + 1, width - kernel + 1), "float32")
@@ -49,7 +49,7 @@ def convolution(
 
 @pytest.fixture
 def many() -> tuple[Last, Alike]:
-    """A tuner, and one for many sizes that has picked for one."""
+    """A tuner, and an Alike over it that has picked for one size."""
     tuner = Last()
     first = Alike(tuner)
     assert first.pick("cpu", convolution(20, 30), candidates()) == (2, "tried")

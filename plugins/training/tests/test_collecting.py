@@ -1,4 +1,4 @@
-"""The first of several processes has what each gives, however large."""
+"""The first of several processes collects what each provides, however large."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from demitasse_training import collecting
 
 
 class Member(Processes):
-    """A thread in place of a process. ``largest`` is what all have given at once."""
+    """A thread in place of a process. ``largest`` is the most that all have sent at once."""
 
     def __init__(self, rank: int, size: int, given: list[Any], barrier: threading.Barrier) -> None:
         self.rank, self.size, self._given, self._barrier = rank, size, given, barrier
@@ -32,7 +32,7 @@ class Member(Processes):
 
 
 def together(values: list[Any]) -> tuple[list[Any], int]:
-    """What each process has of what all collect, and the most bytes that were sent at once."""
+    """Return what each process gets when all collect, and the most bytes that were sent at once."""
     given, barrier = [None] * len(values), threading.Barrier(len(values))
     members = [Member(rank, len(values), given, barrier) for rank in range(len(values))]
     with ThreadPoolExecutor(len(values)) as pool:

@@ -1,4 +1,4 @@
-"""An operation without gradients between parameters and the loss is an error, and else is none."""
+"""An operation without gradients is an error only between parameters and the loss."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLAMP = define("activation", "clamp", "y = x, but at most 1", "x", "y", same_as(
 
 @pytest.fixture
 def trained(toy: ModuleType) -> Callable[..., Any]:
-    """``trained(*layers)``: which layers have learned in a step, of a net whose ``Clamp`` has no
+    """``trained(*layers)``: the layers that have learned in a step of a net whose ``Clamp`` has no
     gradient."""
 
     def bind(inputs: Any, outputs: Any, workspace: Any) -> Any:

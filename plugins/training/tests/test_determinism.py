@@ -45,7 +45,7 @@ def test_another_seed_gives_other_parameters_and_masks(
 def test_workers_train_what_one_worker_trains(
     train: Callable[..., Any], copied: Any, differ: Any, counts: tuple[int, ...]
 ) -> None:
-    """Dropout, two passes and uneven shares (10 samples for 2, 7 and 6 workers) included."""
+    """Including dropout, two passes and uneven shares (10 samples for 2, 7 and 6 workers)."""
     alone, trainer = train(solver={"passes": 2}), train(None, *counts, solver={"passes": 2})
     assert (alone.batch, trainer.batch) == (20, 20)
     for _ in range(4):
@@ -75,7 +75,8 @@ def test_dropouts_mask_is_that_of_seed_layer_iteration_and_sample(
 def test_weak_scaling_multiplies_the_batch(
     toy: ModuleType, train: Callable[..., Any], copied: Any, differ: Any, workers: int
 ) -> None:
-    """Each worker has the batch of the file: together, what one worker does with them all."""
+    """Each worker has a batch of the file's size: together they do what one worker does with all of
+    them."""
     weak = train(toy.classifier(4), workers, scaling="weak")
     alone = train(toy.classifier(4 * workers))
     assert weak.batch == alone.batch == 4 * workers

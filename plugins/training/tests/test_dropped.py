@@ -1,4 +1,4 @@
-"""What a program drops is freed, though the runtime that made it lives on."""
+"""What a program drops is freed, even if the runtime that made it lives on."""
 
 from __future__ import annotations
 

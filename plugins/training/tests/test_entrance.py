@@ -1,4 +1,4 @@
-"""An allocator with a method ``enter`` is told first in each thread that computes with its memory."""
+"""An allocator's method ``enter`` is called first in each thread that computes with its memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_one_worker_enters_in_each_thread_that_calls_it(toy: ModuleType, entered
         trainer = runtime.trainer(toy.solver(toy.classifier()))
         assert entered == []
         for iterations in (2, 1):
-            trainer.step(iterations)  # for the main thread, which binds, iterations are done aside
+            trainer.step(iterations)  # iterations of the main thread, which binds, run in another thread
             assert entered == [here, "demitasse-worker-0"]
         other = threading.Thread(target=trainer.step, name="another")
         other.start()

@@ -1,4 +1,4 @@
-"""Gradients are the derivatives of the loss, and blobs can be looked at."""
+"""Gradients are the derivatives of the loss, and blobs can be inspected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from demitasse import ModelError
 
 PLAIN_DESCENT = {"rate": 1.0, "momentum": 0.0, "decay": 0.0}
-"""A step that subtracts the gradient from the parameters."""
+"""A step of this solver subtracts the gradient from the parameters."""
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_a_step_subtracts_the_derivatives_of_the_loss(
             flat = net.params[layer][number].reshape(-1)
             for i in random.permutation(value.size)[:10]:
                 kept = flat[i]
-                # Biases have twice the rate in the toys.
+                # In the toys, biases have twice the rate.
                 flat[i] = kept + epsilon
                 above = objective()
                 flat[i] = kept - epsilon

@@ -1,4 +1,4 @@
-"""A main thread that is interrupted: the trainer is as after its last whole iteration, and goes on."""
+"""After an interrupt in the main thread, a trainer is as after its last whole iteration, and goes on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from interrupted import Interrupted
 from demitasse import WorkerError
 
 AT, END = 2, 5
-"""The iteration that is interrupted, and the last."""
+"""The iteration that is interrupted, and the last one."""
 
 
 def once_at(trainer: Any, iteration: int, act: Callable[[], None]) -> Callable[[], None]:
@@ -114,7 +114,7 @@ def test_an_interrupt_that_does_not_wake_the_main_thread_is_heard_within_an_iter
     heard, before = threading.Event(), list[bool]()
 
     def task(worker: int) -> None:
-        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)  # Python's note of it is the same
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)  # Python notices it in the same way
         before.append(heard.wait(20))
 
     trainer = train()

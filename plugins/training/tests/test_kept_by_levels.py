@@ -1,4 +1,4 @@
-"""What a synchronisation keeps from one iteration to the next is in snapshots."""
+"""What a synchronisation keeps from one iteration to the next is saved in snapshots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGE = 0.05
 
 
 class Rounds(GradientSync):
-    """Siblings add up their gradients in multiples of ``LARGE``; each keeps what that leaves."""
+    """Siblings sum their gradients in multiples of ``LARGE``; each keeps the remainder."""
 
     keeps = True
 
@@ -50,7 +50,7 @@ class Rounds(GradientSync):
 
 
 class Empties(Rounds):
-    """Takes what it is given to pieces."""
+    """Takes apart the state that it is given."""
 
     def restore(self, saved: Mapping[int, bytes]) -> None:
         super().restore(saved)
@@ -66,7 +66,7 @@ def serving(kind: Callable[[Any], GradientSync]) -> Any:
 
 
 def trained(toy: ModuleType, kind: Any, steps: int, workers: int = 2, **given: Any) -> Any:
-    """The parameters after so many steps."""
+    """Return the parameters after so many steps."""
     plugins = [serving(kind), "reference", "training", "snapshots", toy.toy()]
     with compose(toy.machine(workers, sync=("rounding",)), plugins) as runtime:
         trainer = runtime.trainer(toy.solver(toy.classifier()), precision="f64", **given)
@@ -76,7 +76,7 @@ def trained(toy: ModuleType, kind: Any, steps: int, workers: int = 2, **given: A
 
 
 def snapshot(toy: ModuleType, kind: Any, folder: Path | None = None, steps: int = 4) -> Any:
-    """One in a folder, or one in memory."""
+    """Return a snapshot, in a folder or in memory."""
     plugins = [serving(kind), "reference", "training", "snapshots", toy.toy()]
     with compose(toy.machine(2, sync=("rounding",)), plugins) as runtime:
         trainer = runtime.trainer(toy.solver(toy.classifier()), precision="f64")
@@ -97,7 +97,7 @@ def test_a_resumed_run_goes_on_with_it(
         assert np.array_equal(trained(toy, Empties, 4, resume=resume), whole)
     assert warnings(caplog) == []
 
-    without = type("Rounds", (Rounds,), {"keeps": False})  # else the test would tell nothing
+    without = type("Rounds", (Rounds,), {"keeps": False})  # otherwise the test would prove nothing
     other = trained(toy, without, 4, resume=snapshot(toy, without, tmp_path / "without"))
     assert not np.array_equal(other, whole)
 
@@ -170,7 +170,7 @@ def test_a_record_that_no_run_has_written_is_refused(
 def test_siblings_that_are_to_differ_are_not_told_of(
     toy: ModuleType, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As in local SGD: they agree every few iterations."""
+    """As in local SGD, where siblings agree only every few iterations."""
 
     class Nothing(Rounds):
         def reduce(self, bucket: Any, span: Span) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""A maximum over windows is taken before the ReLU that it would follow, where nobody can tell."""
+"""A maximum over windows is taken before the ReLU in front of it, if nobody can tell the difference."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ USUAL = {"top": "conv", "kind": "MAX", "pad": "0", "relu": "", "more": ""}
 
 
 def trained(folder: Path, retain: str | None, **parts: str) -> tuple[list[str], list[np.ndarray], float]:
-    """The operations forward, the parameters after three steps, and the last loss."""
+    """Return the forward operations, the parameters after three steps, and the last loss."""
     (folder / "net.prototxt").write_text(NET.format(**{**USUAL, **parts}))
     (folder / "solver.prototxt").write_text(
         'net: "net.prototxt" base_lr: 0.05 momentum: 0.9 lr_policy: "fixed" max_iter: 3 random_seed: 2'

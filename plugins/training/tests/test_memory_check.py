@@ -1,4 +1,4 @@
-"""A net that does not fit is refused before any of its memory is used."""
+"""A net that does not fit is rejected before any of its memory is used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from demitasse_training.memory_check import check_room
 
 
 class Small:
-    """An allocator of a hundred bytes at once, which forgets what it gave as a lazy system does."""
+    """An allocator of a hundred bytes at once, which forgets blocks, as a system with lazy allocation
+    does."""
 
     given = nbytes = 0
 
@@ -26,7 +27,7 @@ class Small:
         return self
 
     def view(self, *given: Any) -> Any:
-        """Nobody looks at what is in it."""
+        """Do nothing: nobody reads the memory."""
         return zeroed(1)
 
     def close(self) -> None:
@@ -52,7 +53,7 @@ def block(nbytes: int, **given: Any) -> SimpleNamespace:
 
 
 class Parted:
-    """An allocator of two hundred bytes, of which a block has a hundred at most."""
+    """An allocator of two hundred bytes, whose blocks have at most a hundred."""
 
     largest, left = 100, 200
 

@@ -1,4 +1,4 @@
-"""Nets that run forward on what they are given."""
+"""Nets that run forward on given inputs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_larger_net_has_no_room_beside_the_memory_of_the_smaller(
     deployed: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A device's memory may hold one of them, and not both."""
+    """A device's memory may have room for one of them, but not for both."""
     net = runtime().net(deployed, precision="f64")
     data = toy.images(400)["data"]
     first = net.forward(data=data[:4])["probability"]
@@ -207,7 +207,7 @@ def test_a_blob_is_an_array_to_numpy(
 
 
 def test_every_forward_pass_and_every_batch_of_a_test_draws_anew(tmp_path: Path) -> None:
-    """A training's draws of an iteration: whoever tests that batch, as one of several workers."""
+    """The draws are those of a training's iteration, whichever of several workers tests the batch."""
     path = tmp_path / "net.prototxt"
     path.write_text(
         "layer { name: 'x' type: 'Input' top: 'x' input_param { shape { dim: 1 dim: 64 } } }"

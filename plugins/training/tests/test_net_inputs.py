@@ -1,4 +1,4 @@
-"""What a net is given for its inputs or as samples, checked before a kernel hides what is wrong."""
+"""A net's inputs and samples are checked before a kernel can hide what is wrong."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from demitasse import DataError, DataSpec, ModelError, PluginError, ShapeError
 def test_images_of_a_size_that_the_parameters_do_not_fit_are_refused(
     toy: ModuleType, runtime: Callable[..., Any], deployed: Any
 ) -> None:
-    """And the net still works afterwards."""
+    """The net still works afterwards."""
     net = runtime().net(deployed, precision="f64")
     data = toy.images(4)["data"]
     before = net.forward(data=data)["probability"]
@@ -39,7 +39,7 @@ def test_an_unknown_input_is_named_with_the_nearest(
 
 
 class Elsewhere:
-    """An array of another library, whose memory the host does not address."""
+    """An array of another library, whose memory the host cannot address."""
 
     def __array__(self, *given: Any, **more: Any) -> Any:
         raise RuntimeError("memory of a device; copy it to the host")
@@ -137,12 +137,12 @@ def test_an_input_is_seen_in_another_shape_by_a_blob_of_its_name(
 
 
 class NoSource:
-    """Less than a data source."""
+    """An object that lacks parts of a data source."""
 
     size = 3
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 def test_a_data_source_hook_that_returns_none_or_raises_is_said(
@@ -191,7 +191,7 @@ def test_numbers_that_are_not_finite_are_told_before_a_kernel_hides_them(
         net.forward(data=np.tile(data, (400, 1, 1, 1)))
     data[place] = 0
     large = np.full_like(data, 3e38)
-    net.forward(data=large)  # whose sum is not finite
+    net.forward(data=large)  # its sum is not finite
     assert net.forward(data=toy.images(4)["data"]).keys() == before.keys()
 
 

@@ -1,4 +1,4 @@
-"""Weights that a net is given: a trained one's, in memory, from several places."""
+"""Weights given to a net: from a trained net, from memory, from several files."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_several_weights_in_memory_are_told_apart(
 ) -> None:
     made = runtime(arrays=toy.images(40))
     params = dict(made.trainer(toy.solver(toy.classifier())).net.params)
-    del params["third"]  # of a loss that is not tested
+    del params["third"]  # it belongs to a loss that is not tested
     parts = [demitasse.Weights({name: params[name]}) for name in params]
     net = made.net(toy.classifier(20, "test"), weights=iter(parts))
     assert list(net.loaded) == [f"the weights given ({n})" for n in range(1, len(parts) + 1)]

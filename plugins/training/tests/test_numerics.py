@@ -33,7 +33,7 @@ def test_a_sample_that_is_infinite_is_traced_to_its_layer(
     counts: tuple[int, ...],
     sample: int,
 ) -> None:
-    """Both samples are in iteration 2, the first and the last worker's."""
+    """Both samples are in iteration 2: one is the first worker's, one the last worker's."""
     trainer = train(None, *counts, arrays=images_with_infinity(toy, sample))
     trainer.step(2)
     path, before = trainer.snapshot(tmp_path / "toy"), copied(trainer.net)
@@ -64,7 +64,7 @@ def test_the_second_pass_is_watched_too(toy: ModuleType, train: Train, copied: A
 def test_a_learning_rate_that_is_too_large_is_traced_to_the_first_layer_that_overflows(
     train: Train, copied: Any, differ: Any, tmp_path: Path, counts: tuple[int, ...]
 ) -> None:
-    """Parameters of 1e150 are finite, the product of two of them is not."""
+    """Parameters of 1e150 are finite, but the product of two of them is not."""
     trainer = train(None, *counts, solver={"rate": 1e160})
     trainer.step(1)
     path, before = trainer.snapshot(tmp_path / "toy"), copied(trainer.net)
@@ -81,7 +81,7 @@ def test_a_learning_rate_that_is_too_large_is_traced_to_the_first_layer_that_ove
 
 @pytest.mark.parametrize("at_first", [True, False])
 def test_parameters_that_diverged_are_named(train: Train, at_first: bool) -> None:
-    """By a look at them after the first iteration, and else by the next loss."""
+    """They are found by the check after the first iteration, or else by the next loss."""
     trainer = train(solver={"rate": math.inf if at_first else 0.01})
     if not at_first:
         trainer.step(1)
@@ -99,7 +99,7 @@ END = "; learning rate 0.01; no snapshot has been written yet"
 
 
 def spoiling(toy: ModuleType, spoilt: Callable[[int], bool], *counts: int) -> Any:
-    """A runtime where a stranger's backward ReLU makes NaNs in the calls whose number is ``spoilt``."""
+    """A runtime in which a third-party backward ReLU makes NaNs in calls whose number is ``spoilt``."""
     calls: list[None] = []
 
     def bind(inputs: Any, outputs: Any, workspace: Any) -> Callable[[], None]:
@@ -121,7 +121,7 @@ def spoiling(toy: ModuleType, spoilt: Callable[[int], bool], *counts: int) -> An
 def test_a_gradient_that_is_not_finite_is_traced_to_the_kernel_that_makes_it(
     toy: ModuleType, counts: tuple[int, ...], options: dict[str, Any]
 ) -> None:
-    """Though the update has made parameters of the layers before it what no pass can start from."""
+    """After the update, parameters of the layers before it can no longer start any pass."""
     with spoiling(toy, lambda call: True, *counts) as runtime:
         trainer = runtime.trainer(toy.solver(toy.classifier(), **options), precision="f64")
         with pytest.raises(NumericsError) as caught:
@@ -129,7 +129,7 @@ def test_a_gradient_that_is_not_finite_is_traced_to_the_kernel_that_makes_it(
         after = [np.isnan(array).all() for array in trainer.net.params["first"]]
     told = rf"iteration 0: {LOST}the first layer whose gradient is not finite is {CULPRIT}{END}"
     assert re.fullmatch(told, str(caught.value))
-    assert after == [True, True]  # as the update has left them
+    assert after == [True, True]  # as the update left them
 
 
 @pytest.mark.parametrize("counts", [(), (2,)], ids=str)
@@ -146,7 +146,7 @@ def test_the_next_loss_tells_of_such_a_gradient_too(toy: ModuleType, counts: tup
 def test_of_a_gradient_that_is_finite_again_what_is_left_tells(
     toy: ModuleType, counts: tuple[int, ...]
 ) -> None:
-    """They are kept for snapshots; a walk over the next samples shows nothing."""
+    """Gradients are kept for snapshots; a pass over the next samples would show nothing."""
     with spoiling(toy, lambda call: call // math.prod(counts) == 0, *counts) as runtime:
         trainer = runtime.trainer(toy.solver(toy.classifier(), snapshot_gradients=True), precision="f64")
         with pytest.raises(NumericsError) as caught:
@@ -168,7 +168,7 @@ def test_the_message_is_told_once_for_each_worker_that_saw_it(toy: ModuleType, t
 def test_no_snapshot_takes_the_last_good_one_s_place_when_an_update_overflowed(
     train: Train, tmp_path: Path
 ) -> None:
-    """No loss has seen the last update."""
+    """No loss has been computed since the last update."""
     trainer = train()
     trainer.step(1)
     good = trainer.snapshot(tmp_path / "toy")

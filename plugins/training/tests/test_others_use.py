@@ -1,4 +1,4 @@
-"""Nets and trainers in threads and forked processes; what a stranger's plugin may get wrong."""
+"""Nets and trainers in threads and forked processes; mistakes in third-party plugins."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def test_a_closed_trainer_is_looked_at_and_saved_but_does_not_go_on(
 
 @pytest.fixture
 def at_work(toy: ModuleType, train: Make) -> Iterator[tuple[Any, Future[Any], threading.Event]]:
-    """A trainer of which another thread has begun five iterations, what those give, and what lets them
-    go on."""
+    """A trainer with which another thread has begun five iterations, their future, and the event that
+    lets them continue."""
     inside, go_on = threading.Event(), threading.Event()
 
     class Waiting(toy.ArraySource):  # type: ignore[name-defined, misc]
@@ -136,7 +136,7 @@ def test_a_trainer_from_before_a_fork_refuses_to_work_in_the_child(train: Make) 
     trainer.step()
     forking = multiprocessing.get_context("fork")
     said = forking.SimpleQueue()
-    with warnings.catch_warnings():  # of a fork beside threads, which is what is tried
+    with warnings.catch_warnings():  # about a fork in a process with threads, which is tested here
         warnings.simplefilter("ignore", DeprecationWarning)
         child = forking.Process(target=_step, args=(trainer, said))
         child.start()
@@ -147,7 +147,7 @@ def test_a_trainer_from_before_a_fork_refuses_to_work_in_the_child(train: Make) 
 
 
 class Apart(GradientSync):
-    """A synchronisation that forgets to say which of how many it is."""
+    """A synchronisation that does not set its index and size."""
 
 
 @pytest.mark.parametrize(

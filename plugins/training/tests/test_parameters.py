@@ -1,5 +1,5 @@
-"""Parameters and state by layer: their order, what is loaded and left, and how states of other formats
-find their parameters."""
+"""Parameters and state by layer: their order, what is loaded and what is kept, and how states in other
+formats are matched with their parameters."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Train = Callable[..., Any]
 
 
 def saved(trainer: Any, tmp_path: Path) -> Weights:
-    """What a snapshot of a trainer has."""
+    """Return what a snapshot of a trainer contains."""
     return trainer.runtime.read(trainer.snapshot(tmp_path / "toy")).weights()  # type: ignore[no-any-return]
 
 
 def frozen(toy: ModuleType) -> Any:
-    """The classifier with ``first`` not trained; its ``third`` has the weights of ``second``."""
+    """The classifier with ``first`` not trained; its ``third`` shares the weights of ``second``."""
     layers = [
         toy.layer(
             "first", each.type, " ".join(each.bottoms), " ".join(each.tops), **each.parameters, rate=0.0
@@ -36,7 +36,7 @@ def frozen(toy: ModuleType) -> Any:
 
 
 def sharing(toy: ModuleType) -> Any:
-    """Two layers of the same weights."""
+    """Two layers that share their weights."""
     return toy.net(
         toy.layer("samples", "Samples", "", "data label", batch=5),
         toy.layer("below", "InnerProduct", "data", "low", outputs=36),
@@ -94,7 +94,7 @@ def test_the_state_of_a_shared_parameter_is_its_first_layers(
 
 
 def plain(weights: Weights) -> dict[str, Any]:
-    """The state as a list in the net's order, shared ones once, with zeros for what is not trained."""
+    """Return the state as a list in the net's order: shared ones once, zeros for what is not trained."""
     (name,) = weights.state
     arrays = [
         state if state.size else np.zeros_like(parameter)
@@ -106,7 +106,7 @@ def plain(weights: Weights) -> dict[str, Any]:
 
 
 def of_trained(weights: Weights) -> dict[str, Any]:
-    """The state as older snapshots have it: without what is not trained."""
+    """Return the state as in older snapshots: without what is not trained."""
     return {
         name: {k: kept for k, v in layers.items() if (kept := [a for a in v if a.size])}
         for name, layers in weights.state.items()
@@ -143,7 +143,7 @@ def test_a_list_of_another_length_or_order_is_of_another_net(train: Train, tmp_p
             train(resume=path)
 
 
-# Weights that fit in part.
+# Weights that fit only in part.
 
 
 def load(trainer: Any, arrays: dict[str, list[np.ndarray]], **options: Any) -> parameters.Loaded:

@@ -1,4 +1,4 @@
-"""The plugin is found by its entry point, and implements what its manifest says."""
+"""The plugin is found by its entry point, and implements what its manifest declares."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_keywords_that_editors_know_are_those_of_the_trainer() -> None:
 
 
 def test_the_keywords_that_editors_know_of_a_net_are_its_own() -> None:
-    """The others are what a trainer gives a net of its own: memory, and where it reads samples."""
+    """The others are those that a trainer passes to its own nets: memory, and where to read samples."""
     others = {"lent", "open_source"}
     assert set(NetOptions.__annotations__) == set(keywords("net")) - others
 

@@ -1,4 +1,4 @@
-"""Processes train together: here each is a thread with a runtime of its own."""
+"""Processes train together; here each is a thread with its own runtime."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Job = Callable[[Any, int], Any]
 
 
 def trained(toy: ModuleType, iterations: int = 5, **options: Any) -> Job:
-    """A job: the losses of some iterations, the scores after them and the parameters."""
+    """Return a job that trains; it returns the losses, the scores after them, and the parameters."""
 
     def job(runtime: Any, rank: int) -> Any:
         net = toy.classifier()
@@ -130,7 +130,7 @@ def test_of_long_facts_what_differs_is_told(together: Any, usual: str, other: st
 def test_a_process_with_another_test_net_or_other_samples_is_named(
     toy: ModuleType, together: Any
 ) -> None:
-    """Its scores, or its share of each gradient, would be of something else."""
+    """Its scores, or its share of each gradient, would belong to something else."""
 
     def job(runtime: Any, rank: int) -> Any:
         solver = toy.solver(toy.classifier())
@@ -154,7 +154,7 @@ def test_a_process_with_another_test_net_or_other_samples_is_named(
     ("setting", "found"),
     [
         ({"scale": 0.063}, "rank 1 of 2: layer 'samples'"),
-        ({"source": "/scratch/images"}, ""),  # a host may have them elsewhere
+        ({"source": "/scratch/images"}, ""),  # they may be elsewhere on a host
     ],
 )
 def test_settings_of_a_layer_that_reads_samples_are_alike_but_for_its_places(
@@ -187,7 +187,7 @@ def test_a_process_with_other_parameters_is_named(toy: ModuleType, together: Any
 def test_a_loss_that_is_no_number_in_one_process_ends_all(toy: ModuleType, together: Any) -> None:
     def job(runtime: Any, rank: int) -> Any:
         images = toy.images()
-        if rank == 1:  # the first batch of 10 is 5 samples of each process
+        if rank == 1:  # the first batch of 10 has 5 samples for each process
             images["data"][5:10] = np.nan
         with runtime.trainer(
             toy.solver(toy.classifier()), precision="f64", data={"train": images}

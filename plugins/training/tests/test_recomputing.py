@@ -1,4 +1,4 @@
-"""Large activations that are cheap to make are made again for the backward pass, to the same bits."""
+"""Large activations that are cheap to compute are recomputed for the backward pass, to the same bits."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ LARGE_FIRST = (
     + layer("Pooling", "second", "deep0", "pooling_param { pool: MAX kernel_size: 2 stride: 2 }")
     + "".join(convolution(f"deep{i + 1}", f"deep{i}", 64) for i in range(4))
 )
-"""As in VGG: the first convolution's result is the largest that is kept, and costs next to nothing."""
+"""As in VGG, the first convolution's result is the largest that is kept, and costs almost nothing."""
 
 
 def trained(
     folder: Path, body: str, top: str, **options: Any
 ) -> tuple[Any, list[np.ndarray], list[float]]:
-    """The plan, the parameters after three steps, and the losses."""
+    """Return the plan, the parameters after three steps, and the losses."""
     (folder / "net.prototxt").write_text(HEAD + body + TAIL.replace("TOP", top))
     (folder / "solver.prototxt").write_text(
         'net: "net.prototxt" base_lr: 0.02 momentum: 0.9 lr_policy: "fixed" max_iter: 3 random_seed: 2'
@@ -70,7 +70,7 @@ def trained(
 
 
 def again(plan: Any) -> list[str]:
-    """The layers of which something forward is done in the backward pass."""
+    """Return the layers of which a forward operation runs in the backward pass."""
     words = ("convolution", "convolution_relu", "relu", "batch_norm")
     found = [e for e in plan.entries if e.phase == "backward" and e.operation in words]
     return [entry.layer for entry in found]
@@ -78,7 +78,7 @@ def again(plan: Any) -> list[str]:
 
 @pytest.fixture
 def never(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Call it to have nothing made again from then on."""
+    """Return a function after whose call nothing is recomputed any more."""
     return lambda: monkeypatch.setattr(recomputing, "LARGE", 2.0)
 
 
@@ -189,7 +189,7 @@ LAYERS = {
 
 @st.composite
 def bodies(draw: st.DrawFn) -> tuple[str, str]:
-    """A net's layers in a row, with branches that meet again."""
+    """A net's layers in a row, with branches that join again."""
     text, top, before = convolution("start", "data", 4), "start", "start"
     for number, kind in enumerate(draw(st.lists(st.sampled_from([*LAYERS, "join"]), max_size=7))):
         if kind == "join":

@@ -1,4 +1,4 @@
-"""A run that was interrupted goes on as if it never was."""
+"""An interrupted run continues as if it had not been interrupted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Train = Callable[..., Any]
 def test_a_resumed_run_computes_the_same_bits(
     train: Train, copied: Any, differ: Any, tmp_path: Path, counts: tuple[int, ...], precision: str
 ) -> None:
-    """Momentum, dropout, samples and two passes an iteration go on where they were."""
+    """Momentum, dropout, samples and two passes per iteration continue where they were."""
     options: dict[str, Any] = {"precision": precision, "solver": {"passes": 2}}
     whole = train(None, *counts, **options)
     expected = [whole.step(1).loss for _ in range(6)][3:]
@@ -53,7 +53,7 @@ def test_a_run_goes_on_from_memory_to_the_same_bits(
     best = copied(whole.net)
     expected = [whole.step(1).loss for _ in range(3)]
     sent = pickle.loads(pickle.dumps(kept))  # noqa: S301  made here
-    for each in (kept, kept, sent):  # what goes on from it leaves it as it is
+    for each in (kept, kept, sent):  # a run that continues from it leaves it unchanged
         again = train(None, *counts, resume=each, **options)
         assert again.iteration == 3
         assert differ(copied(again.net), best) == 0.0
@@ -131,7 +131,7 @@ def with_scores(toy: ModuleType, name: str, outputs: int) -> Any:
 
 @pytest.fixture
 def snapshot(train: Train, tmp_path: Path) -> Path:
-    """Of three iterations of the toy classifier."""
+    """A snapshot after three iterations of the toy classifier."""
     trainer = train()
     trainer.step(3)
     return trainer.snapshot(tmp_path / "toy")  # type: ignore[no-any-return]
@@ -234,13 +234,13 @@ def test_complex_numbers_are_not_taken_for_real_ones(
             train(weights=path)
 
 
-# Weights alone.
+# Only weights.
 
 
 def test_weights_are_loaded_by_name_of_layer(
     toy: ModuleType, train: Train, copied: Any, snapshot: Path
 ) -> None:
-    """What the file does not have stays as it was filled."""
+    """Parameters that the file lacks keep the values of their fillers."""
     net = with_scores(toy, "answers", 3)
     fresh, loaded = train(net), train(net, weights=snapshot)
     saved = train(resume=snapshot)
@@ -255,7 +255,7 @@ def test_weights_are_loaded_by_name_of_layer(
 def test_weights_are_given_to_all_workers(
     train: Train, copied: Any, differ: Any, snapshot: Path
 ) -> None:
-    """All workers start from the file: they go on as one does."""
+    """All workers start from the file, and continue as one does."""
     alone, together = train(weights=snapshot), train(None, 3, weights=snapshot)
     alone.step(3)
     together.step(3)

@@ -1,4 +1,4 @@
-"""What can be copied and sent to another process, and what says that it cannot."""
+"""Objects that can be copied and sent to another process, and errors of those that cannot."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_events_of_a_run_can_be_sent_to_another_process(toy: ModuleType, tra
     events: list[Event] = []
     trainer.listeners.append(events.append)
     trainer.run()
-    sent = pickle.loads(pickle.dumps(events))  # noqa: S301  what this test has made itself
+    sent = pickle.loads(pickle.dumps(events))  # noqa: S301  made by this test
     assert [(event.kind, event.iteration) for event in sent] == [
         (event.kind, event.iteration) for event in events
     ]

@@ -27,7 +27,7 @@ from demitasse import (
 def running(
     toy: ModuleType, runtime: Callable[..., Any], tmp_path: Path
 ) -> Callable[..., tuple[Any, list[Event]]]:
-    """``running(...)``: a trainer of eleven iterations, and a list of the events it tells."""
+    """``running(...)``: a trainer of eleven iterations, and a list of the events it reports."""
 
     def make(plugins: Any = (), **fields: Any) -> tuple[Any, list[Event]]:
         events: list[Event] = []
@@ -105,7 +105,7 @@ def test_a_run_that_is_stopped_in_a_test_drops_it(running: Any, tmp_path: Path, 
 
     def in_second_test() -> bool:
         asked.append(trainer.iteration)
-        return asked.count(6) == 3  # once behind the iteration, then between batches
+        return asked.count(6) == 3  # called once after the iteration, then between batches
 
     before = [0] * 4 * first
     result = trainer.run(stop=in_second_test)
@@ -246,7 +246,7 @@ def test_a_profile_times_each_operation_and_changes_no_parameter(
 def test_profiling_between_steps_does_not_change_training(
     running: Any, copied: Any, differ: Any
 ) -> None:
-    """The samples that it reads are read again."""
+    """The samples that profiling reads are read again."""
     (ours, _), (theirs, _) = running(), running()
     for _ in range(2):
         ours.step(2)
@@ -306,7 +306,7 @@ def test_arguments_of_another_type_are_told(
 
 
 def test_what_cannot_be_asked_is_refused_before_anything_is_trained(running: Any) -> None:
-    """As the command's text of the same name, which is none of Python's functions."""
+    """Such as the text of the command's option with the same name, which is not a Python function."""
     trainer, events = running(test_interval=4)
     with pytest.raises(ModelError, match=r"until must be a function .*; given 'accuracy>=0.99'"):
         trainer.run(until="accuracy>=0.99")

@@ -1,4 +1,5 @@
-"""Runs of several processes: who writes snapshots, who may stop all, and what is kept when one fails."""
+"""Runs of several processes: which one writes snapshots, which can stop all, and what a failure
+keeps."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ def test_any_process_may_be_asked_to_stop_within_a_test(
 
     batches = 16 // (2 * threads)
     assert together(2, job, threads=threads) == [(4, True, batches), (4, True, 3)]
-    now_and_then = "iteration", "testing"  # of tests that take half a second
+    now_and_then = "iteration", "testing"  # the latter during tests that take half a second
     assert [each for each in told if each[0] not in now_and_then] == [
         ("start", 0),
         ("test", 2),
@@ -81,7 +82,7 @@ Failing = Callable[..., Any]
 
 
 def run_to(toy: ModuleType, path: Any, iterations: int = 4, **fields: Any) -> Job:
-    """A job: the error that ends a run, and how many iterations were done."""
+    """Return a job; it returns the error that ended a run, and how many iterations were done."""
 
     def job(runtime: Any, rank: int) -> Any:
         tests = [toy.classifier(phase="test")] if "test_interval" in fields else []
@@ -186,7 +187,7 @@ def test_all_hear_that_what_was_trained_could_not_be_kept(
 def test_the_last_snapshot_is_no_second_one_where_the_interval_ends_there(
     toy: ModuleType, together: Any, tmp_path: Any
 ) -> None:
-    """Else a process would wait for the first to write it, which has left."""
+    """Otherwise a process would wait for the first one to write it, which has already left."""
     job = run_to(toy, tmp_path / "toy", snapshot_interval=2)
     assert together(3, job) == [([0, 1, 2], 4)] * 3
 
@@ -194,7 +195,7 @@ def test_the_last_snapshot_is_no_second_one_where_the_interval_ends_there(
 def test_a_snapshot_that_cannot_be_written_is_no_process_s_last_one(
     toy: ModuleType, together: Any, tmp_path: Any
 ) -> None:
-    """A folder stands where the first process's file would go."""
+    """A folder is in the place of the first process's file."""
     (tmp_path / "by_iter_0.demitasse").mkdir()
 
     def job(runtime: Any, rank: int) -> Any:

@@ -1,4 +1,4 @@
-"""What tests tell of a top whose layer type scores it itself: it is given the rows of all batches."""
+"""Test scores of a top whose layer type computes them from the rows of all batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from demitasse import PluginError
 
 
 def median(toy: ModuleType, score: Callable[..., Any], **more: Any) -> Any:
-    """A plugin with a layer type that passes scores on, and says of them what ``score`` does."""
+    """A plugin with a layer type that passes scores on, and computes its own with ``score``."""
 
     def build(layer: Any, bottoms: Any, graph: Any) -> Any:
         return [graph.apply("relu", bottoms[0])]
@@ -68,11 +68,11 @@ def test_it_is_of_all_batches_however_many_workers_share_them(toy: ModuleType, w
     assert scores["median.of"] == [7, 28, 3]
     assert told["median"] == np.median(rows) and told["median.most"] == rows.max()
     assert scores["median"] == told["median"] and scores["median.most"] == told["median.most"]
-    assert np.shape(scores["other"]) == (4, 1)  # the mean of each, as ever
+    assert np.shape(scores["other"]) == (4, 1)  # the mean of each, as usual
 
 
 def test_it_is_given_the_rows_that_were_found(toy: ModuleType) -> None:
-    """Of a top that has more of them planned, and in one of three axes."""
+    """For a top with more planned rows, and for one with three axes."""
     seen: list[Any] = []
 
     def score(layer: Any, batches: Any) -> Any:

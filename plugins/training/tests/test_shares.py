@@ -1,4 +1,4 @@
-"""Which samples are a worker's, and what its part of an objective counts for, by what it is made of."""
+"""Which samples a worker gets, and the weight of its part of an objective, by how that is computed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from demitasse_training.shares import Share, weighted
 
 
 def graph(count: int = 3, batch: int = 7) -> Graph:
-    """One whose worker has ``count`` samples of ``batch``."""
+    """A graph whose worker has ``count`` samples of ``batch``."""
     made = Graph({}, "train", "float64")
     fields = {"data": Tensor("data", (count, 4), "float64", "input")}
     made.feeds.append(Feed("data", None, fields, batch, 0, count))
@@ -57,7 +57,7 @@ def weight(of: Graph, tensor: Tensor, share: Share | None = None) -> float:
         ((), None, 3 / 7),
         ((), "valid", 3 / 7),
         ((), "none", 1.0),
-        ((1,), None, 3 / 7),  # as losses of users are, in Python
+        ((1,), None, 3 / 7),  # the shape of users' losses in Python
         ((1,), "none", 1.0),
     ],
 )

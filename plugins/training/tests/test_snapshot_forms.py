@@ -1,4 +1,4 @@
-"""What a solver says of weights at the start, of the forms of its snapshots, and of debugging."""
+"""A solver's settings for initial weights, for the formats of its snapshots, and for debugging."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_name_that_no_file_can_have_is_told_before_anything_is_trained(folder:
 
 
 def test_of_a_snapshot_that_is_whole_in_one_form_only_the_error_says_so(folder: Path) -> None:
-    (folder / "kept_iter_4.caffemodel").mkdir()  # where no file can be written
+    (folder / "kept_iter_4.caffemodel").mkdir()  # so that no file can be written there
     with demitasse.compose(plugins=PLUGINS) as runtime:
         forms = (".demitasse", ".caffemodel")
         solver = replace(runtime.read(folder / "solver.prototxt").solver(), snapshot_suffixes=forms)

@@ -1,4 +1,4 @@
-"""Two trainings at once do not write over each other's snapshots."""
+"""Two trainings at the same time do not overwrite each other's snapshots."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_one_on_another_host_may_have_died_and_is_waited_for(
     caplog: pytest.LogCaptureFixture,
     dies: bool,
 ) -> None:
-    """A file system of several hosts knows of a host's end later than who starts the job again."""
+    """A shared file system notices a host's end later than the user who starts the job again."""
     asked = [sys.executable, "-c", ANOTHER, str(tmp_path / "a")]
     now = [0.0]
     with subprocess.Popen(asked, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as another:
@@ -129,7 +129,7 @@ def test_a_run_that_fails_leaves_no_lock(
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
 def test_a_forked_process_is_another_one(tmp_path: Path) -> None:
-    """It has what its parent remembers, and does not take it for its own."""
+    """It inherits what its parent remembers, but does not treat it as its own."""
     forking = """
 import os, signal
 child = os.fork()

@@ -1,4 +1,4 @@
-"""Layer types, shape rules, fillers and samples that break their contract: errors name them."""
+"""Layer types, shape rules, fillers and samples that break their contract are named in errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def word(shapes: Callable[..., Any], **more: Any) -> Operation:
 
 
 def odd(toy: ModuleType, build: Callable[..., Any], *words: Operation) -> Any:
-    """A plugin with a layer type Odd and an operation that anyone computes."""
+    """A plugin with a layer type Odd and an operation that any plugin can compute."""
 
     def bind(inputs: Any, outputs: Any, workspace: Any) -> Callable[[], None]:
         return lambda: np.copyto(outputs[0], inputs[0])

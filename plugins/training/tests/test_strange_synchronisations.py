@@ -15,14 +15,14 @@ from demitasse import Event, GradientSync, PlanError, PluginError, Span, compose
 
 
 class Strange(GradientSync):
-    """One of two siblings, who has his own way with one method."""
+    """One of two siblings, whose implementation of one method is its own."""
 
     def __init__(self, group: Any) -> None:
         self.index, self.size = group.index, group.team.size
 
 
 def serving(toy: ModuleType, kind: Callable[[Any], GradientSync]) -> Any:
-    """A stranger's plugin with such a synchronisation."""
+    """A third-party plugin with such a synchronisation."""
 
     def gradient_sync(group: Any) -> GradientSync:
         return kind(group)
@@ -109,7 +109,7 @@ def test_attributes_of_a_wrong_type_are_told(toy: ModuleType, given: dict[str, A
 def test_siblings_for_whom_nothing_is_done_are_no_siblings(
     toy: ModuleType, given: dict[str, Any], told: str
 ) -> None:
-    """They would train each for himself, and no loss would show it."""
+    """Each would train by itself, and no loss would show it."""
     kind = type("Strange", (Strange,), given)
     strange = serving(toy, kind)
     plugins = [strange, "reference", "training", "snapshots", toy.toy()]
@@ -144,7 +144,7 @@ def test_errors_of_ours_pass_and_siblings_who_waited_are_not_blamed(toy: ModuleT
 
 
 class Parts(GradientSync):
-    """Siblings' gradients summed by each of them, but for the last of a bucket, ``left`` of them."""
+    """Each sibling sums the siblings' gradients, except for the last ``left`` elements of a bucket."""
 
     left = 0
 
@@ -182,7 +182,8 @@ def test_threads_that_train_apart_are_told_of_once(
 def test_who_waits_for_siblings_in_quiesce_is_told_that_they_come_one_by_one(
     toy: ModuleType, tmp_path: Path
 ) -> None:
-    """It waited for ever. Threads may meet at work, and what was trained can still be had."""
+    """Otherwise it would wait forever. Threads may meet during work, and what was trained remains
+    available."""
 
     def reduce(self: Any, bucket: Any, span: Any) -> Callable[[], None]:
         team, part = self.group.team, slice(span.start, span.stop)
@@ -226,7 +227,7 @@ def test_who_waits_for_siblings_in_quiesce_is_told_that_they_come_one_by_one(
 
 
 def test_what_cannot_be_trained_is_told_before_a_test(toy: ModuleType, tmp_path: Path) -> None:
-    """The first test of a large net takes long, and would be for nothing."""
+    """The first test of a large net takes long, and would be in vain."""
     kind = type("Strange", (Strange,), {"end": lambda self: 3})
     events: list[Event] = []
     listener = toy.plugin("listener", observe=lambda: events.append)

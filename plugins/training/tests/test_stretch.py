@@ -1,4 +1,4 @@
-"""Workers that run at their own pace: each does every iteration once, and all stop at the same one."""
+"""Workers at their own pace each do every iteration once, and all stop at the same one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_all_do_the_same_iterations_and_are_told_of_in_order(
 
 
 def test_one_may_be_ahead_of_another_and_the_stop_waits_for_it() -> None:
-    """The quick worker has begun its third iteration when the first is told of: all do three."""
+    """The fast worker has begun its third iteration when the first is reported: all do three."""
     ahead = threading.Event()
     stretch = Stretch(0, 10, 2, lambda iteration, loss: True)
     did: dict[str, list[int]] = {"quick": [], "slow": []}
@@ -70,7 +70,7 @@ def test_one_may_be_ahead_of_another_and_the_stop_waits_for_it() -> None:
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_losses_are_added_in_the_order_of_workers_whoever_comes_last(order: tuple[int, ...]) -> None:
-    """The same bits in every run: these three add up to two different numbers."""
+    """So that every run has the same bits: these three numbers add up to two different sums."""
     told: list[float] = []
     stretch = Stretch(0, 1, 3, lambda iteration, loss: bool(told.append(loss)))
     losses = 0.1, 0.2, 0.3

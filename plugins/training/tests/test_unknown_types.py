@@ -1,4 +1,4 @@
-"""Layer types that no composed plugin has: whose they are, and what to compose for them."""
+"""Layer types that no composed plugin has: which plugin provides them, and what to compose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a net has, by name: an unknown name is told with the nearest, and is a KeyError still."""
+"""A net's contents by name: the error for an unknown name suggests the nearest, and is a KeyError."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nets walked layer by layer: partial passes, gradients of every blob, other shapes."""
+"""Nets run layer by layer: partial passes, gradients of every blob, other shapes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Make = Callable[..., Any]
 
 @pytest.fixture
 def forked(toy: ModuleType) -> Any:
-    """An input, a rectified layer, two readers of it, their sum."""
+    """An input, a layer with a ReLU, two readers of it, and their sum."""
     return toy.net(
         toy.layer("data", "Input", "", "data", shape=(4, 5)),
         toy.layer("hidden", "InnerProduct", "data", "hidden", outputs=6),
@@ -145,7 +145,7 @@ def test_backward_is_of_retained_nets(runtime: Make, forked: Any) -> None:
 
 
 def test_an_input_that_is_overwritten_in_place(runtime: Make, toy: ModuleType) -> None:
-    """What the caller gives reaches the layer, whether or not all blobs are kept."""
+    """The caller's input reaches the layer, whether or not all blobs are kept."""
     definition = toy.net(
         toy.layer("data", "Input", "", "data", shape=(3,)),
         toy.layer("active", "ReLU", "data", "data"),
@@ -182,7 +182,7 @@ def test_an_interactive_trainer_has_one_worker(runtime: Make, toy: ModuleType) -
 
 
 def test_the_gradient_of_an_input_that_a_scale_layer_reads_is_kept(tmp_path: Path) -> None:
-    """Its backward has several outputs, of which nobody but the user reads this one."""
+    """Its backward has several outputs; only the user reads this one."""
     (tmp_path / "net.prototxt").write_text("""
         layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
         layer { name: "scaled" type: "Scale" bottom: "x" top: "y"

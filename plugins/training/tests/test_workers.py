@@ -18,12 +18,12 @@ from demitasse import DataError, ModelError, PluginError, ShapeError, Weights
 Train = Callable[..., Any]
 
 ASIDE = 1
-"""A single worker's thread, where iterations that the main thread asks for are not broken off."""
+"""A single worker's thread, in which iterations of the main thread are not interrupted."""
 
 
 @pytest.fixture
 def started() -> Callable[[], int]:
-    """How many threads there are that were not there when the test began."""
+    """How many threads have been started since the test began."""
     before = set(threading.enumerate())
     return lambda: len(set(threading.enumerate()) - before)
 
@@ -34,7 +34,7 @@ def started() -> Callable[[], int]:
 def test_a_worker_that_fails_wakes_the_others_and_its_error_is_raised(
     train: Train, failing: Any, started: Any, counts: tuple[int, ...], worker: int
 ) -> None:
-    """The others wait for its gradients at a barrier, and would for ever."""
+    """The others wait for its gradients at a barrier, and would wait forever."""
     error = DataError("samples.bin: sample 17 is cut off")
     trainer = train(None, *counts, source=failing(worker, 3, error))
     trainer.step(2)
@@ -63,7 +63,7 @@ def test_an_error_of_a_stream_that_is_none_of_ours_names_its_layer_and_who_made_
 def test_after_a_failure_all_workers_go_on_from_the_same_samples(
     train: Train, failing: Any, copied: Any, differ: Any
 ) -> None:
-    """The iteration that failed is done again, by all of them."""
+    """All workers repeat the iteration that failed."""
     plain, trainer = train(None, 2), train(None, 2, source=failing(1, 3, DataError("a hiccup")))
     trainer.step(2)
     with pytest.raises(DataError, match="a hiccup"):
@@ -147,7 +147,7 @@ def test_a_trainer_of_one_worker_starts_no_thread_where_no_interrupt_comes(
     other = threading.Thread(target=step)
     other.start()
     other.join()
-    assert found == [1]  # the one that asks
+    assert found == [1]  # the calling thread
     trainer.step()
     assert started() == ASIDE
 
@@ -167,7 +167,7 @@ def test_a_trainer_that_cannot_be_made_leaves_no_thread(
 def test_two_runtimes_of_different_machines_live_in_one_process(
     train: Train, copied: Any, differ: Any
 ) -> None:
-    """Step by step, one after the other, they do what each does alone."""
+    """Stepped alternately, they do what each does alone."""
     ours, theirs = train(), train(None, 3, solver={"seed": 9})
     for _ in range(5):
         ours.step(1)
@@ -237,7 +237,7 @@ def test_samples_of_a_stranger_s_that_fail_end_a_run_in_the_same_way(
 def test_what_a_kernel_has_left_half_done_is_not_kept(
     train: Train, toy: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It failed behind the forward pass, where some parameters may be updated and others not."""
+    """It failed after the forward pass, when some parameters may have been updated and others not."""
     trainer = train(solver={"snapshot_prefix": str(tmp_path / "toy"), "max_iterations": 4})
     trainer.step(2)
 

@@ -1,4 +1,4 @@
-"""The contenders: each in a process of its own, told what to run by lines of JSON."""
+"""The contenders, each in a separate process that is controlled by lines of JSON."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A contender's process: ``python -m bench.contenders NAME THREADS`` answers commands on standard input.
 
-A command is a line of JSON with ``do``: prepare, run, output or rates; the answer is one line, with
-``error`` where it failed. What libraries print goes to standard error.
+A command is a line of JSON with ``do``: prepare, run, output or rates. The answer is one line, with
+``error`` if it failed. What libraries print goes to standard error.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from bench import values
 from bench.contenders import MODULES
 from bench.layers import Net
 
-RATE = 1e3  # so large that a gradient by parameters which the step has updated already is far off
-PARENT_DIES = 1  # PR_SET_PDEATHSIG: a stopped process does not see its input end
+RATE = 1e3  # so large that a gradient computed with already updated parameters is far off
+PARENT_DIES = 1  # PR_SET_PDEATHSIG: a stopped process does not notice that its input has ended
 
 
 class Contestant:
-    """What one process was told to prepare, and what it answers."""
+    """What one process was asked to prepare, and its answers."""
 
     def __init__(self, module: ModuleType) -> None:
         self.module = module
@@ -47,11 +47,11 @@ class Contestant:
         warm: int,
         collected: bool = True,
     ) -> dict[str, Any]:
-        """Make a net (of its ``message``) for ``train`` or ``inference`` and run it some times; the
-        seconds that took, from when its weights and samples are there. Python looks for no garbage
-        unless it is ``collected``.
+        """Make a net (of its ``message``) for ``train`` or ``inference``, and run it some times. Returns
+        the seconds from when its weights and samples are there. Python's garbage collection is off
+        unless ``collected``.
 
-        The peak of memory counts from here, so that neither importing nor compiling is in it.
+        The peak of memory counts from here, so that it includes neither importing nor compiling.
         """
         made = Net.of(net) if dropout else Net.of(net).without("dropout")
         made.batch = batch
@@ -69,8 +69,8 @@ class Contestant:
         return {"seconds": time.perf_counter() - start}
 
     def run(self, steps: int, each: bool = False) -> dict[str, Any]:
-        """Seconds per step and the values, step by step where ``each`` is wanted; and the seconds that
-        the process's threads ran."""
+        """Return seconds per step and the values (step by step with ``each``), and the processor seconds
+        of the process's threads."""
         start, own = time.perf_counter(), time.process_time()
         if each:
             found = [value for _ in range(steps) for value in self.entrant.run(1)]
@@ -88,7 +88,8 @@ class Contestant:
     def gradients(
         self, net: dict[str, Any], precision: str, setting: str, batch: int, path: str
     ) -> dict[str, Any]:
-        """The gradients of a first step without dropout, as a file: what it changes parameters by."""
+        """Save the gradients of a first step without dropout to a file: how it changes the
+        parameters."""
         made = Net.of(net).without("dropout")
         made.batch, made.rate, made.decay = batch, RATE, 0.0
         arrays = {**values.weights(Net.of(net)), **values.samples(made, batch)}
@@ -99,12 +100,12 @@ class Contestant:
         return {}
 
     def output(self, path: str) -> dict[str, Any]:
-        """The probabilities of a deploy net, as a file."""
+        """Save the probabilities of a deploy net to a file."""
         np.save(path, self.entrant.output())
         return {}
 
     def rates(self, precision: str) -> dict[str, Any]:
-        """GFLOP/s of a matrix product and, where it is measured, GB/s of a triad."""
+        """Return GFLOP/s of a matrix product and, if measured, GB/s of a triad."""
         found = {"matrix_product": self.module.matrix_product(precision)}
         if hasattr(self.module, "triad"):
             found["triad"] = self.module.triad()
@@ -112,7 +113,7 @@ class Contestant:
 
 
 def peak() -> int:
-    """The most memory that the process had, in bytes, since ``forget_peak``."""
+    """Return the peak memory of the process, in bytes, since ``forget_peak``."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024
@@ -134,7 +135,7 @@ def main() -> None:
         command = json.loads(line)
         try:
             answer = getattr(contestant, command.pop("do"))(**command)
-        except Exception as error:  # noqa: BLE001 - the parent reports it beside the others' figures
+        except Exception as error:  # noqa: BLE001 - the parent reports it next to others' figures
             traceback.print_exc()
             answer = {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"}
         answers.write(json.dumps(answer) + "\n")

@@ -17,7 +17,7 @@ Arrays = dict[str, np.ndarray]
 
 
 class Files:
-    """A net's prototxts and weights in a folder that goes with the object."""
+    """A net's prototxts and weights in a folder, which is removed with the object."""
 
     def __init__(self, runtime: Any, net: Net, arrays: Arrays) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="demitasse-bench-")
@@ -41,7 +41,7 @@ class Files:
 
 
 class Training:
-    """A trainer of the net's solver."""
+    """A trainer for the net's solver."""
 
     def __init__(self, net: Net, precision: str, setting: str, arrays: Arrays) -> None:
         self.net, self.runtime = net, demitasse.compose()
@@ -53,11 +53,11 @@ class Training:
         files.close()
 
     def run(self, steps: int) -> list[float]:
-        """The loss of the last step; of each where it is asked step by step."""
+        """Return the loss of the last step, or of each step if run one by one."""
         return [float(self.trainer.step(steps).loss)]
 
     def parameters(self) -> Arrays:
-        """All that are learned, in Caffe's order."""
+        """Return all learned parameters, in Caffe's order."""
         found, params = Arrays(), self.trainer.net.params
         for layer in self.net.layers:
             name = layer.numbers["scale"] if layer.kind == "batch_norm" else layer.name
@@ -69,7 +69,7 @@ class Training:
 
 
 class Inference:
-    """The deploy net forward."""
+    """The deploy net, forward."""
 
     def __init__(self, net: Net, precision: str, setting: str, arrays: Arrays) -> None:
         self.runtime = demitasse.compose()
@@ -80,24 +80,24 @@ class Inference:
         files.close()
 
     def run(self, steps: int) -> list[float]:
-        """The sum of the first class's probabilities at the last pass."""
+        """Return the sum of the first class's probabilities in the last pass."""
         for _ in range(steps):
             output = self.net.forward(data=self.data)
         return [float(output["prob"][:, 0].sum())]
 
     def output(self) -> np.ndarray:
-        """The probabilities."""
+        """Return the probabilities."""
         found = np.asarray(self.net.forward(data=self.data)["prob"])
         return found.reshape(len(found), -1)
 
 
 def prepare(threads: int) -> None:
-    """Nothing: a composition takes the cores that there are."""
+    """Do nothing: a composition uses the available cores."""
 
 
 def matrix_product(precision: str, size: int = 2048) -> float:
-    """GFLOP/s of NumPy's product of square f32 matrices, the best of several; 0 for bf16, which NumPy
-    does not have."""
+    """Return GFLOP/s of NumPy's product of square f32 matrices, the best of several; 0 for bf16, which
+    NumPy lacks."""
     if precision == "bf16":
         return 0.0
     a, b, c = (np.ones((size, size), np.float32) for _ in range(3))

@@ -1,4 +1,4 @@
-"""PyTorch: eager or compiled, activations plain (NCHW) or channels_last."""
+"""PyTorch: eager or compiled, with plain (NCHW) or channels_last activations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOGETHER = {"add": torch.add, "product": torch.mul, "maximum": torch.maximum}
 
 
 class Model(nn.Module):
-    """A net's layers; gives the logits of each loss, or the probabilities of a deploy net."""
+    """A net's layers; returns the logits of each loss, or the probabilities of a deploy net."""
 
     def __init__(self, net: Net) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Model(nn.Module):
         self.run = nn.ModuleList([module(net, layer) for layer in net.layers])
 
     def fill(self, arrays: Arrays) -> None:
-        """Copy parameters, and the statistics of batch_norm where they are given."""
+        """Copy parameters and, if given, the statistics of batch_norm."""
         with torch.no_grad():
             for layer, run in zip(self.layers, self.run, strict=True):
                 for number, parameter in enumerate(run.parameters()):
@@ -55,7 +55,7 @@ class Model(nn.Module):
 
 
 def module(net: Net, layer: Layer) -> nn.Module:
-    """The module of a layer; an Identity where ``Model.forward`` does the work itself."""
+    """Return the module of a layer; an Identity if ``Model.forward`` itself does the work."""
     n, here = layer.numbers, layer.top in layer.bottoms
     match layer.kind:
         case "convolution":
@@ -96,7 +96,7 @@ def module(net: Net, layer: Layer) -> nn.Module:
 
 
 def make(net: Net, setting: str, arrays: Arrays) -> tuple[Model, torch.Tensor]:
-    """The model with its weights, and the samples, in the setting's memory format."""
+    """Return the model with its weights, and the samples, in the setting's memory format."""
     model = Model(net)
     model.fill(arrays)
     data = torch.from_numpy(arrays["data"])
@@ -107,8 +107,8 @@ def make(net: Net, setting: str, arrays: Arrays) -> tuple[Model, torch.Tensor]:
 
 
 class Training:
-    """SGD with momentum, as one fused pass over the parameters; bf16 by autocast, f32 masters. In f64,
-    for others to be compared with."""
+    """SGD with momentum, as one fused pass over the parameters. bf16 uses autocast with f32 masters. f64
+    is a reference for other contenders."""
 
     def __init__(self, net: Net, precision: str, setting: str, arrays: Arrays) -> None:
         self.model, self.data = make(net, setting, arrays)
@@ -133,7 +133,7 @@ class Training:
         return sum(w * loss for w, loss in zip(self.weights, losses, strict=True))
 
     def run(self, steps: int) -> list[float]:
-        """The loss of each step."""
+        """Return the loss of each step."""
         losses = []
         for _ in range(steps):
             self.optimizer.zero_grad(set_to_none=True)
@@ -144,7 +144,7 @@ class Training:
         return losses
 
     def parameters(self) -> Arrays:
-        """All that are learned, in Caffe's order."""
+        """Return all learned parameters, in Caffe's order."""
         return {
             f"{layer.name}.{number}": parameter.detach().numpy()
             for layer, run in zip(self.model.layers, self.model.run, strict=True)
@@ -153,7 +153,8 @@ class Training:
 
 
 class Inference:
-    """The deploy net forward; bf16 is weights and activations, compiled is with frozen weights."""
+    """The deploy net, forward. bf16 means weights and activations; compiled means with frozen
+    weights."""
 
     def __init__(self, net: Net, precision: str, setting: str, arrays: Arrays) -> None:
         model, data = make(net, setting, arrays)
@@ -164,37 +165,37 @@ class Inference:
             self.model = torch.compile(self.model)
 
     def run(self, steps: int) -> list[float]:
-        """The mean probability of the first class at each pass, which all contenders can compare."""
+        """Return the mean probability of the first class in each pass, to compare contenders."""
         with torch.inference_mode():
             return [float(self.model(self.data)[0].sum(0)[0]) for _ in range(steps)]
 
     def output(self) -> np.ndarray:
-        """The probabilities."""
+        """Return the probabilities."""
         with torch.inference_mode():
             return self.model(self.data)[0].float().numpy()
 
 
 def prepare(threads: int) -> None:
-    """Before anything else is asked."""
+    """Called before anything else."""
     torch.set_num_threads(threads)
     torch.manual_seed(1)
 
 
 def matrix_product(precision: str, size: int = 2048) -> float:
-    """GFLOP/s of a square product, the best of several."""
+    """Return GFLOP/s of a square matrix product, the best of several."""
     kind = torch.bfloat16 if precision == "bf16" else torch.float32
     a, b = (torch.randn(size, size).to(kind) for _ in range(2))
     return 2 * size**3 / fastest(lambda: a @ b) / 1e9
 
 
 def triad(count: int = 2**25) -> float:
-    """GB/s of a = b + s c over f32 arrays larger than any cache, three passes counted."""
+    """Return GB/s of a = b + s c over f32 arrays larger than any cache, counting three passes."""
     a, b, c = (torch.ones(count) for _ in range(3))
     return 12 * count / fastest(lambda: torch.add(b, c, alpha=3.0, out=a)) / 1e9
 
 
 def fastest(work: Any, repeats: int = 10) -> float:
-    """Seconds of the fastest call."""
+    """Return the seconds of the fastest call."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""TensorFlow: each step one tf.function, with XLA or without, activations NHWC."""
+"""TensorFlow: each step is one tf.function, with or without XLA; activations are NHWC."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOGETHER = {"add": tf.add, "product": tf.multiply, "maximum": tf.maximum}
 
 
 class Model:
-    """A net's variables and its layers as operations."""
+    """A net's variables, and its layers as operations."""
 
     def __init__(self, net: Net, precision: str, arrays: Arrays, training: bool) -> None:
         self.net, self.training = net, training
@@ -37,7 +37,7 @@ class Model:
         }
 
     def _laid_out(self, layer: Layer, number: int, array: np.ndarray) -> np.ndarray:
-        """A parameter from Caffe's order to TensorFlow's, whose activations are NHWC."""
+        """Convert a parameter from Caffe's order to TensorFlow's, for NHWC activations."""
         if number or layer.kind in ("batch_norm", "prelu"):
             return array
         if layer.kind == "convolution":
@@ -48,7 +48,7 @@ class Model:
         return array.T
 
     def parameters(self) -> Arrays:
-        """All that are learned, in Caffe's order."""
+        """Return all learned parameters, in Caffe's order."""
         return {
             f"{layer.name}.{number}": self._caffes(layer, number).reshape(shape)
             for layer in self.net.layers
@@ -56,7 +56,7 @@ class Model:
         }
 
     def _caffes(self, layer: Layer, number: int) -> np.ndarray:
-        """A parameter from TensorFlow's order to Caffe's."""
+        """Convert a parameter from TensorFlow's order to Caffe's."""
         array = self.variables[f"{layer.name}.{number}"].numpy()
         if number or layer.kind in ("batch_norm", "prelu"):
             return array
@@ -69,7 +69,7 @@ class Model:
         return array.T
 
     def __call__(self, data: tf.Tensor) -> list[tf.Tensor]:
-        """The logits of each loss, or the probabilities of a deploy net."""
+        """Return the logits of each loss, or the probabilities of a deploy net."""
         blobs, results = {"data": tf.cast(data, self.kind)}, []
         for layer in self.net.layers:
             inputs = [blobs[name] for name in layer.bottoms]
@@ -110,7 +110,7 @@ class Model:
             case "flat":
                 return _flat(x if len(x.shape) == 2 else tf.transpose(x, (0, 3, 1, 2)))
             case "lrn":
-                alpha = n["alpha"] / n["size"]  # TensorFlow's is of the sum, Caffe's of the mean
+                alpha = n["alpha"] / n["size"]  # TensorFlow multiplies the sum, Caffe the mean
                 x = tf.cast(x, tf.float32) if self.kind == tf.bfloat16 else x
                 y = tf.nn.local_response_normalization(x, n["size"] // 2, 1.0, alpha, n["beta"])
                 return tf.cast(y, self.kind)
@@ -137,13 +137,13 @@ class Model:
             y = tf.nn.conv2d(x, w, **about)
         elif _is_depthwise(layer):
             y = tf.nn.depthwise_conv2d(x, w, **{**about, "strides": (1, *n["stride"], 1)})
-        else:  # the gradient of a grouped conv2d is not there on a CPU
+        else:  # there is no gradient of a grouped conv2d on a CPU
             parts = zip(tf.split(x, n["groups"], 3), tf.split(w, n["groups"], 3), strict=True)
             y = tf.concat([tf.nn.conv2d(a, b, **about) for a, b in parts], 3)
         return tf.nn.bias_add(y, self._weights(layer, 1)) if n["bias"] else y
 
     def _batch_norm(self, layer: Layer, x: tf.Tensor) -> tf.Tensor:
-        if len(x.shape) == 2:  # the fused operation is of images
+        if len(x.shape) == 2:  # the fused operation needs images
             return _flat(self._batch_norm(layer, x[:, None, None, :]))
         gamma, beta = tf.ones(layer.shape[0]), tf.zeros(layer.shape[0])
         if layer.parameters:
@@ -160,12 +160,12 @@ class Model:
 
 
 def _flat(x: tf.Tensor) -> tf.Tensor:
-    """A row a sample."""
+    """Flatten to one row per sample."""
     return tf.reshape(x, (x.shape[0], -1))
 
 
 def _average(layer: Layer, x: tf.Tensor, pad: Any) -> tf.Tensor:
-    """Means of windows, of which padding is part, but not what lies beyond it, as in Caffe."""
+    """Return the means of windows, including padding but not what lies beyond it, as in Caffe."""
     kernel, stride = layer.numbers["kernel"], layer.numbers["stride"]
     if not isinstance(pad, list):
         return tf.nn.avg_pool2d(x, kernel, stride, pad)
@@ -179,12 +179,13 @@ def _average(layer: Layer, x: tf.Tensor, pad: Any) -> tf.Tensor:
 
 
 def _is_depthwise(layer: Layer) -> bool:
-    """Whether each channel of an image makes one, by itself."""
+    """Whether each channel is convolved separately to one output channel."""
     return layer.numbers["groups"] == layer.shape[0] > 1 == layer.parameters[0][1]
 
 
 def _padding(layer: Layer, x: tf.Tensor) -> Any:
-    """VALID or SAME where they are what the layer says (they are fastest), else explicit."""
+    """Return VALID or SAME if they are equivalent to the layer (they are fastest), else explicit
+    padding."""
     n = layer.numbers
     ones = (1, 1)
     axes = zip(
@@ -194,7 +195,7 @@ def _padding(layer: Layer, x: tf.Tensor) -> Any:
     explicit, same = [], []
     for size, kernel, stride, pad, dilation, out in axes:
         reach = dilation * (kernel - 1) + 1
-        after = (out - 1) * stride + reach - size - pad  # below 0 where the window ends before the edge
+        after = (out - 1) * stride + reach - size - pad  # negative if the window ends before the edge
         after = max(after, pad if layer.kind == "convolution" else 0)
         total = max(0, (-(-size // stride) - 1) * stride + reach - size)
         explicit.append([pad, after])
@@ -206,7 +207,7 @@ def _padding(layer: Layer, x: tf.Tensor) -> Any:
 
 
 class Training:
-    """SGD with momentum by TensorFlow's fused kernel; bf16 by casts of f32 masters."""
+    """SGD with momentum by TensorFlow's fused kernel; bf16 by casting f32 masters."""
 
     def __init__(self, net: Net, precision: str, setting: str, arrays: Arrays) -> None:
         self.net = net
@@ -238,16 +239,16 @@ class Training:
         return loss
 
     def run(self, steps: int) -> list[float]:
-        """The loss of each step."""
+        """Return the loss of each step."""
         return [float(self.step(self.data, self.label)) for _ in range(steps)]
 
     def parameters(self) -> Arrays:
-        """All that are learned, in Caffe's order."""
+        """Return all learned parameters, in Caffe's order."""
         return self.model.parameters()
 
 
 class Inference:
-    """The deploy net forward; bf16 is weights and activations."""
+    """The deploy net, forward; bf16 means weights and activations."""
 
     def __init__(self, net: Net, precision: str, setting: str, arrays: Arrays) -> None:
         model = Model(net, precision, arrays, training=False)
@@ -259,23 +260,23 @@ class Inference:
         self.forward = forward.get_concrete_function(self.data)
 
     def run(self, steps: int) -> list[float]:
-        """The sum of the first class's probabilities at each pass."""
+        """Return the sum of the first class's probabilities in each pass."""
         return [float(tf.reduce_sum(self.forward(self.data)[:, 0])) for _ in range(steps)]
 
     def output(self) -> np.ndarray:
-        """The probabilities."""
+        """Return the probabilities."""
         return self.forward(self.data).numpy()
 
 
 def prepare(threads: int) -> None:
-    """Before anything else is asked."""
+    """Called before anything else."""
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)
     tf.random.set_seed(1)
 
 
 def matrix_product(precision: str, size: int = 2048) -> float:
-    """GFLOP/s of a square product, the best of several."""
+    """Return GFLOP/s of a square matrix product, the best of several."""
     kind = tf.bfloat16 if precision == "bf16" else tf.float32
     a, b = (tf.cast(tf.random.normal((size, size)), kind) for _ in range(2))
     product: Callable[[], Any] = tf.function(lambda: tf.matmul(a, b))

@@ -40,7 +40,7 @@ class SoftCap:
     parameters = {"cap": 30.0}
 
     def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
-        """One top of the bottom's shape. Raises ValueError for a cap that is not positive."""
+        """Return one top of the bottom's shape. Raises ValueError for a cap that is not positive."""
         cap = layer.parameters["cap"]
         if cap <= 0:
             raise ValueError(f"cap {cap} should be positive")

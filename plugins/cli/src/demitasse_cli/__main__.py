@@ -1,4 +1,4 @@
-"""``python -m demitasse_cli``: the command for a Python that has no script folder on its path."""
+"""``python -m demitasse_cli``: the command, for a Python whose script folder is not on the path."""
 
 import sys
 

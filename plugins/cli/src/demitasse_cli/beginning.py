@@ -1,4 +1,4 @@
-"""What a run says of itself before it begins: plugins and why, weights, batch and rate."""
+"""What a run reports before it begins: plugins and the reasons for them, weights, batch and rate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def tell_beginning(
     runtime: Runtime, trainer: Any, scaling: str, resume: str | None, stream: TextIO
 ) -> None:
-    """Print all of it, and how this run's processes differ from what is described."""
+    """Print all of it, and how this run's processes differ from the description."""
     print(composed(runtime), file=stream)
     for path, loaded in trainer.loaded.items():
         print(f"weights {path}: {loaded}", file=stream)
@@ -26,7 +26,7 @@ def tell_beginning(
 
 
 def composed(runtime: Runtime) -> str:
-    """The plugins and why, a line each."""
+    """Return the plugins with reasons, one per line."""
     composition = runtime.composition
     elsewhere = ""
     if runtime.machine.simulated:
@@ -52,8 +52,8 @@ def composed(runtime: Runtime) -> str:
 
 
 def effective(trainer: Any, scaling: str, resume: str | None) -> str:
-    """The batch and learning rate that the workers make together, and where the run begins. Under weak
-    scaling also what the linear rule would make of the rate: that is the user's decision."""
+    """Return the batch size and learning rate that the workers have together, and where the run begins.
+    Under weak scaling, also the rate by the linear rule, which it is up to the user to set."""
     workers = report.counted(trainer.workers, "worker")
     if trainer.processes.size > 1:
         workers += f" in {trainer.processes.size} processes"
@@ -64,7 +64,7 @@ def effective(trainer: Any, scaling: str, resume: str | None) -> str:
     if scaling == "weak" and trainer.workers > 1:
         scaled = rate * trainer.workers
         rule = f" as the solver says (by the linear rule: {scaled:.4g} for {trainer.workers} batches)"
-    batch = f"batch {trainer.batch} on " if trainer.batch else ""  # samples may be a user's layer's
+    batch = f"batch {trainer.batch} on " if trainer.batch else ""  # a user's layer may make the samples
     return (
         f"{batch}{workers} ({scaling} scaling)  "
         f"learning rate {trainer.solver.rate(trainer.iteration):.4g}{rule}  "

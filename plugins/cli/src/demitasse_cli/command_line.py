@@ -1,4 +1,4 @@
-"""Finds commands in manifests, runs one, and turns users' mistakes into one line."""
+"""Finds commands in manifests, runs one, and reports users' mistakes in one line."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 MISTAKE = 2
 
 ALONE: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
-"""A command that has others was named alone. Click before 8.2 prints its help by itself."""
+"""Raised for a command group without a sub-command. Click before 8.2 prints the help by itself."""
 
 COMPLETE = "_DEMITASSE_COMPLETE"
-"""What a shell sets that asks for completions."""
+"""The variable that a shell sets to ask for completions."""
 
 CAFFES_TOOLS = {
     "device_query": "detect",
@@ -46,11 +46,11 @@ CAFFES_TOOLS = {
     "upgrade_net_proto_text": "convert",
     "upgrade_solver_proto_text": "convert",
 }
-"""What does here what a tool or command of Caffe's does, where the names differ."""
+"""For each of Caffe's tools and commands that has another name here: the command that does its work."""
 
 
 class CommandLine(click.Group):
-    """Commands that manifests declare; a plugin is imported when one of its commands runs."""
+    """Commands that manifests declare. A plugin is imported when one of its commands runs."""
 
     @cached_property
     def manifests(self) -> tuple[Manifest, ...]:
@@ -58,7 +58,8 @@ class CommandLine(click.Group):
 
     @cached_property
     def claims(self) -> dict[str, list[tuple[Manifest, str]]]:
-        """Who offers each command and with which help: this package's first, then by plugin."""
+        """Which plugins offer each command, and with what summary: this package's first, then by
+        plugin."""
         found: dict[str, list[tuple[Manifest, str]]] = {}
         for manifest in sorted(self.manifests, key=lambda manifest: manifest.name != "cli"):
             offered = manifest.roles.get("commands", {}).get("commands", {})
@@ -70,7 +71,7 @@ class CommandLine(click.Group):
         return list(self.claims)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """The command, from the one plugin that offers it. Raises a usage error when two do."""
+        """Return the command from the plugin that offers it. Raises a usage error if two plugins do."""
         if name not in self.claims:
             return None
         owners = [manifest for manifest, _ in self.claims[name]]
@@ -112,7 +113,7 @@ class CommandLine(click.Group):
 
 
 def load(manifest: Manifest, name: str) -> click.Command:
-    """Import a plugin and ask it for one of its commands. Raises PluginError."""
+    """Import a plugin and return one of its commands. Raises PluginError if it does not provide it."""
     declares = f"plugin {manifest.name!r} ({manifest.distribution} {manifest.version}) declares the "
     declares += f"command {name!r} but does not provide it"
     try:
@@ -137,7 +138,7 @@ def load(manifest: Manifest, name: str) -> click.Command:
 
 
 def command_line() -> CommandLine:
-    """The command with whatever the installed plugins add to it."""
+    """Return the command with all sub-commands of installed plugins."""
     debug = click.Option(
         ["--debug"], is_flag=True, help="Show the traceback of an error; works after a command too."
     )
@@ -161,17 +162,17 @@ def _alone(context: click.Context, debug: bool) -> None:
 
 
 def run(given: list[str]) -> int:
-    """Run the command line and return its exit status: 0, 1 for a finding or a fault of ours, 2 for
-    a user's mistake or a stranger's plugin's, 128 and the signal's number when ended by one. A fault of
-    ours is raised, for its traceback."""
+    """Run the command line and return its exit status: 0; 1 for a finding; 2 for a mistake of the user
+    or an error in a third-party plugin; 128 plus the number of a signal that ended it. Our own bugs are
+    raised, for the traceback; Python then exits with 1."""
     debug = "--debug" in given
     given = command_first([argument for argument in given if argument != "--debug"])
     try:
-        # Not click's own main: it has other statuses, and prints more than a line.
+        # Not click's own main: its exit statuses differ, and it prints more than one line.
         group = command_line()
         if instruction := os.environ.get(COMPLETE):
             return shell_complete(group, {}, "demitasse", COMPLETE, instruction)
-        # A training has its own; and who waits for others in MPI calls no handler of Python's.
+        # Training has handlers of its own; and a process that waits in MPI runs no Python handlers.
         apart = given[:1] == ["train"] or launch.processes() > 1
         ending = nullcontext() if apart else interrupts.ended_as_interrupted()
         with (
@@ -181,14 +182,14 @@ def run(given: list[str]) -> int:
             launch.told_once(),
             group.make_context("demitasse", [*given]) as context,
         ):
-            if given[:1] != ["train"]:  # which goes on starting until its first step
+            if given[:1] != ["train"]:  # training continues to start up until its first step
                 garbage.settle()
             status = group.invoke(context)
             sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
-    except BrokenPipeError:  # the reader of our output is gone
+    except BrokenPipeError:  # the reader of our output has gone
         return BROKEN_PIPE
     except interrupts.Ended as error:
         return _say(error, error.status, once=False)
@@ -198,18 +199,18 @@ def run(given: list[str]) -> int:
         click.echo(error.message)
         return 0
     except click.UsageError as error:
-        # An option without its value is told by a parser that knows of no command.
+        # An option without its value is reported by a parser that does not know the command.
         known = given[:1] if given[:1] and given[0] in group.claims else []
         path = error.ctx.command_path if error.ctx else " ".join(["demitasse", *known])
         return _say(f"{usage.told(error, given)}; see {path} --help", MISTAKE)
     except click.ClickException as error:
         return _say(error.format_message(), error.exit_code, once=False)
     except (DemitasseError, OSError, MemoryError) as error:
-        # The system's own words for a file or memory that is not to be had name it well enough.
+        # The system's own message about a missing file or memory is clear enough without a traceback.
         if debug:
             raise
-        # An error about other processes is each one's own, unless all say that they have met it; one in
-        # files may be a single host's.
+        # An error about other processes differs between processes, unless all say that they have met it;
+        # an error in files may be a single host's.
         everywhere = getattr(error, "everywhere", False)
         joins = given[:1] and given[0] in launch.JOINING and not isinstance(error, WorkerError)
         return _say(_words(error), MISTAKE, once=bool(joins or everywhere), everywhere=everywhere)
@@ -220,7 +221,8 @@ def run(given: list[str]) -> int:
 
 
 def _words(error: BaseException) -> str:
-    """An error's own words; the system's of a file without their number, and with the nearest name."""
+    """Return an error's message; for a system error about a file, without its number, with the nearest
+    name."""
     if not isinstance(error, OSError) or not error.strerror or not isinstance(error.filename, str):
         from demitasse_cli import memory
 
@@ -230,11 +232,11 @@ def _words(error: BaseException) -> str:
 
 
 def _say(message: Any, status: int, once: bool = True, everywhere: bool = False) -> int:
-    """Tell of an error in a line: one for all processes where they have met the same, if ``once``, as
-    they surely have if ``everywhere``."""
+    """Report an error in one line. With ``once``, processes that have met the same error report it once
+    for all; ``everywhere`` says that all of them are known to have met it."""
     words = printable(" ".join(str(message).split()))
     with launch.said_once(words, everywhere) if once else nullcontext(launch.name()) as who:
         if who is not None:
-            with suppress(OSError):  # where that is full or gone too, the status alone tells
+            with suppress(OSError):  # if that is full or gone, too, only the status tells
                 click.echo(f"{who}: {words}", err=True)
     return status

@@ -65,32 +65,32 @@ def command(
 
 @contextmanager
 def _as_before(target: Path, suffixes: set[str]) -> Iterator[None]:
-    """Where the block raises, what it has written is gone: the target, files of other suffixes beside it
-    and folders that were made for them; what it has overwritten is there again."""
+    """If the block raises, undo what it has written: the target, files with other suffixes beside it,
+    and the folders created for them are removed, and files that were overwritten are restored."""
     folder = target.parent
     made = [each for each in (folder, *folder.parents) if not each.exists()]
     stem = target.name.removesuffix(max(filter(target.name.endswith, suffixes), key=len, default=""))
     new = [p for p in (target, *(folder / f"{stem}{s}" for s in sorted(suffixes))) if not p.exists()]
-    there = target.resolve()  # a link stays one
+    there = target.resolve()  # so that a symbolic link stays one
     old = _second_name(there) if target.exists() else None
     try:
         yield
     except BaseException:
         for path in new:
             path.unlink(missing_ok=True)
-        for each in made:  # innermost first; what somebody else has put there stays
+        for each in made:  # innermost first; a folder into which someone else has put a file stays
             with suppress(OSError):
                 each.rmdir()
         if old is not None:
             old.replace(there)
-            old.unlink(missing_ok=True)  # of two names of one file none is moved: nothing was written
+            old.unlink(missing_ok=True)  # replace() does nothing for two names of one file
         raise
     if old is not None:
         old.unlink()
 
 
 def _second_name(path: Path) -> Path:
-    """The same file under a hidden name beside it, or a copy where files have but one."""
+    """Return a hidden hard link beside the file, or a copy if the file system has no hard links."""
     other = path.with_name(f".{path.name[:200]}.{os.getpid()}-{secrets.token_hex(4)}.before")
     try:
         other.hardlink_to(path)
@@ -100,7 +100,7 @@ def _second_name(path: Path) -> Path:
 
 
 def _suffixes(runtime: Runtime) -> set[str]:
-    """Of all files that composed plugins write."""
+    """Return the suffixes of all files that composed plugins write."""
     found: set[str] = set()
     for plugin in runtime.composition.plugins:
         found |= {*plugin.roles.get("model_writer", {}).get("suffixes", ())}
@@ -111,10 +111,10 @@ def _suffixes(runtime: Runtime) -> set[str]:
 def _conversion(
     runtime: Runtime, target: Path, given: str | None
 ) -> Callable[[Runtime, Path, Path], dict[str, Any]]:
-    """What writes such a target: a writer of weights, or else the program that a plugin's manifest names
-    for the suffix of a net (``roles.programs.converts``); it takes the runtime, source and target and
-    returns ``kind``, ``layers``, ``upgraded`` and ``notes``. Where the manifest lists the suffix in
-    ``with_weights``, it is given weights too. Raises ModelError with all suffixes."""
+    """Return the function that writes such a target: a writer of weights, or the program that a plugin's
+    manifest names for the suffix of a net (``roles.programs.converts``). It takes the runtime, source
+    and target and returns ``kind``, ``layers``, ``upgraded`` and ``notes``. If the manifest lists the
+    suffix in ``with_weights``, it also gets weights. Raises ModelError with all suffixes."""
     from demitasse import ModelError, uninstalled
 
     plugins = runtime.composition.plugins
@@ -141,7 +141,7 @@ def _conversion(
         )
 
     def convert(runtime: Runtime, source: Path, target: Path) -> dict[str, Any]:
-        runtime.read(source)  # for its error, when the file is not there or of no known format
+        runtime.read(source)  # raises the right error for a missing file or an unknown format
         options = {} if given is None else {"weights": given}
         return dict(runtime.program(program, source, target, **options))
 
@@ -152,7 +152,7 @@ def _weights(runtime: Runtime, source: Path, target: Path) -> dict[str, Any]:
     reader = runtime.read(source)
     given = reader.weights()
     given.net = _net_with(reader)
-    # What a format has no place for is only seen by looking at what came of it.
+    # Only reading the result shows what its format could not hold.
     kept = runtime.read(runtime.write(target, given)).weights()
     arrays = [array for layer in kept.parameters.values() for array in layer]
     left = _left_out(given, kept)
@@ -170,8 +170,8 @@ def _weights(runtime: Runtime, source: Path, target: Path) -> dict[str, Any]:
 
 
 def _net_with(reader: ModelReader) -> NetDefinition | None:
-    """The net that a file of weights has as well, of the phase that it was saved in: most of its layers
-    are of that. None where it has none."""
+    """Return the net that a file of weights also contains, or None. Its phase is that in which it was
+    saved: the phase of most of its layers."""
     from demitasse import ModelError
 
     found = []

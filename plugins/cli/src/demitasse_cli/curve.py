@@ -1,4 +1,4 @@
-"""``demitasse curve``: a picture of how trainings went."""
+"""``demitasse curve``: plot how trainings went."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from demitasse_cli.report import check_writable, replaced
 FORMATS = (".png", ".svg", ".pdf")
 GREY, COLOURS = "#8d99ae", ("#2a6f97", "#d1495b", "#2b9348", "#e09f3e", "#7b2cbf", "#3d405b")
 _POINTS = 50
-"""Of so many parts of a run a point of the loss's line is the mean."""
+"""Each point of the running mean of the loss covers one of this many parts of a run."""
 _LAST = 1 << 31
-"""Iterations that a training may have; an axis has no ticks for those of 64 bits."""
+"""The largest iteration of a training; axis ticks fail for numbers of 64 bits."""
 
 
 @click.command(
@@ -53,7 +53,7 @@ def command(
     for path in runs:
         if (run := Run.read(path)).history:
             read.append(run)
-        elif len(runs) > 1:  # of a job that was queued again and had nothing to do, or no time
+        elif len(runs) > 1:  # a job that was queued again and had nothing to do, or no time
             click.echo(f"{path}: the run has no iterations; left out", err=True)
     if not read:
         raise DataError(f"{runs[0]}: the run has no iterations")
@@ -64,8 +64,9 @@ def command(
 
 @dataclass(frozen=True)
 class Run:
-    """A training: its solver's name and its file's, (iteration, loss) of each iteration (NaN: it was not
-    told), (iteration, scores) of each test, the snapshot that it went on from, and whether it failed."""
+    """A training: the names of its solver and of its file, (iteration, loss) of each iteration (NaN: not
+    reported), (iteration, scores) of each test, the snapshot from which it resumed, and whether it
+    failed."""
 
     solver: str
     file: str
@@ -77,7 +78,8 @@ class Run:
 
     @classmethod
     def read(cls, path: Path) -> Run:
-        """One of ``demitasse train --json``. Raises DataError for another file, ModelError for none."""
+        """Read a report of ``demitasse train --json``. Raises DataError for any other file, or if there
+        is none; ModelError for a folder, a pipe or a device."""
         from demitasse import DataError, check_file, is_there, nearest_path
 
         if is_there(path):
@@ -102,11 +104,11 @@ class Run:
 
     @classmethod
     def joined(cls, runs: Sequence[Run]) -> Run:
-        """Runs that continue each other as one, with the last one's names, in whatever order they are
-        given. Of one that went on from before its predecessor's end the iterations are those that
-        count; of two that went on from one snapshot, or from nothing, since the first failed before it
-        wrote another, those of the one that came further. Raises DataError for two others that begin at
-        one iteration."""
+        """Join runs that continue each other, given in any order, into one with the last one's names. If
+        a run resumed from before its predecessor's end, its own iterations count. Two runs may have
+        begun from the same snapshot, or from nothing, because the first failed before it wrote a
+        snapshot; then those of the run that came further count. Raises DataError for any other two runs
+        that begin at the same iteration."""
         from demitasse import DataError
 
         *before, last = sorted(runs, key=lambda run: (run.history[0][0], run.history[-1][0]))
@@ -126,13 +128,13 @@ class Run:
         return cls(last.solver, last.file, history, tests, sum(run.seconds for run in runs))
 
     def scored(self, name: str) -> list[tuple[int, float]]:
-        """(iteration, score) of the tests that have it."""
+        """Return (iteration, score) for the tests that have this score."""
         return [(iteration, scores[name]) for iteration, scores in self.tests if name in scores]
 
 
 def draw(runs: Sequence[Run], target: Path, score: str, title: str | None) -> None:
-    """Above the loss of each iteration and its running mean, below a score of each test. Raises
-    DataError where Matplotlib is missing."""
+    """Plot each iteration's loss and its running mean above, and a score of each test below. Raises
+    DataError if Matplotlib is not installed."""
     from demitasse import DataError
 
     try:
@@ -174,21 +176,21 @@ def draw(runs: Sequence[Run], target: Path, score: str, title: str | None) -> No
 
 
 def _whole(value: Any) -> int:
-    """An iteration's number. Raises ValueError for anything else."""
+    """Check an iteration's number. Raises ValueError for anything else."""
     if type(value) is not int or not 0 <= value < _LAST:
         raise ValueError(f"{value!r} is not an iteration")
     return value
 
 
 def _number(value: Any) -> float:
-    """A number, NaN for None. Raises TypeError or OverflowError for anything else."""
+    """Return a number; NaN for None. Raises TypeError or OverflowError for anything else."""
     if isinstance(value, (str, bool)):
         raise TypeError(f"{value!r} is not a number")
     return math.nan if value is None else float(value)
 
 
 def _scores(scores: Any) -> dict[str, float]:
-    """The scores of a test that are one number; an accuracy of each class is a list."""
+    """Return the scores of a test that are single numbers; per-class accuracies are lists."""
     return {name: _number(score) for name, score in scores.items() if not isinstance(score, list)}
 
 
@@ -197,7 +199,7 @@ def _is_share(score: str) -> bool:
 
 
 def running_mean(values: Any, width: int) -> Any:
-    """The mean of the last ``width`` values that are numbers, of fewer at the start."""
+    """Return the mean of the finite ones among the last ``width`` values; of fewer at the start."""
     import numpy as np
 
     known = np.isfinite(values)
@@ -210,8 +212,8 @@ def running_mean(values: Any, width: int) -> Any:
 
 
 def _score(runs: Sequence[Run], asked: str | None) -> str:
-    """The one that is asked for, else accuracy if there is one, else whatever is no loss, else the first
-    score. Raises DataError for one that no test has."""
+    """Return the name of the score to plot: the requested one, else accuracy, else any score that is not
+    a loss, else the first. Raises DataError if no test has the requested one."""
     from demitasse import DataError, unknown
 
     names = list(dict.fromkeys(name for run in runs for _, scores in run.tests for name in scores))

@@ -52,8 +52,8 @@ def command(output: Path | None, measure: bool, force: bool, plugins: str | None
 
 
 def measured(runtime: Runtime) -> Machine:
-    """The runtime's machine with measured numbers, by the first plugin whose programs have a
-    ``measure``: a function of the runtime. Raises CompositionError when there is none."""
+    """Return the runtime's machine with measured numbers, by the first plugin that has a program
+    ``measure`` (a function of the runtime). Raises CompositionError if there is none."""
     from demitasse import CompositionError, uninstalled
 
     for _, programs in runtime.composition.serving("programs"):

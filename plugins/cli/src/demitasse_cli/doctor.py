@@ -1,4 +1,4 @@
-"""``demitasse doctor``: what is wrong with the installation, and how to mend it."""
+"""``demitasse doctor``: check the installation; each finding has a remedy."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ THREAD_VARIABLES = (
 
 
 class Doctor(click.Command):
-    """A command with a flag for each topic that plugins can look into on request."""
+    """A command with a flag for each topic that plugins check on request."""
 
     def get_params(self, context: click.Context) -> list[click.Parameter]:
-        """The options, with those of the topics that installed plugins declare."""
+        """Return the options, including those of the topics that installed plugins declare."""
         from demitasse import discover
 
         flags: list[click.Parameter] = []
@@ -50,7 +50,7 @@ class Doctor(click.Command):
 
 
 def topics_of(manifest: Manifest) -> dict[str, str]:
-    """What a plugin looks into only when asked, with a summary each."""
+    """Return the topics that a plugin checks only on request, each with a summary."""
     return dict(manifest.roles.get("diagnose", {}).get("topics", {}))
 
 
@@ -84,7 +84,7 @@ def _words(finding: Finding) -> str:
 
 
 def environment() -> Iterator[Finding]:
-    """Facts about Python, NumPy, its BLAS and threads."""
+    """Yield facts about Python, NumPy, its BLAS, and threads."""
     from demitasse import Finding, __version__
 
     yield Finding("ok", "demitasse", __version__)
@@ -119,8 +119,8 @@ def environment() -> Iterator[Finding]:
 
 
 def checked(topics: frozenset[str] = frozenset()) -> Iterator[Finding]:
-    """Every installed plugin: its manifest, its module, and what it says of itself, and of ``topics``
-    where it knows them; then whether those that are automatic go together."""
+    """Check every installed plugin: its manifest, its module, and its own findings, including those on
+    ``topics`` that it knows. Then check whether the automatic plugins work together."""
     from demitasse import discover
 
     manifests = discover()
@@ -148,7 +148,7 @@ def _check(manifest: Manifest, installed: list[str], topics: frozenset[str]) -> 
         yield Finding("problem", subject, message, f"pip install demitasse-{other}")
     try:
         module = importlib.import_module(manifest.module)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  whatever one does, others are checked
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a broken plugin must not stop the checks
         message = f"cannot be imported: {type(error).__name__}: {error}"
         yield Finding("problem", subject, message, _mend_import(manifest, error))
         return
@@ -163,12 +163,12 @@ def _check(manifest: Manifest, installed: list[str], topics: frozenset[str]) -> 
         steps = [f"mark a function {name} of {manifest.module} with hookimpl" for name in missing]
         steps += [f"add a table [roles.{name}] to its plugin.toml" for name in silent]
         told = _broken(manifest) or ""
-        if "unknown hook" in told:  # there is no table for such
+        if "unknown hook" in told:  # the manifest has no table for such a hook
             yield Finding("problem", subject, told, f"fix it{_or_reinstall(manifest)}")
             return
         yield Finding("problem", subject, message, f"{'; '.join(steps)}; or {_uninstall(manifest)}")
         return
-    # A lack, or a namesake, is told of by itself.
+    # A missing requirement or a duplicate name is reported separately.
     whole = {*manifest.requires} <= {*installed} and installed.count(manifest.name) == 1
     if whole and (broken := _broken(manifest)) is not None:
         yield Finding("problem", subject, broken, f"fix it{_or_reinstall(manifest)}")
@@ -197,7 +197,7 @@ def _or_reinstall(manifest: Manifest) -> str:
 
 
 def _broken(manifest: Manifest) -> str | None:
-    """What a plugin by itself, with what it requires, is refused for, and is itself to blame for."""
+    """Return why a plugin, composed only with what it requires, is rejected through its own fault."""
     from demitasse import DemitasseError, Level, Machine, PluginError, compose
 
     try:
@@ -206,12 +206,12 @@ def _broken(manifest: Manifest) -> str | None:
             return None
     except PluginError as error:
         return str(error) if repr(manifest.name) in str(error) else None
-    except DemitasseError:  # of other plugins, who are told of by themselves
+    except DemitasseError:  # caused by other plugins, which are reported separately
         return None
 
 
 def _unentered(manifests: tuple[Manifest, ...]) -> Iterator[Finding]:
-    """Installed packages that mean to be plugins, and have no entry point that says so."""
+    """Find installed packages that are meant to be plugins but declare no entry point for it."""
     from demitasse import Finding
 
     entered = {manifest.distribution for manifest in manifests}
@@ -230,7 +230,7 @@ def _unentered(manifests: tuple[Manifest, ...]) -> Iterator[Finding]:
 
 
 def _claims(manifests: tuple[Manifest, ...]) -> Iterator[Finding]:
-    """Names that two distributions give a plugin, and commands that two plugins offer."""
+    """Find plugin names that two distributions use, and commands that two plugins offer."""
     from demitasse import Finding
 
     makers: dict[str, list[str]] = {}
@@ -251,7 +251,7 @@ def _claims(manifests: tuple[Manifest, ...]) -> Iterator[Finding]:
 
 
 def _together(manifests: tuple[Manifest, ...]) -> Iterator[Finding]:
-    """Plugins that are composed unless somebody leaves them out, and do not go together so."""
+    """Find automatic plugins (composed unless excluded) that do not work together."""
     from demitasse import Finding
 
     automatic = {each.name: each for each in manifests if each.automatic and not each.problem}
@@ -279,7 +279,7 @@ def _together(manifests: tuple[Manifest, ...]) -> Iterator[Finding]:
 
 
 def _composed() -> Iterator[Finding]:
-    """Whether all automatic plugins make a runtime: two may define one operation or layer type."""
+    """Check that all automatic plugins make a runtime: two may define one operation or layer type."""
     from demitasse import DemitasseError, Finding, Level, Machine, compose
 
     try:
@@ -291,7 +291,7 @@ def _composed() -> Iterator[Finding]:
 
 
 def _mend_manifest(manifest: Manifest) -> str:
-    if manifest.problem.startswith("it is for"):  # another version
+    if manifest.problem.startswith("it is for"):  # for another version of Demitasse
         return f"pip install --upgrade demitasse {manifest.distribution}; or {_uninstall(manifest)}"
     if manifest.problem.startswith("its package"):
         return f"{_reinstall(manifest)}; or {_uninstall(manifest)}"
@@ -300,7 +300,7 @@ def _mend_manifest(manifest: Manifest) -> str:
 
 def _mend_import(manifest: Manifest, error: BaseException) -> str:
     package = str(manifest.module).partition(".")[0]
-    if isinstance(error, ImportError) and error.name == "demitasse":  # which is older than the plugin
+    if isinstance(error, ImportError) and error.name == "demitasse":  # older than the plugin needs
         return f"pip install --upgrade demitasse {manifest.distribution}; or {_uninstall(manifest)}"
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith(package):
         again = f"{_reinstall(manifest)} installs its dependencies"
@@ -309,7 +309,7 @@ def _mend_import(manifest: Manifest, error: BaseException) -> str:
 
 
 def _place(error: BaseException, manifest: Manifest) -> str:
-    """Where in a plugin's package something was raised, as the end of a sentence."""
+    """Say where in a plugin's package an error was raised, as the end of a sentence."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" in {error.filename}, line {error.lineno}"
     package = str(manifest.module).partition(".")[0]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from demitasse import Buffer, Entry, Plan, Runtime
 
 PLANNED = "planned"
-"""The program of a plugin that plans for a machine that is not this one."""
+"""The program of a plugin that plans for a machine other than this one."""
 
 
 @click.command(
@@ -113,8 +113,8 @@ def command(
 
 
 def planner_of(runtime: Runtime) -> Runtime:
-    """Who plans: where a machine is not this one, a plugin that does without its memory and streams, if
-    one is composed; else the runtime itself."""
+    """Return the runtime to plan with: for a machine other than this one, a plugin that needs none of
+    its memory and streams, if one is composed; otherwise the runtime itself."""
     able = runtime.composition.serving("programs", program=PLANNED)
     if not runtime.machine.simulated or not any(True for _ in able):
         return runtime
@@ -123,7 +123,7 @@ def planner_of(runtime: Runtime) -> Runtime:
 
 
 def show(plan: Plan) -> str:
-    """A plan for people: operations, memory, and where gradients are synchronised."""
+    """Describe a plan for people: operations, memory, and where gradients are synchronised."""
     rows = [
         (
             number,
@@ -165,7 +165,7 @@ def show(plan: Plan) -> str:
 
 
 def count(plan: Plan, trained: bool = False) -> int:
-    """The numbers of a plan's parameters, or of those that are trained, without what pads them."""
+    """Count a plan's parameters, or those that are trained, without padding."""
     slots = [slot for slot in plan.slots if slot.trainable or not trained]
     return sum(math.prod(slot.spec.shape) for slot in slots)
 
@@ -182,7 +182,7 @@ def _place(entries: tuple[Entry, ...], index: int) -> str:
 
 
 def plain(plan: Plan) -> dict[str, Any]:
-    """A plan as plain data."""
+    """Return a plan as plain data."""
     return {
         "name": plan.name,
         "phase": plan.phase,

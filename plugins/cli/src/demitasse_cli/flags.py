@@ -1,4 +1,4 @@
-"""Caffe's command line: its flags with one dash or two, so that its scripts run as they are."""
+"""Caffe's command-line flags, with one dash or two, so that scripts for Caffe run unchanged."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 SWITCHES = ("logtostderr", "alsologtostderr", "colorlogtostderr", "log_prefix")
 LOGGING = (*SWITCHES, "log_dir", "minloglevel", "stderrthreshold", "v", "vmodule", "logbufsecs")
-"""Flags of the library that Caffe logs with: accepted, and without effect where a command has no such
-option."""
+"""Flags of Caffe's logging library: accepted, but without effect unless a command has such an option."""
 
 OFF = ("=0", "=false", "=no", "=f", "=n")
-"""How such a switch is turned off."""
+"""Values that turn such a switch off."""
 
 EFFECTS = ("stop", "snapshot", "none")
 PHASES = ("TRAIN", "TEST")
@@ -28,10 +27,10 @@ _FLAG = re.compile(r"(--?)([A-Za-z][\w-]*)(=.*)?", re.DOTALL)
 
 
 class FlagCommand(click.Command):
-    """A command whose options may be written as Caffe's are: ``-solver=FILE``, ``-gpu 0``."""
+    """A command whose options may also be written as Caffe's are: ``-solver=FILE``, ``-gpu 0``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse, with every flag in the form that the options are declared in."""
+        """Parse after converting every flag to the form in which options are declared."""
         options = {name: each for each in self.get_params(ctx) for name in each.opts}
         return super().parse_args(ctx, _spelled(args, options))
 
@@ -65,7 +64,7 @@ def _spelled(args: Sequence[str], options: dict[str, click.Parameter]) -> list[s
 
 
 def command_first(given: Sequence[str]) -> list[str]:
-    """The words with the command in front: Caffe takes flags before it too."""
+    """Move the command in front of its flags: Caffe also accepts flags before the command."""
     if given and _FIRST.fullmatch(given[0]):
         for number, word in enumerate(given):
             if word in _COMMANDS:
@@ -74,7 +73,7 @@ def command_first(given: Sequence[str]) -> list[str]:
 
 
 def state_options(function: F) -> F:
-    """--phase, --level and --stage."""
+    """Add --phase, --level and --stage."""
     for option in (
         click.option("--stage", metavar="A,B", help="The stages for layers' include and exclude rules."),
         click.option(
@@ -94,7 +93,7 @@ def state_options(function: F) -> F:
 
 
 def gpu_option(function: F) -> F:
-    """--gpu, which changes nothing."""
+    """Add --gpu, which has no effect."""
     return click.option(
         "--gpu",
         metavar="IDS",
@@ -103,7 +102,7 @@ def gpu_option(function: F) -> F:
 
 
 def log_options(function: F) -> F:
-    """--log-dir and --logtostderr, or the variables of the environment that glog reads."""
+    """Add --log-dir and --logtostderr; the environment variables that glog reads also set them."""
     for option in (
         click.option(
             "--logtostderr",
@@ -126,14 +125,15 @@ def log_options(function: F) -> F:
 
 
 def logs(log_dir: Path | None, log_to_stderr: bool) -> list[str]:
-    """Where Caffe's log is asked for, as the plugin that writes it has it; nothing where it is not."""
+    """Return where Caffe's log is to go, as options of the plugin that writes it; empty if not
+    requested."""
     if log_dir is not None:
         log_dir.mkdir(parents=True, exist_ok=True)
     return [*(["-"] if log_to_stderr else []), *([str(log_dir)] if log_dir is not None else [])]
 
 
 def effect_options(function: F) -> F:
-    """--sigint-effect and --sighup-effect."""
+    """Add --sigint-effect and --sighup-effect."""
     for name, what in (("sighup", "A hangup (SIGHUP)"), ("sigint", "Ctrl-C (SIGINT)")):
         function = click.option(
             f"--{name}-effect",
@@ -146,7 +146,8 @@ def effect_options(function: F) -> F:
 
 
 def named(argument: Path | None, flag: Path | None, name: str) -> Path:
-    """The file that the argument or the flag names. Raises click's UsageError for none, or two."""
+    """Return the file that the argument or the flag names. Raises click's UsageError unless exactly one
+    does."""
     if argument is not None and flag is not None and argument != flag:
         raise click.UsageError(f"two files are given, {argument} and --{name} {flag}; leave one out")
     path = argument if argument is not None else flag
@@ -156,7 +157,7 @@ def named(argument: Path | None, flag: Path | None, name: str) -> Path:
 
 
 def state(level: int | None, stage: str | None, at: str, level_at: str | None = None) -> dict[str, Any]:
-    """Overrides by which level and stages reach the state of a net, whose field is ``at``."""
+    """Return the overrides that set level and stages in the state of a net, whose field is ``at``."""
     given: dict[str, Any] = {}
     if level is not None:
         given[f"{level_at or at}.level"] = level
@@ -166,7 +167,7 @@ def state(level: int | None, stage: str | None, at: str, level_at: str | None = 
 
 
 def tell_without_effect(gpu: str | None, phase: str | None = None, fixed: str | None = None) -> None:
-    """A line on standard error for each flag that is taken, and changes nothing."""
+    """Print a line on standard error for each flag that is accepted but has no effect."""
     if gpu is not None:
         click.echo(
             f"demitasse: --gpu {gpu} has no effect: the composition decides which device runs "

@@ -1,7 +1,7 @@
-"""When Python looks for garbage in cycles: not while a command starts.
+"""Python's cyclic garbage collection, which is paused while a command starts.
 
-What a start makes, modules, compiled loops and plans, stays until the process ends. To look through it
-again and again, each time that there is a quarter more of it, takes a tenth of a second and more.
+What a command creates at its start (modules, compiled loops, plans) stays until the process ends.
+Searching it for garbage again whenever it has grown by a quarter takes a tenth of a second and more.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 import gc
 
 _pauses: list[None] = []
-"""One while there is a pause."""
+"""Has an element during a pause."""
 
 
 def pause() -> None:
-    """Look for no garbage until ``settle``; without effect where it is not looked for already."""
+    """Pause garbage collection until ``settle``; no effect if it is already disabled."""
     if gc.isenabled():
         _pauses.append(None)
         gc.disable()
 
 
 def settle() -> None:
-    """End a pause: look for garbage among what is made from now on."""
+    """End a pause: from now on, only new objects are searched for garbage."""
     if _pauses:
         _pauses.clear()
         gc.freeze()

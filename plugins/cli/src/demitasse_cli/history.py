@@ -1,4 +1,4 @@
-"""What a run has come to: its losses, scores and last snapshot, for the report and the last line."""
+"""The results of a run (losses, scores, last snapshot) for the report and the last line."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from demitasse import Event
 
 HISTORY = 10_000
-"""Losses kept for the report; a longer run keeps every second, then every fourth, and so on."""
+"""How many losses are kept for the report; longer runs keep every second, then every fourth, ..."""
 
 
 class History:
-    """Losses, test scores and the last snapshot of a run, as its events tell them."""
+    """Losses, test scores and the last snapshot of a run, collected from its events."""
 
     def __init__(self) -> None:
         self.losses: list[tuple[int, float]] = []
@@ -39,18 +39,18 @@ class History:
 
     @property
     def scores(self) -> Mapping[str, Any]:
-        """Those of the last test; empty when there was none."""
+        """The scores of the last test; empty if there was none."""
         return self.tests[-1]["scores"] if self.tests else {}
 
 
 def came_to(iteration: int, loss: float, history: History, seconds: float) -> str:
-    """What the run came to."""
+    """Return a line with the results of a run."""
     parts = [report.counted(iteration, "iteration")]
     if not math.isnan(loss):
         parts.append(f"loss {loss:.4g}")
     if history.scores:
         at = history.tests[-1]["iteration"]
-        when = f" of iteration {at}:" if at != iteration else ""  # one that was interrupted ends without
+        when = f" of iteration {at}:" if at != iteration else ""  # interrupted runs skip the last test
         parts.append(f"test{when} {report.scores_text(history.scores)}")
     parts.append(f"{seconds:.1f} s")
     if history.snapshot is not None:

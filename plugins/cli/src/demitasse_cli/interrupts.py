@@ -1,4 +1,4 @@
-"""Signals that ask a training run to save and stop, or to save and go on, and other commands to end."""
+"""Signals that ask a training to save and stop, or to save and continue, and other commands to end."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from demitasse_cli import launch
 NOTICE = b"\ndemitasse: saving a snapshot and stopping; interrupt again to stop at once\n"
 SAVING = b"\ndemitasse: saving a snapshot and going on\n"
 SHOW_CURSOR = b"\x1b[?25h"
-_KNOWN = signal.Signals.__members__  # Windows knows no SIGHUP and no SIGUSR2
+_KNOWN = signal.Signals.__members__  # Windows has no SIGHUP and no SIGUSR2
 ENDING = tuple(_KNOWN[name] for name in ("SIGTERM", "SIGHUP") if name in _KNOWN)
-"""What asks a process to end besides Ctrl-C."""
+"""Signals, besides Ctrl-C's, that ask a process to end."""
 STOPPING = (signal.SIGINT, *ENDING, *(_KNOWN[name] for name in ("SIGUSR2",) if name in _KNOWN))
-"""Signals that end a training. Open MPI's mpiexec (5.0.11) answers SIGINT and SIGTERM by SIGTERM to all,
-and by SIGKILL a quarter of a second later, without an option; SIGUSR2 it passes on, and waits."""
+"""Signals that end a training. Open MPI's mpiexec (5.0.11) reacts to SIGINT and SIGTERM by sending
+SIGTERM to all processes, and SIGKILL a quarter of a second later, without an option to change that. It
+passes SIGUSR2 on, and waits."""
 
 
 class Ended(KeyboardInterrupt):
-    """A signal other than Ctrl-C's that asks for the end."""
+    """A signal other than Ctrl-C's that asks the process to end."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
@@ -33,9 +34,10 @@ class Ended(KeyboardInterrupt):
 
 
 def _forked() -> None:
-    """In a process that is forked meanwhile, as those are in which users' layers read ahead: what these
-    handlers do is the parent's to do. What asks for the end ends it, as ``Process.terminate`` wants;
-    Ctrl-C, which a terminal sends to all, leaves it to serve a parent that saves a snapshot first."""
+    """Reset signals in a forked process, such as those in which users' layers read ahead: what these
+    handlers do is up to the parent. A signal that asks for the end ends the fork, as
+    ``Process.terminate`` expects. Ctrl-C, which a terminal sends to all, is ignored, so that the fork
+    continues to serve a parent that saves a snapshot first."""
     for number in STOPPING:
         handler = signal.getsignal(number)
         if getattr(handler, "__module__", None) == __name__:
@@ -47,11 +49,11 @@ after_fork(_forked)
 
 @contextmanager
 def ended_as_interrupted() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP raise where they come, as SIGINT does: what is half written is removed. A
-    second one stops the process at once. One that is ignored or handled stays so."""
+    """Make SIGTERM and SIGHUP raise an exception, as SIGINT does, so that half-written files are
+    removed. A second signal ends the process at once. Signals that are ignored or handled stay so."""
     numbers = [n for n in ENDING if signal.getsignal(n) is signal.SIG_DFL]
     if threading.current_thread() is not threading.main_thread():
-        numbers.clear()  # whose alone signals are
+        numbers.clear()  # only the main thread can set handlers
 
     def end(number: int, frame: FrameType | None) -> None:
         for each in numbers:
@@ -68,11 +70,11 @@ def ended_as_interrupted() -> Iterator[None]:
 
 
 class Interrupts:
-    """Between ``with`` and its end, SIGINT, SIGTERM, SIGHUP and SIGUSR2 set ``received`` instead of
-    stopping; a second one stops the process at once, whatever it is doing. One that is ignored, as nohup
-    has it for SIGHUP, stays so. Handlers are put back after.
+    """Within ``with``, SIGINT, SIGTERM, SIGHUP and SIGUSR2 set ``received`` instead of ending the
+    process. A second signal ends it at once, whatever it is doing. A signal that is ignored, as SIGHUP
+    is under nohup, stays so. Leaving restores the handlers.
 
-    ``effects`` gives a signal another effect than stop: snapshot, or none.
+    ``effects`` gives a signal another effect than "stop": "snapshot" or "none".
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class Interrupts:
         self._terminal, self._effects = terminal, effects
         self._before: dict[int, Any] = {}
         self._wanted = False
-        self._tells = not launch.rank()  # of processes that a launcher signals together the first does
+        self._tells = not launch.rank()  # if a launcher signals all processes, only the first prints
 
     def __enter__(self) -> Interrupts:
         for number in STOPPING:
@@ -94,12 +96,12 @@ class Interrupts:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = number
-        # The system's own action needs no Python, so it also ends a process that is stuck.
+        # The system's default action needs no Python, so it also ends a process that is stuck.
         for each in self._before:
             if self._effects.get(each, "stop") == "stop":
                 signal.signal(each, signal.SIG_DFL)
-        # Not print: this may have come in the middle of one, and buffers do not bear that.
-        # After a hangup there may be nobody to read it.
+        # Not print: the signal may have come during one, and buffers are not reentrant.
+        # After a hangup there may be no reader.
         with suppress(OSError):
             if self._tells:
                 os.write(2, NOTICE)
@@ -122,15 +124,15 @@ class Interrupts:
             signal.signal(number, handler)
 
     def stop(self) -> bool:
-        """Whether a signal asked for the end; what a trainer polls."""
+        """Whether a signal has asked for the end; a trainer polls this."""
         return self.received is not None
 
     def snapshot(self) -> bool:
-        """Whether a signal has asked for a snapshot since the last time that this was asked."""
+        """Whether a signal has asked for a snapshot since the last call."""
         wanted, self._wanted = self._wanted, False
         return wanted
 
     @property
     def status(self) -> int:
-        """The exit status by which shells know the signal: 129, 130, 140 or 143."""
+        """The exit status that shells use for the signal: 129, 130, 140 or 143; 0 without a signal."""
         return 0 if self.received is None else 128 + self.received

@@ -1,4 +1,4 @@
-"""What processes that a launcher has started together say, and which of them says it."""
+"""Processes that a launcher has started together: what they print, and which of them prints it."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ OPEN_MPI = "Open MPI's mpiexec"
 
 
 def processes() -> int:
-    """How many a launcher has started to be one run; 1 where there was none."""
+    """How many processes a launcher has started as one run; 1 without a launcher."""
     found = launched()
     return (found and found.size) or 1
 
 
 def rank() -> int | None:
-    """The number of this process among those; None where there are no others."""
+    """The number of this process among them; None if there are no others."""
     found = launched()
     return found.rank if found is not None and processes() > 1 else None
 
 
 TIMEOUTS = {"peer_timeout": "2 s", "stall_timeout": "2 s"}
-"""For how long a process that ends with an error waits for others that may end with the same one."""
+"""How many seconds a process that ends with an error waits for others with the same error."""
 
 MEETING = 30.0
-"""Seconds for starting MPI and all of that."""
+"""How many seconds may pass in total, including the start of MPI."""
 
 SPEAKING = 1.0
-"""Seconds in which another process of this host will have told of an error that all have met."""
+"""Within so many seconds, another process of this host will have reported an error that all have met."""
 
 JOINING = ("train", "simulate")
-"""Commands of which all processes do the same, and meet the same errors."""
+"""Commands of which all processes do the same, so that they meet the same errors."""
 
 
 @contextmanager
 def told_once() -> Iterator[None]:
-    """Of processes that were started together the first alone writes to standard output; of errors
-    ``said_once`` tells."""
+    """Of processes that were started together, let only the first write to standard output. For errors,
+    see ``said_once``."""
     if not rank():
         yield
         return
@@ -59,16 +59,16 @@ def told_once() -> Iterator[None]:
 
 
 def name() -> str:
-    """As whom this process speaks for itself."""
+    """The name under which this process reports something of its own."""
     return "demitasse" if rank() is None else f"demitasse, rank {rank()}"
 
 
 @contextmanager
 def said_once(words: str, everywhere: bool = False) -> Iterator[str | None]:
-    """As whom this process tells of an error; None: another one says the same words for all, and has
-    said them when the context ends. (A launcher ends all others as soon as one has ended with an error,
-    so the silent ones wait.) Of processes that cannot meet each one tells, but the first of each host
-    alone where the error is known to be met ``everywhere``."""
+    """Yield the name under which this process reports an error, or None if another process reports the
+    same message for all, and has done so when the context ends. (A launcher kills all other processes as
+    soon as one has ended with an error, so the silent ones wait.) If processes cannot communicate, each
+    reports the error; but if it is known to be met ``everywhere``, only the first of each host does."""
     met = None if rank() is None else _meet(words)
     if met is None and everywhere and local_rank():
         yield None
@@ -83,8 +83,8 @@ def said_once(words: str, everywhere: bool = False) -> Iterator[str | None]:
 
 
 def _meet(words: str) -> Processes | None:
-    """All processes, where all of them end with these words; None where they do not, or not in time,
-    or no plugin joins processes."""
+    """Return the processes of the run if all of them end with this message; None if they do not, or not
+    in time, or if no plugin connects processes."""
     from demitasse import Level, Machine, discover
 
     machine, found = Machine("the command line", (Level("machine"),)), list[Any]()
@@ -100,9 +100,9 @@ def _meet(words: str) -> Processes | None:
 
 
 def _in_time(work: Callable[[], object]) -> None:
-    """Do it, but go on without it when it fails: whatever keeps processes from meeting, the error that
-    is to be told of is another one. One that never starts MPI is waited for without an end by MPI
-    itself, which holds the interpreter's lock meanwhile; then this process ends with a traceback."""
+    """Run ``work``, but continue without it if it fails: whatever keeps processes from communicating is
+    not the error to be reported. MPI itself waits forever for a process that never starts MPI, and
+    meanwhile holds the interpreter's lock; then this process ends with a traceback."""
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         told = sys.stderr if _is_file(sys.stderr) else nowhere
         faulthandler.dump_traceback_later(MEETING, exit=True, file=told)
@@ -114,7 +114,7 @@ def _in_time(work: Callable[[], object]) -> None:
 
 
 def _is_file(stream: Any) -> bool:
-    """Whether a stream is the system's as well."""
+    """Whether a stream has a file descriptor."""
     try:
         return int(stream.fileno()) >= 0
     except (AttributeError, OSError, ValueError):
@@ -122,16 +122,16 @@ def _is_file(stream: Any) -> bool:
 
 
 def outlive_others() -> None:
-    """Let this process go on to say what happened when another one dies: MPICH's launcher then sends
-    SIGUSR1, which ends a process that does not know it."""
-    number = getattr(signal, "SIGUSR1", None)  # Windows knows none
+    """Let this process survive to report what happened when another one dies: MPICH's launcher then
+    sends SIGUSR1, which ends a process without a handler for it."""
+    number = getattr(signal, "SIGUSR1", None)  # Windows has none
     if number is not None and processes() > 1 and signal.getsignal(number) is signal.SIG_DFL:
         signal.signal(number, signal.SIG_IGN)
 
 
 def check_together(runtime: Runtime) -> None:
-    """Raise CompositionError when several processes were started that would each train alone; where it
-    is meant, as SLURM_MPI_TYPE=none in a process of srun's tells, say so."""
+    """Raise CompositionError if several processes were started that would each train separately. If that
+    is intended, as SLURM_MPI_TYPE=none in a process of srun shows, print a note instead."""
     from demitasse import CompositionError
 
     if (step := launched_by_srun()) is not None:
@@ -164,11 +164,12 @@ def check_together(runtime: Runtime) -> None:
 
 
 def bound_narrowly() -> str:
-    """That this host's processes are bound to half or fewer of the cores that their launcher may use, as
-    Open MPI's mpiexec binds one or two to a core each unless it is told otherwise; "" else."""
+    """Return a sentence if this host's processes are bound to half or fewer of the cores that their
+    launcher may use: by default, Open MPI's mpiexec binds each of one or two processes to one core.
+    Otherwise ""."""
     found = launched()
     if found is None or found.launcher != OPEN_MPI or not hasattr(os, "sched_getaffinity"):
-        return ""  # srun gives each task what was asked for, and may use all itself
+        return ""  # srun gives each task the cores requested, and may itself use all
     try:
         mine, all_of_them = len(os.sched_getaffinity(0)), len(os.sched_getaffinity(os.getppid()))
     except OSError:
@@ -183,8 +184,8 @@ def bound_narrowly() -> str:
 
 
 def counted_otherwise(machine: Machine, started: int) -> str:
-    """That a description has more or fewer processes than the ``started`` ones, or "" where it has as
-    many, or says nothing of their number."""
+    """Return a sentence if a description has more or fewer processes than the ``started`` ones; "" if
+    the numbers agree, or if it does not give one."""
     working = [level for level in machine.levels if level.workers == "mpi"]
     if not working:
         return ""

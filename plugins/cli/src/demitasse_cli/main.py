@@ -1,4 +1,4 @@
-"""The entry point. It is light, so that an interrupt while the rest is imported is told in a line."""
+"""The entry point. It imports little, so that even an early interrupt is reported in one line."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from demitasse_cli import garbage
 
 NO_MEMORY = b"demitasse: not enough memory to go on; see ulimit -v, and free\n"
 NO_ROOM = 2
-"""What is said, and the exit status, where there is too little memory to say more."""
+"""The message and the exit status if there is too little memory to say more."""
 
 INTERRUPTED, BROKEN_PIPE = 130, 141
-"""Exit statuses as shells have them: 128 and the number of SIGINT, of SIGPIPE."""
+"""Exit statuses by the shells' convention: 128 plus the number of SIGINT, or of SIGPIPE."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status: 0, 1 for a finding or a fault of ours, 2 for
-    a user's mistake, 130 when interrupted. A fault of ours is raised, for its traceback."""
+    """Run the command line and return its exit status: 0; 1 for a finding; 2 for a user's mistake; 130
+    if interrupted. Our own bugs are raised, for the traceback; Python then exits with 1."""
     open_streams()
-    if arguments is None:  # the process is ours
+    if arguments is None:  # the process is our own
         garbage.pause()
-        # Which line met a page of a mapped file that cannot be read, or a fault in native code.
+        # Shows which line met an unreadable page of a mapped file, or a fault in native code.
         faulthandler.enable(sys.stderr)
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -36,13 +36,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MemoryError:
         if "--debug" in given:
             raise
-        os.write(2, NO_MEMORY)  # which needs none
+        os.write(2, NO_MEMORY)  # needs no memory
         return NO_ROOM
 
 
 def open_streams() -> None:
-    """Give a process that was started with closed standard streams some that lead nowhere; a file
-    that is opened later would else take their numbers, and be written to by every print."""
+    """Give a process that was started with closed standard streams some that lead nowhere. Otherwise a
+    file opened later would get their number, and every print would write to it."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             opened = os.open(os.devnull, os.O_RDWR)

@@ -1,4 +1,4 @@
-"""Errors that come of too little memory: in words that say so, how much there is and what to change."""
+"""Messages for errors caused by a lack of memory: how much there is, and what to change."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from demitasse_cli.report import human_bytes
 SAID = re.compile(
     r"failed to map segment|cannot allocate memory|out of memory|bad_alloc|can't start new thread", re.I
 )
-"""How loaders and libraries call it, whose errors are of other kinds."""
+"""What loaders and libraries call it in errors of other types."""
 
 
 def told(error: BaseException) -> str:
-    """The words of an error; where it comes of too little memory, with those of a remedy."""
+    """Return the message of an error; if it is caused by a lack of memory, with a remedy."""
     words = str(error).rstrip(": ")
     if not _lacking(error):
         return str(error)
@@ -34,7 +34,7 @@ def told(error: BaseException) -> str:
 
 
 def _lacking(error: BaseException | None) -> bool:
-    """Whether an error, or one that it comes from, tells of a lack of memory."""
+    """Whether an error, or one of its causes, reports a lack of memory."""
     met = set[int]()
     while error is not None and id(error) not in met:
         met.add(id(error))

@@ -1,4 +1,4 @@
-"""What a MODEL argument names: a solver, or a net."""
+"""The file that a MODEL argument names: a solver or a net."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 def solver_of(runtime: Runtime, path: Path, overrides: Mapping[str, Any] | None = None) -> Solver | None:
-    """The solver in a file, None when the file is not one, so a net if anything.
+    """Return the solver in a file; None if the file is not a solver, and may be a net.
 
-    Raises ModelError for a file whose name calls it a solver: a mistake in it makes it no net.
+    Raises ModelError if the file's name says that it is a solver: a mistake in it does not make it a
+    net.
     """
     from demitasse import ModelError
 
@@ -30,18 +31,19 @@ def solver_of(runtime: Runtime, path: Path, overrides: Mapping[str, Any] | None 
 
 
 def state_of(runtime: Runtime, path: Path, prefix: str) -> str:
-    """The field of a net's state among the overrides of a model file: a solver says which net's."""
+    """Return the override field for a net's state in a model file; in a solver, it says which net's."""
     return "state" if solver_of(runtime, path) is None else f"{prefix}state"
 
 
 def tell_notes(*records: Any) -> None:
-    """Their notes on standard error, so that what is on standard output is the result alone."""
+    """Print the records' notes on standard error, so that standard output has only the result."""
     for note in notes_of(*records):
         click.echo(f"demitasse: {note}", err=True)
 
 
 def notes_of(*records: Any) -> list[str]:
-    """What readers have read over in nets, solvers and weights, each once; a solver's with its nets'."""
+    """Return, once each, the notes of readers on what they ignored in nets, solvers (with nets) and
+    weights."""
     nets = [
         net for each in records for net in (getattr(each, "train", each), *getattr(each, "tests", ()))
     ]

@@ -1,4 +1,4 @@
-"""The snapshot that ``--resume auto`` goes on from: the newest one that can be read."""
+"""The snapshot from which ``--resume auto`` continues: the newest one that can be read."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ if TYPE_CHECKING:
 
 
 def newest_for_all(runtime: Runtime, solver: Solver) -> str | None:
-    """The snapshot that all processes go on from: process 0, which wrote it, looks. On a file system
-    that hosts share others may not see the newest one yet in its folder, though they can open it."""
+    """Return the snapshot from which all processes continue. Only process 0, which wrote it, looks: on a
+    file system that hosts share, others may not see the newest one in its folder yet, though they can
+    open it."""
     first = runtime.processes.rank == 0
     found: list[str | None] = runtime.processes.gather(newest_good(runtime, solver) if first else None)
     return found[0]
 
 
 def newest_good(runtime: Runtime, solver: Solver) -> str | None:
-    """The newest snapshot that can be read, None when there is none at all; a line for each that is
-    damaged. Raises SnapshotError when all are."""
+    """Return the newest snapshot that can be read; None if there are none at all. Prints a line for each
+    damaged one. Raises SnapshotError if all are damaged."""
     from demitasse import ModelError, SnapshotError
 
     found = snapshots(solver)
@@ -44,8 +45,8 @@ def newest_good(runtime: Runtime, solver: Solver) -> str | None:
 
 
 def snapshots(solver: Solver) -> list[str]:
-    """The snapshots with the solver's prefix, that of the highest iteration first; of those of one
-    iteration ours, which alone has the place in the data."""
+    """Return the snapshots with the solver's prefix, highest iteration first. Of those of one iteration,
+    ours comes first, because only it has the position in the data."""
     prefix = Path(solver.snapshot_prefix or "snapshot")
     pattern = re.compile(
         re.escape(prefix.name) + r"_iter_(\d+)\.(demitasse|solverstate|solverstate\.h5)"

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the runtime that they describe."""
+"""Options that several commands share, and composing the runtime that they describe."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 PRECISIONS = ("f32", "tf32", "bf16", "f64")
 
 file = click.Path(dir_okay=False, path_type=Path)
-"""A file that may not be there: the runtime says so, and names the nearest."""
+"""A file that need not exist: the runtime then reports it, and suggests the nearest name."""
 
 named = click.Path(readable=False)
-"""A file's name as it is given, or a word in its place: shells complete it."""
+"""A file name, or a word in its place, passed on unchanged; shells complete file names."""
 
 
 class _Machine(click.Path):
-    """A description's file, or the name of one: shells complete both."""
+    """A description's file, or a machine's name: shells complete both."""
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -41,7 +41,7 @@ machine = _Machine(readable=False)
 
 
 def setting(text: str) -> tuple[str, str]:
-    """``KEY=VALUE`` as a pair. Raises click's BadParameter."""
+    """Parse ``KEY=VALUE`` into a pair. Raises click's BadParameter."""
     key, sign, value = text.partition("=")
     if not sign or not key.strip():
         raise click.BadParameter(f"{text!r} is not KEY=VALUE")
@@ -49,7 +49,7 @@ def setting(text: str) -> tuple[str, str]:
 
 
 def plugin_setting(text: str) -> tuple[str, str, Any]:
-    """``PLUGIN.KEY=VALUE`` as a triple. Raises click's BadParameter."""
+    """Parse ``PLUGIN.KEY=VALUE`` into a triple. Raises click's BadParameter."""
     path, sign, value = text.partition("=")
     plugin, dot, key = path.strip().partition(".")
     if not sign or not dot or not plugin or not key:
@@ -58,7 +58,7 @@ def plugin_setting(text: str) -> tuple[str, str, Any]:
 
 
 def plain(text: str) -> Any:
-    """What a value means: a TOML number, truth value, list or quoted text, else the text itself.
+    """Parse a value: a TOML number, boolean, list or quoted string; anything else is taken as text.
     Raises click's BadParameter for a list or a number that is too long."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
@@ -72,7 +72,7 @@ def plain(text: str) -> Any:
 
 
 def plugins_option(function: F) -> F:
-    """--plugins: what to compose instead of the default."""
+    """Add --plugins: what to compose instead of the default."""
     return click.option(
         "--plugins",
         metavar="A,B",
@@ -81,7 +81,7 @@ def plugins_option(function: F) -> F:
 
 
 def runtime_options(function: F) -> F:
-    """--hw, --plugins and --option: what a runtime is composed from."""
+    """Add --hw, --plugins and --option: what a runtime is composed from."""
     for option in (
         click.option(
             "--option",
@@ -107,13 +107,13 @@ def runtime_options(function: F) -> F:
 
 
 def json_option(what: str) -> Callable[[F], F]:
-    """--json: a file for ``what`` was found."""
+    """Add --json: a file for ``what``."""
     about = f"Write {what} as JSON; - is standard output."
     return click.option("--json", "json_path", metavar="FILE", help=about)
 
 
 def samples_option(function: F) -> F:
-    """--samples: shapes of samples that are not here."""
+    """Add --samples: shapes of samples that are not available here."""
     return click.option(
         "--samples",
         multiple=True,
@@ -125,12 +125,12 @@ def samples_option(function: F) -> F:
 
 @contextmanager
 def standing_in(samples: tuple[str, ...], *phases: str) -> Iterator[dict[str, Any] | None]:
-    """The ``data`` of a trainer or a net for what --samples was given; where it was not, samples that
-    cannot be read while it is made raise a DataError that speaks of it."""
+    """Yield the ``data`` of a trainer or net that follows from --samples. If the option is not given, a
+    DataError for samples that cannot be read is extended by a hint at it."""
     from demitasse import DataError, DataSpec
 
     try:
-        shapes = ",".join(each.removeprefix("random:") for each in samples)  # as a net's file has it
+        shapes = ",".join(each.removeprefix("random:") for each in samples)  # as in a net's file
         spec = DataSpec(f"random:{shapes}", "random")
         yield dict.fromkeys(phases, spec) if samples else None
     except DataError as error:
@@ -141,7 +141,7 @@ def standing_in(samples: tuple[str, ...], *phases: str) -> Iterator[dict[str, An
 
 
 def overrides_option(function: F) -> F:
-    """--set: fields of the solver in the file's own words."""
+    """Add --set: overrides of the solver's fields, in the file's syntax."""
     return click.option(
         "--set",
         "settings",
@@ -154,7 +154,7 @@ def overrides_option(function: F) -> F:
 
 
 def precision_option(function: F) -> F:
-    """--precision of activations and weights; by default the description's."""
+    """Add --precision: of activations and weights; by default, the description's."""
     return click.option(
         "--precision",
         type=click.Choice(PRECISIONS),
@@ -163,7 +163,7 @@ def precision_option(function: F) -> F:
 
 
 def compose(hw: str, plugins: str | None, options: Sequence[tuple[str, str, Any]] = ()) -> Runtime:
-    """The runtime that the shared options describe; the caller closes it."""
+    """Compose the runtime that the shared options describe; the caller closes it."""
     import demitasse
 
     names = None

@@ -1,5 +1,5 @@
-"""Streams that may take no more: a pipe whose reader has gone, a file on a full disk; and what goes to
-them, of which a terminal is not to obey what stood in a file."""
+"""Streams that may stop accepting output (a pipe whose reader has gone, a file on a full disk), and
+output from which terminal control sequences are removed, because they may come from a file."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from typing import Any
 from demitasse import printable
 
 _DRAWING = re.compile(r"(\x1b\[[0-9;?]*[A-Za-z]|\r)")
-"""What a line is coloured, moved and written over with."""
+"""Matches what colours a line, moves in it, or returns to its beginning."""
 
 
 class Drawn(str):
-    """Text of which a terminal is to obey what draws."""
+    """Text in which a terminal should obey the control sequences that draw."""
 
     __slots__ = ()
 
 
 class Shown:
-    """A stream of which a terminal obeys nothing; what its encoding lacks is shown as escapes."""
+    """A stream that makes control sequences, and characters that its encoding lacks, visible as
+    escapes."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     def __getattr__(self, name: str) -> Any:
-        if name == "buffer":  # by which click would go round this where the encoding is ASCII
+        if name == "buffer":  # with an ASCII encoding, click would use it to bypass this class
             raise AttributeError(name)
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write; what is ``Drawn`` draws."""
+        """Write; control sequences of text that is ``Drawn`` are kept."""
         if isinstance(text, Drawn):
             parts = _DRAWING.split(text)
             parts[::2] = map(printable, parts[::2])
@@ -45,7 +46,7 @@ class Shown:
 
 
 class Drawing:
-    """A stream for what draws on a terminal."""
+    """A stream for code that draws on a terminal."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -54,14 +55,14 @@ class Drawing:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write what is to be drawn."""
+        """Write text whose control sequences are kept."""
         self._stream.write(Drawn(text))
         return len(text)
 
 
 class Outlet:
-    """A stream whose reader may go away, or whose disk may be full: what cannot be written any more is
-    dropped, and ``lost`` is why, instead of an error in the middle of what is being reported."""
+    """A stream whose reader may go away, or whose disk may be full. What can no longer be written is
+    dropped, and ``lost`` has the reason, rather than raising an error in the middle of a report."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -71,8 +72,8 @@ class Outlet:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write, or drop. No text takes no room: click finds out by it what kind of stream this is, and
-        would swallow the error of a device that is full."""
+        """Write, or drop. Empty text is not passed on: click writes it to find out the kind of stream,
+        and would swallow the error of a device that is full."""
         if text == "":
             return 0
         return self._try(lambda: self._stream.write(text)) or len(text)
@@ -86,7 +87,7 @@ class Outlet:
             return action()
         except OSError as error:
             self.lost = error
-            # What the stream still holds would fail again at exit.
+            # Otherwise, what the stream still buffers would fail again at exit.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
@@ -94,12 +95,12 @@ class Outlet:
 
 
 class Named(Outlet):
-    """Standard output, whose errors are raised, and say that they are its own."""
+    """Standard output, whose errors are raised, with its name."""
 
     NAME = "standard output"
 
     def _try(self, action: Callable[[], Any]) -> Any:
-        """Raises OSError that has ``NAME`` for a file's name; what comes after it is dropped."""
+        """Raise OSError with ``NAME`` as the file's name; later output is dropped."""
         done = super()._try(action)
         error, self.lost = self.lost, None
         if error is not None:

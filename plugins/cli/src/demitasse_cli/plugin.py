@@ -1,4 +1,4 @@
-"""The command's own sub-commands, through the same door as any plugin's."""
+"""The command's own sub-commands, offered through the same hook as any plugin's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from demitasse import hookimpl
 
 @hookimpl
 def commands() -> Mapping[str, Callable[..., Any]]:
-    """The sub-commands; their modules are light, what they need is imported when they run."""
+    """The sub-commands. Their modules import little; the rest is imported when they run."""
     from demitasse_cli import convert, curve, detect, doctor, explain, plugins, test, time, train
 
     modules = (train, test, time, explain, detect, plugins, doctor, convert, curve)

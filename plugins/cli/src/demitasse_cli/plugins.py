@@ -1,4 +1,4 @@
-"""``demitasse plugins``: what is installed, from manifests alone."""
+"""``demitasse plugins``: list what is installed, from manifests alone."""
 
 from __future__ import annotations
 

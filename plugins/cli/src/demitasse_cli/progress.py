@@ -1,4 +1,4 @@
-"""Progress of training: permanent lines, and on a terminal one live line below them."""
+"""Progress of training: permanent lines and, on a terminal, one live line below them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from demitasse import Event
 
 WINDOW = 50
-"""Iterations over which rates are averaged: enough to be steady, few enough to be current."""
+"""How many iterations rates are averaged over: enough to be steady, few enough to be current."""
 
 
 WARMING = 2
-"""First iterations that say nothing of the pace, since kernels are compiled in them."""
+"""How many first iterations are not representative, because kernels are compiled in them."""
 
 PATIENCE = 2.0
-"""Seconds after which a log is told what keeps the first iteration."""
+"""After so many seconds, a log says what delays the first iteration."""
 
 BETWEEN = 30.0
-"""Seconds between two lines of a log about one test."""
+"""Seconds between two lines of a log about the same test."""
 
 BINDING, WHY = "binding kernels", "the first time compiles them"
 CHOOSING = "choosing kernels (the first time compiles and tries them)"
@@ -38,7 +38,7 @@ BAR = 16
 
 
 class Meter:
-    """Rates over the last iterations, and the time that is left."""
+    """Rates over the last iterations, and the remaining time."""
 
     def __init__(self, iteration: int, last: int) -> None:
         self.first, self.iteration, self.last = iteration, iteration, last
@@ -48,7 +48,7 @@ class Meter:
         self._window: deque[tuple[int, float, float]] = deque(maxlen=WINDOW)
 
     def count(self, event: Event) -> None:
-        """Take an iteration into account."""
+        """Count an iteration."""
         values = event.values
         samples, seconds = int(values["samples"]), float(values["seconds"])
         self.iteration = event.iteration
@@ -63,13 +63,13 @@ class Meter:
 
     @property
     def samples_per_second(self) -> float:
-        """Over the window."""
+        """Samples per second over the window."""
         seconds = sum(row[1] for row in self._window)
         return sum(row[0] for row in self._window) / seconds if seconds else 0.0
 
     @property
     def overall(self) -> float:
-        """Samples per second over all iterations, without tests and snapshots."""
+        """Samples per second over all iterations, excluding tests and snapshots."""
         return self.samples / self.seconds if self.seconds else 0.0
 
     @property
@@ -80,8 +80,8 @@ class Meter:
 
     @property
     def left(self) -> float:
-        """Seconds to the last iteration: the window's pace, and what tests and snapshots have added to
-        an iteration so far."""
+        """Seconds to the last iteration: the window's time per iteration, plus the time that tests and
+        snapshots have added per iteration so far."""
         if self.iteration >= self.last:
             return 0.0
         if self._counted < WARMING or self._steady is None:
@@ -94,7 +94,7 @@ class Meter:
         return pace * (self.last - self.iteration)
 
     def fields(self, values: Mapping[str, Any]) -> dict[str, str]:
-        """An iteration in words, by what they tell."""
+        """Return the words for an iteration, by topic."""
         loss = values.get("smoothed", values["loss"])
         return {
             "loss": f"loss {loss:.4g}",
@@ -106,26 +106,26 @@ class Meter:
 
     @property
     def _speed(self) -> str:
-        """How quickly it goes over the window; where samples are not counted, as those that a user's
-        layer makes, in iterations."""
+        """The speed over the window; in iterations if samples are not counted, as when a user's layer
+        makes them."""
         if self.samples:
             return f"{pace(self.samples_per_second)} samples/s"
         seconds = sum(row[1] for row in self._window)
         return f"{pace(len(self._window) / seconds if seconds else 0.0)} iterations/s"
 
     def line(self, values: Mapping[str, Any]) -> str:
-        """An iteration in a line."""
+        """Return an iteration as one line."""
         return "  ".join([f"iteration {self.iteration}", *self.fields(values).values()])
 
 
 @contextmanager
 def said_if_long(text: str, stream: IO[str]) -> Iterator[None]:
-    """A line about what is done meanwhile, if it takes long. Raises, when that is done, the OSError of a
-    stream that takes no more: what is printed next would be dropped in silence."""
+    """Print ``text`` if the block takes long. At its end, raises the OSError of a stream that no longer
+    accepts output: what is printed next would be dropped silently."""
     lost: list[OSError] = []
 
     def say() -> None:
-        with suppress(ValueError):  # a closed stream; who prints next meets that, and tells
+        with suppress(ValueError):  # a closed stream; the next print reports it
             try:
                 print(text, file=stream, flush=True)
             except OSError as error:
@@ -149,7 +149,7 @@ class Lines:
     def __init__(self, meter: Meter, interval: int, stream: IO[str]) -> None:
         self.meter, self.interval, self.stream = meter, interval, stream
         self.waiting: threading.Timer | None = None
-        self._since = time.monotonic()  # when something else than a test's batches was last heard of
+        self._since = time.monotonic()  # the last event other than a test's batches
 
     def __call__(self, event: Event) -> None:
         if event.kind == "start":
@@ -174,40 +174,40 @@ class Lines:
             self.say(f"iteration {event.iteration}  snapshot {event.values['path']}")
 
     def testing(self, event: Event) -> None:
-        """How far a long test is, now and then."""
+        """Report the progress of a long test, now and then."""
         if time.monotonic() - self._since >= BETWEEN:
             self._since = time.monotonic()
             self.say(f"iteration {event.iteration}  {tested(event)}")
 
     def wait(self) -> None:
-        """Say what keeps the first iteration, or the test before it, if it takes long."""
+        """Say what delays the first iteration, or the test before it, if it takes long."""
         self.waiting = threading.Timer(PATIENCE, self.say, [f"{BINDING} ({WHY})"])
         self.waiting.daemon = True
         self.waiting.start()
 
     def due(self, event: Event) -> bool:
-        """Whether an iteration has a permanent line of its own."""
+        """Whether an iteration gets a permanent line of its own."""
         return self.interval > 0 and event.iteration % self.interval == 0
 
     def say(self, text: str) -> None:
-        """A permanent line, seen at once by who follows a log."""
+        """Print a permanent line, visible at once in a log that someone follows."""
         print(text, file=self.stream, flush=True)
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """End what is still open."""
         if self.waiting is not None:
             self.waiting.cancel()
 
 
 class Quiet(Lines):
-    """Counts, and says nothing."""
+    """Counts, and prints nothing."""
 
     def say(self, text: str) -> None:
-        """Nothing."""
+        """Print nothing."""
 
 
 class Live(Lines):
-    """Progress for a terminal: one line that changes, test scores and snapshots above it."""
+    """Progress for a terminal: one line that changes, with test scores and snapshots above it."""
 
     def __init__(self, meter: Meter, interval: int, stream: IO[str]) -> None:
         super().__init__(meter, 0, stream)
@@ -215,7 +215,7 @@ class Live(Lines):
         from rich.progress import BarColumn, Progress, TextColumn
         from rich.table import Column
 
-        # One line high: what a signal handler prints between two refreshes then stays readable.
+        # One line high, so that what a signal handler prints between two refreshes stays readable.
         self._bar = BarColumn(bar_width=BAR)
         self._place = TextColumn("{task.fields[place]}", table_column=Column(no_wrap=True))
         self._status = TextColumn(
@@ -237,7 +237,7 @@ class Live(Lines):
 
     def __call__(self, event: Event) -> None:
         if event.kind in ("test", "snapshot"):
-            # What is printed above draws the line again as it was last drawn.
+            # Printing above the line draws it again in its latest state.
             self._draw(event.iteration, self._fields)
             self._progress.refresh()
         super().__call__(event)
@@ -249,11 +249,11 @@ class Live(Lines):
             self._draw(event.iteration, self._fields)
 
     def testing(self, event: Event) -> None:
-        """The line tells it until the scores are there."""
+        """Show the test's progress in the line until the scores are there."""
         self._draw(event.iteration, {"status": tested(event)})
 
     def wait(self) -> None:
-        """The live line says it from the start."""
+        """Do nothing: the live line says it from the start."""
 
     def _draw(self, iteration: int, fields: Mapping[str, str]) -> None:
         place, bar, shown = fit(iteration, self.meter.last, fields, self._progress.console.width)
@@ -265,23 +265,23 @@ class Live(Lines):
         self._progress.console.print(printable(text), markup=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Leave the terminal as it was, the last state standing."""
+        """Restore the terminal, leaving the last state visible."""
         super().close()
         self._progress.stop()
 
 
 def tested(event: Event) -> str:
-    """How many of a test's batches are done."""
+    """Return how many of a test's batches are done, in words."""
     return f"testing {event.values['done']}/{event.values['batches']}"
 
 
 def fit(iteration: int, last: int, fields: Mapping[str, str], width: int) -> tuple[str, int, str]:
-    """Place, width of the bar and the fields' words for a line of ``width`` columns: what matters
-    least is left out until the rest fits, so that no number is cut."""
+    """Return the place, the bar's width and the text of the fields for a line of ``width`` columns. The
+    least important parts are left out until the rest fits, so that no number is cut."""
     place, bar, shown = f"{iteration}/{last}".rjust(2 * len(str(last)) + 1), BAR, dict(fields)
 
     def length() -> int:
-        # A column stands between the parts.
+        # There is a column between the parts.
         return len(place) + bar + len("  ".join(shown.values())) + (2 if bar else 1)
 
     for name in ("why", "wait", "rate", "bar", "speed", "last", "left"):
@@ -297,14 +297,14 @@ def fit(iteration: int, last: int, fields: Mapping[str, str], width: int) -> tup
 
 
 class Batches:
-    """How many batches of a test are done: nothing is shown where the stream is no terminal."""
+    """How many batches of a test are done; shows nothing, for streams that are not terminals."""
 
     def done(self, count: int) -> None:
-        """So many are."""
+        """Report that ``count`` batches are done."""
 
 
 class LiveBatches(Batches):
-    """A line that changes, and is gone in the end."""
+    """A line that changes, and disappears in the end."""
 
     def __init__(self, progress: Progress, count: int) -> None:
         self._progress, self._task = progress, progress.add_task("batches", total=count)
@@ -315,7 +315,7 @@ class LiveBatches(Batches):
 
 @contextmanager
 def batches(count: int, stream: IO[str], quiet: bool = False) -> Iterator[Batches]:
-    """The progress of a test of so many batches, while the block lasts."""
+    """Show the progress of a test of so many batches while the block runs."""
     if quiet or not _is_live(stream):
         yield Batches()
         return
@@ -335,14 +335,15 @@ def batches(count: int, stream: IO[str], quiet: bool = False) -> Iterator[Batche
 
 
 def shown(meter: Meter, interval: int, stream: IO[str], quiet: bool = False) -> Lines:
-    """What fits where the lines go: live on a terminal that can, else plain lines."""
+    """Return the progress that suits the stream: live on a terminal that supports it, else plain
+    lines."""
     if quiet:
         return Quiet(meter, interval, stream)
     return (Live if _is_live(stream) else Lines)(meter, interval, stream)
 
 
 def _is_live(stream: IO[str]) -> bool:
-    """Whether it is a terminal on which a line can change. Open MPI's mpiexec makes each process one,
-    and writes what comes there to its own output, be that a file."""
+    """Whether the stream is a terminal on which a line can change. Open MPI's mpiexec gives each process
+    a terminal, and copies what is written there to its own output, which may be a file."""
     relayed = (found := launched()) is not None and (not found.alone or found.protocol == "PMIx")
     return not relayed and stream.isatty() and os.environ.get("TERM") not in (None, "", "dumb")

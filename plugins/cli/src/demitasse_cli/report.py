@@ -1,4 +1,4 @@
-"""What commands leave behind: JSON files, and tables for people."""
+"""What commands write: JSON files, and tables for people."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from demitasse import printable, replacing, write_text
 
 
 def write_json(path: str, value: Any) -> None:
-    """One JSON object to a file, whole or not at all; ``-`` is standard output.
+    """Write one JSON object to a file, whole or not at all; ``-`` is standard output.
 
-    Numbers that are not finite become null, which every JSON reader accepts.
+    Numbers that are not finite become null, which every JSON reader supports.
     """
     text = json.dumps(_plain(value), indent=1, allow_nan=False) + "\n"
     if path == "-":
@@ -30,12 +30,12 @@ def write_json(path: str, value: Any) -> None:
 
 
 def check_writable(paths: Mapping[str, str | Path | None], make_folders: bool = True) -> None:
-    """Raise OSError for a report that could not be written, now rather than after the run. ``paths``
-    are by the options that gave them, which the error names."""
+    """Raise OSError for a report that could not be written: now, rather than after the run. ``paths``
+    maps options to their files; the error names the option."""
     for option, path in [(o, Path(p)) for o, p in paths.items() if p is not None and p != "-"]:
         if path.is_dir():
             raise IsADirectoryError(f"{option} {path} is a folder; name a file")
-        if path.exists() and not path.is_file():  # a pipe or a device, which takes what comes
+        if path.exists() and not path.is_file():  # a pipe or a device is always accepted
             continue
         try:
             if make_folders:
@@ -47,16 +47,16 @@ def check_writable(paths: Mapping[str, str | Path | None], make_folders: bool = 
 
 
 def check_folder(folder: Path) -> None:
-    """Make an empty file in a folder and remove it: rights alone do not tell of a file system that
-    cannot be written. Raises OSError."""
+    """Create an empty file in a folder and remove it: permissions alone do not show that a file system
+    is read-only. Raises OSError."""
     with tempfile.TemporaryFile(dir=folder):
         """Nothing is written."""
 
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """What takes a file's place when the block ends, in a folder that is made. Raises OSError that names
-    the file, not what is beside it."""
+    """Yield a path whose file replaces ``path`` when the block ends; creates the folder. Raises OSError
+    that names ``path``, not the temporary file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as partial:
@@ -72,7 +72,7 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, Path):
         return str(value)
-    if hasattr(value, "tolist"):  # NumPy's numbers and arrays
+    if hasattr(value, "tolist"):  # NumPy scalars and arrays
         return _plain(value.tolist())
     if isinstance(value, Iterable):
         return [_plain(item) for item in value]
@@ -84,8 +84,8 @@ def _plain(value: Any) -> Any:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]], right: str = "") -> str:
-    """Aligned columns under their names, to the right where ``right`` has a ``>``. A row is a line,
-    whatever ends of lines a name has."""
+    """Return aligned columns under their names; a column is right-aligned if ``right`` has a ``>`` for
+    it. Each row is one line, even if a name contains line breaks."""
     told = (tuple(printable(str(cell)).replace("\n", "\\n") for cell in row) for row in rows)
     cells = [tuple(head), *told]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
@@ -99,7 +99,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]], right: str = "") -
 
 
 def scores_text(scores: Mapping[str, Any]) -> str:
-    """``accuracy 0.9912  loss 0.0312``; of an array, its mean."""
+    """Return scores as ``accuracy 0.9912  loss 0.0312``; the mean if a score is an array."""
     parts = []
     for name, value in scores.items():
         parts.append(f"{name} {_mean(value):.4f}")
@@ -111,17 +111,17 @@ def _mean(value: Any) -> float:
 
 
 def pace(rate: float) -> str:
-    """So many a second: whole ones, where those say enough."""
+    """Return a rate per second, without decimals if it is 10 or more."""
     return f"{rate:.0f}" if rate >= 10 or not rate else f"{rate:.2g}"
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 worker``, ``2 workers``."""
+    """Return a count with its noun: ``1 worker``, ``2 workers``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def human_time(seconds: float) -> str:
-    """``0:02:11``; a dash for what is not known."""
+    """Return a duration as ``0:02:11``; a dash if it is not known."""
     if not math.isfinite(seconds) or seconds < 0:
         return "-"
     minutes, rest = divmod(round(seconds), 60)
@@ -130,7 +130,7 @@ def human_time(seconds: float) -> str:
 
 
 def human_bytes(count: float) -> str:
-    """``3.52 MiB``."""
+    """Return a size as ``3.52 MiB``."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"
@@ -139,5 +139,5 @@ def human_bytes(count: float) -> str:
 
 
 def lines_to(json_path: str | None) -> Any:
-    """Where lines for people go: standard output, unless a report is written there."""
+    """Return the stream for people: standard output, unless the report is written there."""
     return sys.stderr if json_path == "-" else sys.stdout

@@ -35,8 +35,8 @@ def run(
     effects: Mapping[int, str] = MappingProxyType({}),
     until: Until | None = None,
 ) -> int:
-    """Train to the end or to a signal, and report; ``effects`` are those of signals that do not stop.
-    A run that fails still writes its report, with the error in it."""
+    """Train to the end or to a signal, and report. ``effects`` are those of signals that do not stop. A
+    run that fails also writes its report, which then has the error."""
     stream: Any = Outlet(report.lines_to(json_path))
     history, started = History(), time.perf_counter()
     meter = Meter(trainer.iteration, trainer.solver.max_iterations)
@@ -74,7 +74,7 @@ def run(
             record |= {"loss": history.losses[-1][1], "error": f"{type(error).__name__}: {error}"}
             try:
                 write_report()
-            except OSError as other:  # a full disk, maybe, which is why the run has failed
+            except OSError as other:  # perhaps a full disk, which may be why the run failed
                 click.echo(f"{launch.name()}: {other}", err=True)
         raise
     stopped = interrupts.stop() or stream.lost is not None or trainer.stopped
@@ -95,7 +95,7 @@ def run(
 def _told(
     runtime: Runtime, trainer: Any, history: History, seconds: float, speed: float | None
 ) -> dict[str, Any]:
-    """What a report says of a run so far."""
+    """Return what a report says about a run so far."""
     return {
         "iterations": trainer.iteration,
         "scores": history.scores,
@@ -112,8 +112,8 @@ def _told(
 
 
 def unheard(lost: OSError | None, snapshot: Path | None) -> int:
-    """The exit status of a run by its output: SIGPIPE's where the reader went away. Raises OSError where
-    it was lost otherwise, as on a full disk."""
+    """Return the exit status of a run whose output was lost: SIGPIPE's if the reader went away. Raises
+    OSError if it was lost otherwise, as on a full disk."""
     if lost is None:
         return 0
     if lost.errno in (errno.EPIPE, errno.EIO):  # EIO: the terminal is gone

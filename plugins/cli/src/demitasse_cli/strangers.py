@@ -1,4 +1,4 @@
-"""Errors that nobody foresaw in the code of plugins that are not of our distribution."""
+"""Unexpected errors in the code of third-party plugins."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import traceback
 
 
 def blamed(error: BaseException) -> str | None:
-    """Which installed plugin of somebody else's an error comes from, where in it, and what it is; None
-    for one that none of them has a part in."""
+    """Say which installed third-party plugin an error comes from, where in it, and what it is. Returns
+    None if no such plugin is involved."""
     from demitasse import discover
 
     needs = importlib.metadata.requires("demitasse") or ()
@@ -31,7 +31,7 @@ def blamed(error: BaseException) -> str | None:
 
 
 def _plain(name: str) -> str:
-    """A distribution's name as names are compared: metadata write some with another mark in it."""
+    """Normalise a distribution's name for comparison: metadata may use other separators in it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

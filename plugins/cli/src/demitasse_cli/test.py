@@ -96,7 +96,7 @@ def command(
     noun = "1 batch" if batches == 1 else f"{batches} batches"
     twice = sum(_twice(net) for net, count in nets if net.graph.feeds and count == _all(net))
     again = f", {twice} of them twice to fill the last batch" if twice else ""
-    told = f"{noun}, {samples:,} samples{again}" if samples else noun  # else they are a user's layer's
+    told = f"{noun}, {samples:,} samples{again}" if samples else noun  # else a user's layer makes them
     print(
         f"{report.scores_text(scores)}  ({told}, {seconds:.1f} s)",
         file=stream,
@@ -124,8 +124,8 @@ def command(
 def _to_score(
     runtime: Runtime, model: Path, in_solver: dict[str, Any], in_net: dict[str, Any]
 ) -> tuple[Solver | None, list[tuple[NetDefinition, int | None]]]:
-    """The nets in a file, each with the batches that its solver wants; and that solver, None for a
-    file that is a net."""
+    """Return the solver in a file (None if the file is a net), and the nets to score, each with the
+    number of batches that the solver sets."""
     from demitasse import ModelError
 
     solver = solver_of(runtime, model, in_solver)
@@ -137,8 +137,8 @@ def _to_score(
 
 
 def _check_samples(model: Path, nets: list[tuple[Any, int | None]]) -> None:
-    """Raise ModelError for a net without samples, and where none can tell how many there are: what a
-    user's layer in Python makes has no end."""
+    """Raise ModelError for a net without samples, or if their number is unknown: a user's layer in
+    Python can make samples without end."""
     from demitasse import ModelError
 
     for net, count in nets:
@@ -157,8 +157,8 @@ def _check_samples(model: Path, nets: list[tuple[Any, int | None]]) -> None:
 
 
 def _scored(nets: list[tuple[Any, int]], shown: Batches, log: Any) -> dict[str, Any]:
-    """The mean scores by blob of nets over as many batches each, those of a second net with its number
-    in front. Batches are shown, and told to Caffe's log where there is one."""
+    """Return the mean scores of nets by blob, each over its number of batches; names of a second net's
+    scores begin with its number. Batches are shown and, if Caffe's log is requested, logged."""
     scores: dict[str, Any] = {}
     weights: dict[str, float] = {}
     before = 0
@@ -185,11 +185,11 @@ def _batch(net: Any) -> int:
 
 
 def _twice(net: Any) -> int:
-    """How many samples fill up the last of all batches."""
+    """Return how many samples are used twice, to fill the last batch."""
     return _all(net) * _batch(net) - int(net.graph.feeds[0].source.size)
 
 
 def _all(net: Any) -> int:
-    """As many batches as all samples make, the last filled up from the start."""
+    """Return the number of batches for all samples; the last one is filled from the start."""
     feed = net.graph.feeds[0]
     return math.ceil(int(feed.source.size) / int(feed.batch))

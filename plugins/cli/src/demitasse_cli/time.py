@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Row:
-    """One layer in one phase: seconds, floating-point operations and bytes of an iteration."""
+    """One layer in one phase: seconds, floating-point operations and bytes per iteration."""
 
     layer: str
     phase: str
@@ -35,7 +35,7 @@ class Row:
 
     @property
     def bandwidth(self) -> float:
-        """GB/s of operands."""
+        """GB/s of operands read and written."""
         return self.bytes / self.seconds / 1e9 if self.seconds else 0.0
 
 
@@ -162,8 +162,8 @@ def timed(
     precision: str | None,
     samples: tuple[str, ...],
 ) -> tuple[Any, int]:
-    """What has a profile, and its batch: a trainer, or a net that runs forward where nothing can be
-    trained."""
+    """Return an object with ``profile``, and its batch size: a trainer, or a net that only runs forward
+    if there is nothing to train."""
     from demitasse import ModelError
 
     def trainer_of(solver: Solver) -> Any:
@@ -187,7 +187,7 @@ def timed(
 def forward_only(
     runtime: Runtime, definition: NetDefinition, precision: str | None, samples: tuple[str, ...]
 ) -> tuple[Any, int]:
-    """A net in phase test, and its batch: 0 where no layer of it reads samples."""
+    """Return a net in phase test, and its batch size: 0 if no layer reads samples."""
     with shared.standing_in(samples, "test") as data:
         net = runtime.net(definition, phase="test", precision=precision, data=data)
     feeds = net.graph.feeds
@@ -195,7 +195,7 @@ def forward_only(
 
 
 def idle(definition: NetDefinition) -> Solver:
-    """A solver by which a net can be walked forward and backward, and that changes nothing."""
+    """Return a solver with which a net runs forward and backward without changing anything."""
     from demitasse import Solver
 
     return Solver(
@@ -209,7 +209,7 @@ def idle(definition: NetDefinition) -> Solver:
 
 
 def by_layer(profile: Iterable[tuple[Entry, float]]) -> list[Row]:
-    """Rows in the order of first use; a layer's operations of a phase are added up."""
+    """Return rows in the order of first use; a layer's operations in one phase are added up."""
     rows: dict[tuple[str, str], Row] = {}
     for entry, seconds in profile:
         row = rows.setdefault((entry.layer, entry.phase), Row(entry.layer, entry.phase, {}, {}))
@@ -221,7 +221,7 @@ def by_layer(profile: Iterable[tuple[Entry, float]]) -> list[Row]:
 
 
 def both_passes(rows: Iterable[Row]) -> list[tuple[str, float, float]]:
-    """Each layer's seconds forward and in all that follows, in the order of first use."""
+    """Return each layer's seconds, forward and in all later phases, in the order of first use."""
     seconds: dict[str, list[float]] = {}
     for row in rows:
         seconds.setdefault(row.layer, [0.0, 0.0])[row.phase != "forward"] += row.seconds
@@ -229,7 +229,7 @@ def both_passes(rows: Iterable[Row]) -> list[tuple[str, float, float]]:
 
 
 def show(rows: list[Row], total: float) -> str:
-    """The table."""
+    """Return the table."""
     return report.table(
         ("layer", "phase", "ms", "share", "GFLOP/s", "GB/s", "plugin", "kernel"),
         [

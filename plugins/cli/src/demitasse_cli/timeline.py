@@ -1,5 +1,4 @@
-"""A timeline in Chrome's trace format: the iterations of a run, and one of them operation by
-operation."""
+"""A timeline in Chrome's trace format: the iterations of a run, and the operations of one iteration."""
 
 from __future__ import annotations
 
@@ -15,21 +14,21 @@ if TYPE_CHECKING:
     from demitasse import Entry, Event
 
 LIMIT = 5_000
-"""Iterations that are drawn; browsers do not bear many more."""
+"""How many iterations are drawn; browsers cannot show many more."""
 
 RUN, PROFILE = 1, 2
 
 
 class Timeline:
-    """A listener that records when iterations, tests and snapshots were, in microseconds.
+    """A listener that records the times of iterations, tests and snapshots, in microseconds.
 
-    The phases of an iteration are drawn in their order with the time that each took, beside them what
-    synchronisation did meanwhile, in as many rows as it did at once: viewers leave out what overlaps in
-    one. ``profile`` adds the operations of one iteration, end to end.
+    The phases of an iteration are drawn in order, each with the time that it took. Beside them is what
+    synchronisation did concurrently, in as many rows as needed, because viewers omit events that overlap
+    in one row. ``profile`` adds the operations of one iteration, end to end.
     """
 
     def __init__(self) -> None:
-        # Times are counted from here: a clock that has run for days has no digits for nanoseconds.
+        # Times are relative to this: a clock that has run for days lacks digits for nanoseconds.
         self._start = time.perf_counter()
         self._before = 0.0
         self._drawn = 0
@@ -88,11 +87,11 @@ class Timeline:
             begin += seconds
 
     def write(self, path: Path) -> None:
-        """The file that chrome://tracing and Perfetto open."""
+        """Write the file, for chrome://tracing or Perfetto."""
         write_text(path, json.dumps({"traceEvents": self.events, "displayTimeUnit": "ms"}) + "\n")
 
     def _row(self, start: float, stop: float) -> int:
-        """The first row of synchronisation in which nothing goes on then."""
+        """Return the first row of synchronisation that is free in this interval."""
         at = next((number for number, end in enumerate(self._ends) if end <= start), len(self._ends))
         if at == len(self._ends):
             self._ends.append(stop)
@@ -103,7 +102,7 @@ class Timeline:
     def _add(
         self, process: int, row: int, name: str, kind: str, begin: float, end: float, args: Any
     ) -> None:
-        # Both ends are rounded: Perfetto leaves out what overlaps its neighbour by a nanosecond.
+        # Both ends are rounded: Perfetto omits an event that overlaps its neighbour by a nanosecond.
         start, stop = (round(at * 1e6, 3) for at in (begin, end))
         self.events.append(
             {
@@ -120,6 +119,6 @@ class Timeline:
 
 
 def _name(process: int, text: str, row: int = 0) -> dict[str, Any]:
-    """What a viewer calls a process, or a row of one."""
+    """Return the event that names a process, or a row of it, in a viewer."""
     kind = "thread_name" if row else "process_name"
     return {"name": kind, "ph": "M", "pid": process, "tid": row, "args": {"name": text}}

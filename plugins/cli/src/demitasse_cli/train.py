@@ -114,7 +114,7 @@ def command(
     if resume is not None and weights is not None:
         raise click.UsageError("--resume takes the snapshot's weights; leave out --weights or --resume")
     flags.tell_without_effect(gpu, phase, "TRAIN")
-    # The level is the solver's, which has the last word; stages add to those that the solver has.
+    # The solver's level has the last word; stages are added to those that the solver has.
     overrides: dict[str, Any] = {
         **flags.state(level, stage, "train_net.state", "train_state"),
         **dict(settings),
@@ -161,7 +161,7 @@ def command(
 
 
 def _check_asked(path: Path, solver: Solver, overrides: Mapping[str, Any], until: Until | None) -> None:
-    """Refuse a run that would train nothing, or whose end would never be looked for."""
+    """Raise an error for a run that would train nothing, or whose ``until`` would never be tested."""
     from demitasse import ModelError
 
     if not solver.max_iterations and "max_iter" not in overrides:

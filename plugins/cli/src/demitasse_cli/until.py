@@ -1,4 +1,4 @@
-"""``--until``: the test score at which a training is done."""
+"""``--until``: the test score at which training ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FORM = re.compile(r"\s*([^<>=\s]+)\s*(>=|<=|>|<)\s*([-+.\deE]+)\s*")
 
 @dataclass(frozen=True)
 class Until:
-    """A score and what it must come to, as ``accuracy>=0.99``."""
+    """A score and the value it must reach, as in ``accuracy>=0.99``."""
 
     score: str
     comparison: str
@@ -24,7 +24,7 @@ class Until:
 
     @classmethod
     def parse(cls, text: str) -> Until:
-        """Raises click's BadParameter with what is valid."""
+        """Parse a condition. Raises click's BadParameter with what is valid."""
         match = _FORM.fullmatch(text)
         try:
             if match is not None:
@@ -36,7 +36,8 @@ class Until:
         )
 
     def __call__(self, scores: Mapping[str, Any]) -> bool:
-        """Whether a test's scores are good enough. Raises ModelError for a score that no net has."""
+        """Whether a test's scores fulfil the condition. Raises ModelError for a score that no net
+        has."""
         from demitasse import ModelError, unknown
 
         if self.score not in scores:

@@ -1,4 +1,4 @@
-"""What is wrong with the words of a command, in a line: option or argument, value, what is valid."""
+"""One-line messages for mistakes in a command: option or argument, value, and what is valid."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from demitasse import nearest, unknown
 
 
 def told(error: click.UsageError, given: Sequence[str]) -> str:
-    """The sentence for a mistake in the words ``given`` on the command line."""
+    """Return the sentence for a mistake in the words ``given`` on the command line."""
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         return _option(error.option_name, error.ctx.command.get_params(error.ctx), given)
     words = error.format_message().rstrip(".")
@@ -34,8 +34,8 @@ def told(error: click.UsageError, given: Sequence[str]) -> str:
 
 
 def refuse_empty(command: click.Command) -> None:
-    """Have a command refuse empty text for a path, which would be the working folder, and for a word
-    without which it cannot do: mostly a variable of the shell that is not set."""
+    """Make a command reject empty text for a path, which would mean the working folder, and for a
+    required word. Usually a shell variable is not set."""
     for each in getattr(command, "commands", {}).values():
         refuse_empty(each)
     for parameter in command.params:
@@ -54,7 +54,7 @@ def _cast(
 
 
 def _option(name: str, parameters: Sequence[click.Parameter], given: Sequence[str]) -> str:
-    """An unknown option. Of a word with one dash the parser tells the first letter alone."""
+    """Report an unknown option. After a single dash, the parser reports only the first letter."""
     if len(name) == 2:
         name = next((word.partition("=")[0] for word in given if word.startswith(name)), name)
     valid = [n for each in parameters for n in (*each.opts, *each.secondary_opts) if n[0] == "-"]
@@ -63,7 +63,7 @@ def _option(name: str, parameters: Sequence[click.Parameter], given: Sequence[st
 
 
 def _name(parameter: click.Parameter) -> str:
-    """As the help calls it."""
+    """Return a parameter's name as shown in the help."""
     if isinstance(parameter, click.Option):
         return max(parameter.opts, key=len)
     metavar = getattr(parameter, "metavar", None) or parameter.name or "?"
@@ -74,7 +74,7 @@ def _value(name: str, kind: click.ParamType[Any], words: str) -> str:
     quoted = re.match(r"(?:File )?'(.*)' is ", words)
     value = quoted[1] if quoted else words.partition(" ")[0]
     if isinstance(kind, click.Choice):
-        # As the help shows them: in small letters where either will do.
+        # As the help shows them: in lower case if case does not matter.
         shown = [str(each) if kind.case_sensitive else str(each).lower() for each in kind.choices]
         return unknown("value", value, shown, name)
     whole = isinstance(kind, type(click.INT))

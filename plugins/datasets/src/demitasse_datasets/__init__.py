@@ -1,1 +1,1 @@
-"""Samples from arrays, IDX, CIFAR and scikit-learn's digits for Demitasse."""
+"""Data sources for Demitasse: arrays, IDX, CIFAR, image files, databases, HDF5, and others."""

@@ -1,4 +1,4 @@
-"""``demitasse convert_annoset``: images and what they show written as a database, with the flags of the
+"""``demitasse convert_annoset``: write images and their annotations as a database, with the flags of the
 tool of SSD's fork."""
 
 from __future__ import annotations

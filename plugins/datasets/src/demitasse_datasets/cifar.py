@@ -1,8 +1,8 @@
 """CIFAR-10 and CIFAR-100, the binary files and the Python batches:
 https://www.cs.toronto.edu/~kriz/cifar.html ("binary version", "python version").
 
-A record is one label byte (CIFAR-100: a coarse and a fine one), then 3 planes (red, green, blue) of
-32 rows of 32 pixels. There is no header. Python batches have the same in arrays of their own.
+A record is one label byte (CIFAR-100: a coarse and a fine one), followed by 3 planes (red, green, blue)
+of 32 rows of 32 pixels. There is no header. Python batches hold the same data in separate arrays.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from demitasse_datasets.samples import ArraySamples, decoded_once
 
 PIXELS = 3 * 32 * 32
 LARGEST_UNPACKED = 1 << 31
-"""Bytes that one compressed file may unpack to (2 GiB, some 700,000 records)."""
+"""The most bytes that one compressed file may unpack to (2 GiB, some 700,000 records)."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of record: its label bytes in order, each with its number of classes, and the names of the
-    same in Python batches."""
+    """A kind of record: its label bytes in order, each with its number of classes, and the labels' names
+    in Python batches."""
 
     title: str
     labels: tuple[tuple[str, int], ...]
@@ -66,12 +66,12 @@ def is_cifar(path: Path) -> bool:
 
 
 def open_cifar(paths: Sequence[Path], kind: str | None) -> ArraySamples:
-    """The records of the files, one after another: ``data`` (3, 32, 32), ``label``, and for
-    CIFAR-100 ``coarse_label`` (``label`` is the fine one), all uint8. Raises DataError."""
+    """Return the records of the files, one after another: ``data`` (3, 32, 32), ``label`` and, for
+    CIFAR-100, ``coarse_label`` (``label`` is the fine one), all uint8. Raises DataError."""
     name = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
 
     def decode() -> ArraySamples:
-        # lzma, zlib and bz2 release the interpreter's lock while they unpack.
+        # lzma, zlib and bz2 release the interpreter's lock while they decompress.
         pool = ThreadPoolExecutor(min(len(paths), os.cpu_count() or 1))
         try:
             parts = list(pool.map(_read, paths))
@@ -85,7 +85,7 @@ def open_cifar(paths: Sequence[Path], kind: str | None) -> ArraySamples:
 
 
 def _read(path: Path) -> bytearray | Mapping[str, np.ndarray]:
-    """A file's bytes, or what is in its pickle."""
+    """Return a file's bytes, or the arrays in its pickle."""
     with SampleFile(path) as file:
         packed = file.compression is not None
         data = file.read(LARGEST_UNPACKED + 1 if packed else file.stored)
@@ -94,7 +94,7 @@ def _read(path: Path) -> bytearray | Mapping[str, np.ndarray]:
             f"{path}: it unpacks to more than {LARGEST_UNPACKED:,} bytes, which no CIFAR file does; "
             f"if it is intact, decompress it"
         )
-    # A record begins with a label, which is less than a pickle's first byte.
+    # A record begins with a label, which is smaller than a pickle's first byte.
     return read_batch(path, data) if begins_pickle(data) else data
 
 
@@ -116,13 +116,14 @@ def _format(path: Path, content: bytearray | Mapping[str, np.ndarray]) -> Format
             f"{form.title}, sample {whole:,} is cut short: expected {form.record:,} bytes, "
             f"found {rest:,}"
         )
-    # A common multiple of both (some 9 MB): the name decides, else CIFAR-10.
+    # If the length is a multiple of both (some 9 MB), the name decides; by default it is CIFAR-10.
     likely = [f for f in fitting if re.fullmatch(f"{f.train}|{f.test}", bare_name(path))]
     return (likely or fitting)[0]
 
 
 def _records(path: Path, content: bytearray | Mapping[str, np.ndarray], form: Format) -> np.ndarray:
-    """Records (samples, label bytes and pixels) uint8, with labels in range. Raises DataError."""
+    """Return records (samples, label bytes and pixels), uint8, with labels in range. Raises
+    DataError."""
     if isinstance(content, Mapping):
         labels, pixels = _of_batch(path, content, form)
     else:
@@ -143,7 +144,7 @@ def _records(path: Path, content: bytearray | Mapping[str, np.ndarray], form: Fo
 def _of_batch(
     path: Path, batch: Mapping[str, np.ndarray], form: Format
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The labels (samples, kinds of label) and pixels (samples, 3072) of a Python batch."""
+    """Return the labels (samples, kinds of label) and pixels (samples, 3072) of a Python batch."""
     lacking = [name for name in form.pickled if name not in batch]
     if lacking:
         there = ", ".join(map(repr, batch))

@@ -1,7 +1,7 @@
-"""Samples from videos that a text lists: some frames of each, from files of frames or from one of all.
+"""Samples from a list of videos: some frames of each, from one file per frame or one per video.
 
 Source: the lists of C3D (Tran et al. 2015, section 3) and of TSN (Wang et al. 2016, *Temporal Segment
-Networks*, sections 3.1 and 3.2, with its ways to cut).
+Networks*, sections 3.1 and 3.2, including its cropping).
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from demitasse_datasets.image_list import beside, lines, read_image
 from demitasse_datasets.samples import naming
 
 STARTS = ("listed", "anywhere", "parts")
-"""Where frames are taken from: from the one that the list says on; from anywhere; or a snippet from each
-of so many equal parts. For the last two the list says how many frames there are."""
+"""Where frames are taken: from the frame given in the list on; from anywhere; or as a snippet from each
+of several equal parts. For the last two, the list gives the number of frames."""
 
 SCALES = (1.0, 0.875, 0.75, 0.66)
-"""Shares of an image's shorter side that a cut has, unless others are given."""
+"""Sides of a cut, by default, as fractions of an image's shorter side."""
 
 _PATTERN = re.compile(r"(?:[^%/\\]|%%|%c|%0?\d?\dd|%d)+")
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A line of a list: its number (from 1), a video's path, its frame or how many it has, its label."""
+    """A line of a list: its number (from 1), a video's path, a frame or the number of frames, the
+    label."""
 
     line: int
     path: str
@@ -44,9 +45,9 @@ class Listed:
 
 @dataclass(frozen=True)
 class Frames:
-    """Which frames a sample has: ``length`` of them, each ``every``-th, from where ``start`` says; with
-    "parts" that many from each of so many ``parts``. Without ``random`` those of "anywhere" are the
-    first, and those of a part its middle ones."""
+    """The frames of a sample: ``length`` of them, every ``every``-th, from where ``start`` says; with
+    "parts", so many from each of ``parts``. Without ``random``, "anywhere" takes the first frames, and
+    "parts" the middle frames of each part."""
 
     length: int = 1
     every: int = 1
@@ -55,8 +56,8 @@ class Frames:
     random: bool = False
 
     def numbers(self, listed: int, draws: Draws) -> list[int]:
-        """The frames' numbers, counted from 1 where the list says how many (``listed``) there are.
-        Raises DataError where these are too few."""
+        """Return the frames' numbers, counted from 1 if ``listed`` is the number of frames in the list.
+        Raises DataError if there are too few."""
         span = self.length * self.every
         if self.start == "parts":
             each = listed // self.parts
@@ -74,17 +75,17 @@ class Frames:
         return [begin + i * self.every for i in range(self.length)]
 
     def _begin(self, spare: int, draws: Draws) -> int:
-        """Where in a part with so many frames to spare a snippet begins."""
+        """Where a snippet begins in a part that has ``spare`` frames more."""
         return draws.below(max(0, spare) + 1) if self.random else (spare + 1) // 2
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A square of ``size`` pixels (0: the whole image), the same of all frames of a sample: from the
-    middle, or with ``random`` from anywhere, or from one of 5 or 13 ``places``; with ``scales`` a part
-    whose sides are such shares of the shorter one, at most ``distortion`` of them apart, made that
-    square. With ``mirror`` each second one is mirrored; of ``flow`` the first channel then points the
-    other way.
+    """A square of ``size`` pixels (0: the whole image), the same in all frames of a sample: from the
+    middle or, with ``random``, from anywhere or from one of 5 or 13 ``places``. With ``scales``, a part
+    is cut whose sides are such fractions of the shorter side, at most ``distortion`` steps apart in that
+    list, and is resized to the square. With ``mirror``, half of the samples are mirrored, at random;
+    with ``flow``, the first channel is then inverted.
     """
 
     size: int = 0
@@ -96,7 +97,7 @@ class Cut:
     flow: bool = False
 
     def __call__(self, frames: np.ndarray, draws: Draws) -> np.ndarray:
-        """(frames, rows, columns, channels) cut. Raises DataError for images that are too small."""
+        """Cut frames (frames, rows, columns, channels). Raises DataError if they are too small."""
         if self.size:
             frames = self._part(frames, draws)
         if not self.mirror or not draws.happens(0.5):
@@ -129,7 +130,7 @@ class Cut:
         return np.stack([images.resize(each, self.size, self.size) for each in part])
 
     def _sides(self, had: tuple[int, ...], draws: Draws) -> tuple[int, int]:
-        """The rows and columns of a part. Those near the size are of the size."""
+        """Draw the rows and columns of a part. Lengths within 2 pixels of ``size`` become ``size``."""
         lengths = [int(min(had) * scale) for scale in self.scales]
         lengths = [self.size if abs(each - self.size) < 3 else max(1, each) for each in lengths]
         pairs = [
@@ -146,17 +147,17 @@ _PLACES = (
     *((0, 2), (4, 2), (2, 0), (2, 4)),
     *((1, 1), (1, 3), (3, 1), (3, 3)),
 )
-"""Where fixed cuts lie, in quarters of what is left over: corners and middle; sides; between them."""
+"""Positions of fixed cuts, in quarters of the margin: corners and middle; sides; between them."""
 
 
 def read_clips(path: Path, counted: bool = True) -> list[Listed]:
-    """A list of videos: a path, a number of frames or of the first one (unless not ``counted``), and a
-    label, with blanks between. Raises DataError with the line."""
+    """Read a list of videos: a path, a number of frames or of the first one (unless not ``counted``),
+    and a label, separated by blanks. Raises DataError with the line."""
     clips = []
     for number, line in lines(path):
         name, *numbers = line.rsplit(None, 2 if counted else 1)
         if len(numbers) != 1 + counted or not all(map(_is_number, numbers)):
-            file_text(path, strict=True)  # an image or a database given for a list
+            file_text(path, strict=True)  # raises for an image or a database in place of a list
             what = (
                 "a path, a frame or how many there are, and a label" if counted else "a path and a label"
             )
@@ -172,7 +173,7 @@ def _is_number(text: str) -> bool:
 
 
 def check_pattern(pattern: str, flow: bool) -> None:
-    """Raise DataError unless a pattern has one place for a number, and one for x or y if of ``flow``."""
+    """Raise DataError unless a pattern has one place for a number and, for ``flow``, one for x or y."""
     wanted = "one %d, or %06d, and one %c" if flow else "one %d, or %06d"
     places = re.findall(r"%%|%c|%[^c]*?d", pattern)
     numbers = [each for each in places if each.endswith("d")]
@@ -183,12 +184,12 @@ def check_pattern(pattern: str, flow: bool) -> None:
 
 
 class ClipSamples:
-    """Videos of a list: ``data`` uint8, blue first, (channels, frames, rows, columns) or, ``stacked``,
-    (frames * channels, rows, columns), and ``label`` (int32).
+    """The videos of a list: ``data`` uint8, blue first, (channels, frames, rows, columns) or, if
+    ``stacked``, (frames * channels, rows, columns), and ``label`` (int32).
 
-    A video is a folder with a file for each frame by ``pattern`` (with a ``%c`` two, x and y, the
-    channels of optical flow) or, without one, a file that OpenCV plays. ``resized`` is (rows, columns).
-    ``root`` is put before each path as Caffe does, as text.
+    A video is a folder that has a file for each frame, named by ``pattern`` (if it has a ``%c``, two
+    files, x and y, the channels of optical flow). Without a pattern, it is a file that OpenCV can play.
+    ``resized`` is (rows, columns). ``root`` is put in front of each path as text, as in Caffe.
     """
 
     def __init__(
@@ -232,7 +233,7 @@ class ClipSamples:
         return f"{self.name}:{listed.line}: {self._root}{listed.path}"
 
     def _sample(self, number: int, sample: int) -> np.ndarray:
-        """What is read of a video for the sample of that number in the global order."""
+        """Read a video for the sample of this number in the global order."""
         draws = Draws(self._seed, self._stream, sample, self._frames.parts)
         listed = self._listed[number]
         video = beside(self._root + listed.path, Path(self.name))
@@ -249,7 +250,7 @@ class ClipSamples:
         return planes.reshape(-1, *planes.shape[2:])
 
     def _frame(self, folder: Path, number: int) -> np.ndarray:
-        """A frame (rows, columns, channels) from its file, or from two."""
+        """Read a frame (rows, columns, channels) from its file, or from two."""
         flow = "%c" in self._pattern.replace("%%", "")
         names = [
             self._pattern % ((axis, number) if flow else number) for axis in ("xy" if flow else "x")
@@ -263,7 +264,7 @@ class ClipSamples:
         return made[0] if len(made) == 1 else np.concatenate(made, 2)
 
     def _played(self, file: Path, listed: int, draws: Draws) -> list[np.ndarray]:
-        """The frames of a file with all of them, whose own numbers count from 0."""
+        """Read frames from a file that contains all of them; OpenCV numbers them from 0."""
         cv2 = images.opencv()
         if not file.is_file():
             raise DataError("no such file")
@@ -279,7 +280,7 @@ class ClipSamples:
             video.release()
 
     def _next(self, video: Any, number: int, count: int) -> np.ndarray:
-        """A frame (rows, columns, channels) of what OpenCV plays."""
+        """Return the next frame (rows, columns, channels) of a video in OpenCV."""
         cv2 = images.opencv()
         if int(video.get(cv2.CAP_PROP_POS_FRAMES)) != number:
             video.set(cv2.CAP_PROP_POS_FRAMES, number)

@@ -1,4 +1,4 @@
-"""Samples written as an LMDB database of Datum records, for any runtime that reads Caffe's data."""
+"""Writing samples as an LMDB database of Datum records, for any program that reads Caffe's data."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ from demitasse_datasets.image_list import Listed, log, read_bytes, read_list
 from demitasse_datasets.samples import naming
 
 ENCODED = ("bmp", "jpeg", "jpg", "png", "ppm", "tif", "tiff", "webp")
-"""Formats in which images are written that Caffe reads."""
+"""Formats of image files that Caffe can read."""
 ALSO = {".jpeg": ".jpg", ".jpg": ".jpeg", ".tif": ".tiff", ".tiff": ".tif"}
-"""Other endings of the same formats."""
+"""Other suffixes of the same formats."""
 TOGETHER = 256
-"""Records that are made, and written in one transaction."""
+"""How many records are made and then written in one transaction."""
 DIGITS = 8
-"""Of the number that a record's key begins with, as Caffe's; of more records it has more."""
+"""Digits of the number at the beginning of a record's key, as in Caffe; more for more records."""
 FIRST_MAP = 1 << 28
 NOTHING_LEFT = 1 << 20
-"""Free bytes below which a disk is called full."""
+"""With fewer free bytes than this, a disk counts as full."""
 FILES = {"data.mdb", "lock.mdb"}
-"""All that a database's folder holds."""
+"""The files in a database's folder."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """How records are written: resized to (height, width), in gray, and as a file of the format that
-    ``encoded`` names (``.png``; empty: the file's own) or raw. Without ``resized``, in proportion: the
-    shorter side to ``shorter``, unless the other one would be longer than ``longest`` then (0: as they
-    are). A file of the format is not written anew where no pixel changes."""
+    """How records are written: resized to (height, width), in gray, and raw or as an image file of the
+    format that ``encoded`` names (such as ``.png``; empty for the file's own). Without ``resized``,
+    proportions are kept: the shorter side becomes ``shorter``, unless the other one would then be longer
+    than ``longest`` (0: unchanged). A file that already has the format is kept if no pixel changes."""
 
     resized: tuple[int, int] | None = None
     gray: bool = False
@@ -59,7 +59,7 @@ class Form:
     longest: int = 0
 
     def size(self, height: int, width: int) -> tuple[int, int]:
-        """What an image of this size is resized to."""
+        """Return the size to which an image of this size is resized."""
         if self.resized:
             return self.resized
         low, high = min(height, width), max(height, width)
@@ -70,12 +70,12 @@ class Form:
 
     @property
     def keeps(self) -> bool:
-        """Whether files are written as they are, whatever is in them, as Caffe does."""
+        """Whether files are stored unchanged and unchecked, as Caffe does."""
         asked = self.resized or self.gray or self.shorter or self.longest
         return self.encoded == "" and not asked
 
     def record(self, pixels: np.ndarray, label: int) -> Datum:
-        """The record of an image (height, width, channels), uint8, or float32 where it stays raw."""
+        """Return the record of an image (height, width, channels), uint8, or float32 if stored raw."""
         pixels = images.resize(pixels, *self.size(*pixels.shape[:2]))
         height, width, channels = pixels.shape
         about = channels, height, width
@@ -105,15 +105,15 @@ def convert_samples(
     skip_damaged: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> int:
-    """Write the LMDB database ``target`` (a folder, whole or not at all) and return how many records it
-    has, as Caffe's convert_imageset does.
+    """Write the LMDB database ``target`` (a folder, written whole or not at all) as Caffe's
+    convert_imageset does, and return the number of its records.
 
-    ``source`` is an image list (a path and its labels a line, after ``root``), a folder of images (its
-    sub-folders, by name, are the classes), or whatever a composed plugin reads samples from (CIFAR,
-    IDX). ``encoded`` keeps image files as they are, or writes a format such as ``png``; otherwise
-    records hold pixels, blue first. With ``check_size`` images must all be as large as the first.
-    With ``skip_damaged`` files that are missing or damaged are left out, each with a warning, as Caffe's
-    tool does; else the first one is an error. ``progress`` is told now and then how many records are
+    ``source`` is an image list (a path and its labels on each line, after ``root``), a folder of images
+    (its sub-folders, by name, are the classes), or anything from which a composed plugin reads samples
+    (CIFAR, IDX). ``encoded`` keeps image files as they are, or names a format such as ``png``; otherwise
+    records hold pixels, blue first. With ``check_size``, all images must be as large as the first. With
+    ``skip_damaged``, missing or damaged files are skipped, each with a warning, as Caffe's tool does;
+    otherwise the first one is an error. ``progress`` is called now and then with the number of records
     written. Raises DataError that names file and line.
     """
     target, path = Path(target), Path(source)
@@ -133,7 +133,7 @@ def convert_samples(
 
 
 def check_target(target: Path, force: bool) -> None:
-    """Raise DataError for what is there and is not to be overwritten."""
+    """Raise DataError if the target exists and must not be overwritten."""
     if is_there(target) and not force:
         raise DataError(f"{target} already exists; force (--force) overwrites it")
     if is_folder(target) and (others := sorted({path.name for path in target.iterdir()} - FILES)):
@@ -141,7 +141,7 @@ def check_target(target: Path, force: bool) -> None:
 
 
 def form_of(height: int, width: int, gray: bool, encoded: bool | str) -> Form:
-    """How records are written. Raises DataError."""
+    """Return how records are to be written. Raises DataError."""
     if (height == 0) != (width == 0) or min(height, width) < 0:
         raise DataError(f"give both a height and a width to resize images, not ({height}, {width})")
     if isinstance(encoded, str) and encoded.lstrip(".").lower() not in ENCODED:
@@ -151,7 +151,7 @@ def form_of(height: int, width: int, gray: bool, encoded: bool | str) -> Form:
 
 
 def in_folder(folder: Path) -> list[Listed]:
-    """The images of a folder, with the numbers of their classes. Raises DataError."""
+    """Return the images of a folder with the numbers of their classes. Raises DataError."""
     images = (
         (path.relative_to(folder).as_posix(), label)
         for label, each in enumerate(images_by_class(folder))
@@ -171,8 +171,9 @@ def from_files(
     finish: Callable[[Listed, Datum], bytes] = lambda each, datum: serialize(datum),
     skip: bool | None = None,
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Keys (a number and the path, as Caffe's) and records of image files; ``finish`` makes these of a
-    line's Datum. What cannot be read is left out with a warning if one is to ``skip`` it."""
+    """Yield keys (a number and the path, as Caffe's) and records of image files. ``finish`` makes the
+    record from a line and its Datum. With ``skip``, files that cannot be read are skipped with a
+    warning."""
     order = permutation(seed, 0, len(listed)) if shuffle else range(len(listed))
     pool, first, digits = decoders(), dict[str, Any](), _digits(len(listed))
     for start in range(0, len(listed), TOGETHER):
@@ -215,7 +216,7 @@ def from_files(
 
 
 def _digits(count: int) -> int:
-    """Of the numbers in the keys of so many records, whose order is that of texts."""
+    """Digits of the numbers in the keys of so many records, so that keys sort as text."""
     return max(DIGITS, len(str(count - 1)))
 
 
@@ -230,7 +231,7 @@ def _file_record(name: str, listed_in: Path, label: int, form: Form) -> Datum:
     if form.encoded is None:
         return form.record(pixels, label)
     try:
-        native = images.decode(data, "native")  # as Data layers do
+        native = images.decode(data, "native")  # as Data layers decode it
     except DataError as error:
         if form.keeps:
             raise DataError(f"{error}; give a format (encoded='png') to encode it again") from error
@@ -245,7 +246,7 @@ def _file_record(name: str, listed_in: Path, label: int, form: Form) -> Datum:
 
 
 def from_source(source: Any, name: str, form: Form) -> Iterator[tuple[bytes, bytes]]:
-    """Keys (a number) and records of an open source's fields ``data`` and ``label``."""
+    """Yield keys (numbers) and records of an open source's fields ``data`` and ``label``."""
     if "data" not in source.fields:
         raise DataError(f"{name}: has the fields {', '.join(source.fields)}, but data is needed")
     if form.gray or form.encoded == "":
@@ -285,8 +286,8 @@ def write_lmdb(
     entries: Iterator[tuple[bytes, bytes]],
     progress: Callable[[int], object] | None = None,
 ) -> int:
-    """Write keys, ascending, and values; the folder appears whole or not at all. Returns how many there
-    are. Raises DataError when it cannot."""
+    """Write keys, in ascending order, and values. The folder appears whole or not at all. Returns the
+    number of entries. Raises DataError if writing fails."""
     count = 0
     with new_lmdb(target) as put:
         while some := list(islice(entries, TOGETHER)):
@@ -301,8 +302,8 @@ def write_lmdb(
 
 @contextlib.contextmanager
 def new_lmdb(target: Path) -> Iterator[Callable[[Sequence[tuple[bytes, bytes]]], None]]:
-    """What writes some keys, ascending, and values; the folder appears whole when the block ends, or not
-    at all. Raises DataError when it cannot."""
+    """Yield a function that writes keys, in ascending order, and values. The folder appears whole when
+    the block ends, or not at all. Raises DataError if writing fails."""
     try:
         import lmdb
     except ImportError as error:
@@ -319,8 +320,8 @@ def new_lmdb(target: Path) -> Iterator[Callable[[Sequence[tuple[bytes, bytes]]],
         made = temporary / "new"
         try:
             made.mkdir()
-            # Nobody else knows the folder. A lock's file is written through mapped memory, which on a
-            # full disk in memory is no error but the end of the process.
+            # Nobody else knows the folder. The lock file is written through mapped memory: on a full
+            # disk in memory (tmpfs), this is not an error but ends the process.
             quick = {"metasync": False, "sync": False, "lock": False}
             with lmdb.open(str(made), FIRST_MAP, **quick) as database:
                 yield partial(_put, database, lmdb.MapFullError)
@@ -329,14 +330,14 @@ def new_lmdb(target: Path) -> Iterator[Callable[[Sequence[tuple[bytes, bytes]]],
                 target.replace(temporary / "old")
             made.replace(target)
         except (OSError, lmdb.Error) as error:
-            # LMDB calls a full disk an input/output error.
+            # LMDB reports a full disk as an input/output error.
             full = " (the disk is full)" if shutil.disk_usage(temporary).free < NOTHING_LEFT else ""
             reason = getattr(error, "strerror", None) or error
             raise DataError(f"{target}: cannot be written: {reason}{full}") from error
 
 
 def _check_replaceable(target: Path) -> None:
-    """Raise DataError for a folder that has more than a database in it: it would be lost."""
+    """Raise DataError for a folder that contains more than a database, because it would be lost."""
     if not is_folder(target):
         return
     others = sorted(p.name for p in target.iterdir() if p.name not in ("data.mdb", "lock.mdb"))
@@ -348,12 +349,12 @@ def _check_replaceable(target: Path) -> None:
 
 
 def _put(database: Any, full: type[Exception], entries: Sequence[tuple[bytes, bytes]]) -> None:
-    """Write entries in one transaction, in a larger map where it is ``full``."""
+    """Write entries in one transaction; if the map is ``full``, enlarge it and try again."""
     while True:
         try:
             with database.begin(write=True) as transaction:
                 for key, value in entries:
-                    # LMDB takes keys of up to 511 bytes; the number before the name keeps them apart.
+                    # LMDB limits keys to 511 bytes; the number in front of the name keeps them distinct.
                     transaction.put(key[:511], value, append=True)
             return
         except full:

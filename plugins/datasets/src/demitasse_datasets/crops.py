@@ -1,5 +1,5 @@
-"""Squares cut from images of any size, drawn by a sample's number in the global order, so that the draw
-is the same for any division of the work."""
+"""Squares cut from images of any size. Draws depend on a sample's number in the global order, and are
+therefore the same however the work is divided."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ BITS = 30
 
 
 def draws(seed: int, stream: int, first: int, count: int) -> np.ndarray:
-    """(count, 3) int64 for the samples from ``first`` on: two numbers below 2**30, and 0 or 1."""
+    """Return (count, 3) int64, for samples from ``first`` on: two numbers below 2**30, and 0 or 1."""
     top = (1 << BITS) - 1
     drawn: np.ndarray = crop_and_mirror(seed, stream, 0, first, count, top, top)
     return drawn
 
 
 def below(draw: int, extent: int) -> int:
-    """The number below ``extent`` that a draw below 2**30 stands for."""
+    """Scale a draw below 2**30 to a whole number below ``extent``."""
     return int(draw) * extent >> BITS
 
 
 @dataclass(frozen=True)
 class Crop:
-    """A square of ``size`` pixels (0: the whole image), from the middle or from anywhere, of images that
-    ``scaling`` has brought to another size, all to one unless there is a crop."""
+    """A square of ``size`` pixels (0: the whole image), from the middle or a random place. Images are
+    first resized by ``scaling``; without a crop, all to the same size."""
 
     size: int = 0
     random: bool = False
@@ -40,12 +40,12 @@ class Crop:
 
     @property
     def whole(self) -> bool:
-        """Whether images stay as large as they are."""
+        """Whether images keep their size."""
         return not self.size and self.scaling is None
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """What an image of ``shape`` (channels, height, width) becomes. Raises DataError when it is
-        smaller."""
+        """Return the shape that an image of ``shape`` (channels, height, width) gets. Raises DataError
+        if it is too small."""
         if self.size > min(shape[1:]) and self.scaling is None:
             self._refuse(shape)
         if self.size:
@@ -59,14 +59,14 @@ class Crop:
         )
 
     def draws(self, first: int, count: int) -> np.ndarray:
-        """What ``cut`` takes for each of the samples from ``first`` on."""
+        """Return the draws for ``cut``, for samples from ``first`` on."""
         if self.size and self.random:
             return draws(self.seed, self.stream, first, count)
         return np.zeros((count, 3), np.int64)
 
     def cut(self, pixels: np.ndarray, draw: np.ndarray, sample: int) -> np.ndarray:
-        """The square of the image (a view, unless it was scaled) of the sample of that number. Raises
-        DataError when the image is smaller."""
+        """Return the square cut from the image of sample ``sample`` (a view, unless it was scaled).
+        Raises DataError if the image is too small."""
         if self.scaling is not None:
             drawn = Draws(self.seed, self.stream, sample, self.scaling.takes).block(self.scaling.takes)
             rows = np.ascontiguousarray(pixels.transpose(1, 2, 0))
@@ -83,8 +83,8 @@ class Crop:
 
 
 def fit(pixels: np.ndarray, place: np.ndarray) -> None:
-    """Copy an image to its place in a batch. Raises DataError when it has another shape or type than
-    the first sample, which the batch is made for."""
+    """Copy an image to its place in a batch. Raises DataError if its shape or type differs from the
+    first sample's, for which the batch was made."""
     if pixels.shape != place.shape or pixels.dtype != place.dtype:
         raise DataError(
             f"its image has shape {pixels.shape} ({pixels.dtype}), but the first sample's has "

@@ -1,4 +1,4 @@
-"""Samples from databases of Datum records: pixels as they are, or encoded images."""
+"""Samples from databases of Datum records, which hold pixels or encoded images."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from demitasse_datasets.samples import naming
 READERS: Mapping[str, tuple[str, Callable[[Path], Reader]]] = MappingProxyType(
     {"lmdb": (LMDB_FILE, LmdbReader), "leveldb": (LEVELDB_FILE, LevelDbReader)}
 )
-"""Kinds of database: the file that tells one, and what opens it."""
+"""Kinds of database: the file by which one is recognised, and the reader that opens it."""
 
 _open: weakref.WeakValueDictionary[Hashable, Reader] = weakref.WeakValueDictionary()
 _opening = process_lock()
 
 
 def kind_of(path: Path) -> str | None:
-    """The kind of database in a folder (or file, for LMDB); None for none."""
+    """Return the kind of database in a folder (or file, for LMDB); None if there is none."""
     if is_file(path):
         return "lmdb" if path.suffix == ".mdb" or "LMDB" in looks_like_at(path) else None
     return next((kind for kind, (file, _) in READERS.items() if is_file(path / file)), None)
 
 
 def open_database(path: Path, kind: str) -> Reader:
-    """The database, opened unless another source of this process has it open: LMDB allows one only.
-    Raises DataError."""
+    """Return the database's reader, shared with other sources of this process that have it open: LMDB
+    allows only one. Raises DataError."""
     told, reader = READERS[kind]
     file = path if is_file(path) else path / told
     try:
@@ -55,12 +55,13 @@ def open_database(path: Path, kind: str) -> Reader:
 
 
 class DatumSamples:
-    """The records of a database in the order of their keys: ``data`` and ``label``, or as many labels
-    as the first record has.
+    """The records of a database in the order of their keys: ``data`` and ``label``, or as many labels as
+    the first record has.
 
-    The first record says the shape and the element type; every other must have them, but in runs of one.
-    With a ``crop``, images may differ in size: a square is cut from each. ``mode`` says how images are
-    decoded (see ``images.decode``), and does nothing to records that are not encoded, as in Caffe.
+    The first record determines shape and element type. All others must have the same, unless batches
+    have one sample. With a ``crop``, images may differ in size: a square is cut from each. ``mode`` says
+    how images are decoded (see ``images.decode``); as in Caffe, it has no effect on records that are not
+    encoded.
     """
 
     def __init__(self, reader: Reader, crop: Crop, mode: str) -> None:
@@ -73,7 +74,7 @@ class DatumSamples:
             pixels = self._pixels(record)
             shape = crop.shape(pixels.shape)
             quick = record.encoded and images.are_quick(lambda i: parse(get(i)).data, self.size)
-            self._apart = record.encoded and not quick  # decoded by threads
+            self._apart = record.encoded and not quick  # decode in threads
         self.fields: Mapping[str, Field] = {
             "data": Field(shape, pixels.dtype.name),
             "label": Field(np.shape(record.labels), "int32"),

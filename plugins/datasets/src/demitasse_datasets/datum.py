@@ -1,8 +1,9 @@
-"""Datum, the record of Caffe's databases, in protobuf's wire format: read without trust, and written.
+"""Datum, the record of Caffe's databases, in protobuf's wire format: reading it without trust, and
+writing it.
 
 Fields by number: channels 1, height 2, width 3, data 4 (uint8, or a whole image file), label 5 (several
-in the forks with CTC), float_data 6 (a number a time, or packed), encoded 7. Nothing is allocated for
-what a length claims: every array is a view of the bytes that are there, or made from as many.
+in forks with CTC), float_data 6 (single numbers or packed), encoded 7. A claimed length never causes an
+allocation: every array is a view of bytes that exist, or made from as many.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _DATA, _LABEL, _FLOATS, _WRAPPED = 4, 5, 6, 1
 
 @dataclass(slots=True)
 class Datum:
-    """One record. ``data`` are its bytes, ``floats`` float32 numbers; a record has one of them."""
+    """One record. It has either ``data`` (bytes) or ``floats`` (float32)."""
 
     channels: int = 0
     height: int = 0
@@ -32,18 +33,18 @@ class Datum:
     floats: np.ndarray | None = None
     encoded: bool = False
     wraps: bool = False
-    """Whether there are bytes where a Datum has its channels, as AnnotatedDatum has a Datum."""
+    """Whether the field of a Datum's channels holds bytes: an AnnotatedDatum has its Datum there."""
     more: tuple[int, ...] = ()
-    """Labels behind the first."""
+    """Labels after the first."""
 
     @property
     def labels(self) -> int | tuple[int, ...]:
-        """All labels, or the only one."""
+        """All labels as a tuple, or the only one as a number."""
         return (self.label, *self.more) if self.more else self.label
 
     def pixels(self) -> np.ndarray:
-        """The array (channels, height, width) of a record that is not encoded: uint8, or float32 where
-        it has float_data. A view of the record. Raises DataError when the sizes do not fit."""
+        """Return the array (channels, height, width) of a record that is not encoded: uint8, or float32
+        if it has float_data. It is a view of the record. Raises DataError if the sizes do not fit."""
         shape = self.channels, self.height, self.width
         if len(self.data):
             values = np.frombuffer(self.data, np.uint8)
@@ -60,8 +61,8 @@ class Datum:
 
 
 def parse(record: memoryview | bytes) -> Datum:
-    """The Datum in some bytes; unknown fields are passed over. Raises DataError with the byte at which
-    it cannot go on."""
+    """Parse a Datum; unknown fields are skipped. Raises DataError with the byte at which parsing
+    fails."""
     view = memoryview(record)
     datum = Datum()
     floats: list[np.ndarray] = []
@@ -115,7 +116,7 @@ def parse(record: memoryview | bytes) -> Datum:
 
 
 def _signed(value: int) -> int:
-    """An int32 of Caffe's schema: negative ones stand as 64 bits in two's complement."""
+    """Convert an int32 of Caffe's schema: negative ones are stored as 64 bits in two's complement."""
     return (value & 0xFFFFFFFF) - ((value & 0x80000000) << 1)
 
 
@@ -127,7 +128,7 @@ def _packed(view: memoryview) -> Iterator[int]:
 
 
 def _run_of_floats(view: memoryview, start: int) -> np.ndarray:
-    """Numbers of float_data that follow each other, each with its tag before it."""
+    """Return consecutive numbers of float_data, each of which has its tag in front."""
     whole = (len(view) - start) // 5
     if not whole:
         raise DataError(f"its Datum is cut short within float_data at byte {start}")
@@ -138,8 +139,8 @@ def _run_of_floats(view: memoryview, start: int) -> np.ndarray:
 
 
 def varint(view: memoryview | bytes, at: int) -> tuple[int, int]:
-    """A base-128 number at byte ``at``, and the byte after it. Raises DataError."""
-    if at < len(view) and view[at] < 128:  # most are of one byte
+    """Return a base-128 number at byte ``at``, and the position after it. Raises DataError."""
+    if at < len(view) and view[at] < 128:  # most have one byte
         return view[at], at + 1
     value = shift = 0
     for place in range(at, min(at + LONGEST_VARINT, len(view))):
@@ -152,7 +153,7 @@ def varint(view: memoryview | bytes, at: int) -> tuple[int, int]:
 
 
 def serialize(datum: Datum) -> bytes:
-    """The bytes of a Datum, in the order and form in which Caffe writes them."""
+    """Return the bytes of a Datum, in the order and form in which Caffe writes them."""
     return b"".join(_pieces(datum))
 
 

@@ -1,4 +1,4 @@
-"""Threads that decode: shared by all sources of a process, and gone with the last of them."""
+"""Threads that decode, shared by all sources of a process; they end with the last source."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from demitasse import after_fork, process_lock
 
 _pools: weakref.WeakValueDictionary[str, ThreadPoolExecutor] = weakref.WeakValueDictionary()
 _lock = process_lock()
-after_fork(_pools.clear)  # there are none of its threads
+after_fork(_pools.clear)  # a forked process has none of the threads
 
 
 def decoders() -> ThreadPoolExecutor:
-    """The pool, as long as somebody keeps it: as many threads as this process has cores."""
+    """Return the pool, which lives as long as somebody refers to it; it has a thread per available
+    core."""
     with _lock:
         pool = _pools.get("pool")
         if pool is None:
@@ -24,17 +25,17 @@ def decoders() -> ThreadPoolExecutor:
 
 
 def threads() -> int:
-    """The cores that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def for_each(
     pool: ThreadPoolExecutor, count: int, work: Callable[[int], None], *, quick: bool = False
 ) -> None:
-    """``work`` of every number below ``count``, each number once, divided over the pool, unless it is
-    ``quick``: done sooner than threads pass the interpreter's lock to each other. Waits for all, then
-    raises the error of the lowest number that failed. Where the process was forked off since it had the
-    pool, this thread does all of it."""
+    """Call ``work`` once for each number below ``count``, divided over the pool. If the work is
+    ``quick``, this thread does all of it, sooner than threads would pass the interpreter's lock to each
+    other; likewise if the process was forked since it got the pool. Waits for all, then raises the error
+    of the lowest number that failed."""
     parts = min(count, threads()) if _pools.get("pool") is pool and not quick else 1
     errors: dict[int, Exception] = {}
 
@@ -42,7 +43,7 @@ def for_each(
         for number in range(start, count, parts):
             try:
                 work(number)
-            except Exception as error:  # noqa: BLE001  it is raised below, by whoever waits
+            except Exception as error:  # noqa: BLE001  raised below, in the thread that waits
                 errors[number] = error
                 return
 

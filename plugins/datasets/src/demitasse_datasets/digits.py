@@ -1,4 +1,4 @@
-"""The 1,797 scanned digits that scikit-learn ships, 8 x 8 pixels of 0 to 16.
+"""The 1,797 scanned digits that come with scikit-learn: 8 x 8 pixels with values from 0 to 16.
 
 E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI repository: its test part.
 """
@@ -21,7 +21,7 @@ SPLITS = ("train", "test")
 
 
 def open_digits(split: str | None) -> ArraySamples:
-    """All digits, or the ``train`` or ``test`` part: ``data`` (1, 8, 8) and ``label``, uint8."""
+    """Return all digits, or the ``train`` or ``test`` part: ``data`` (1, 8, 8) and ``label``, uint8."""
     if split is not None and split not in SPLITS:
         raise DataError(unknown("part of the digits", split, SPLITS))
     name = "digits" if split is None else f"digits:{split}"
@@ -37,15 +37,15 @@ def open_digits(split: str | None) -> ArraySamples:
 
 
 def part(split: str) -> np.ndarray:
-    """Numbers of the digits in a part, ascending. The held-out test part is a fifth (359 digits):
-    the first of a permutation with a fixed seed, so the same everywhere."""
+    """Return the numbers of the digits in a part, ascending. The held-out test part is a fifth (359
+    digits): the beginning of a permutation with a fixed seed, so that it is the same everywhere."""
     order = permutation(HELD_OUT_SEED, 0, COUNT)
     return np.sort(order[: COUNT // 5] if split == "test" else order[COUNT // 5 :])
 
 
 def _table() -> np.ndarray:
-    """(1797, 65) uint8: 64 pixels and the label. scikit-learn's file is read without importing
-    scikit-learn, which takes 0.8 s."""
+    """Return (1797, 65) uint8: 64 pixels and the label. Reads scikit-learn's file without importing
+    scikit-learn, which would take 0.8 s."""
     try:
         folder = importlib.metadata.distribution("scikit-learn").locate_file("sklearn/datasets/data")
         text = gzip.decompress(Path(str(folder), "digits.csv.gz").read_bytes())
@@ -53,7 +53,7 @@ def _table() -> np.ndarray:
         if table.shape == (COUNT, 65):
             return table
     except (importlib.metadata.PackageNotFoundError, OSError, EOFError, ValueError):
-        pass  # Another version may keep it elsewhere; then scikit-learn itself knows.
+        pass  # Another version may keep it elsewhere; then scikit-learn itself finds it.
     return _loaded()
 
 

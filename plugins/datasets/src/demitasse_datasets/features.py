@@ -1,4 +1,4 @@
-"""Blobs of a net over its samples, written as databases or files: what Caffe's extract_features does."""
+"""Writing a net's blobs over its samples to databases or files, as Caffe's extract_features does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Put = Callable[[np.ndarray], None]
 
 @dataclass(frozen=True)
 class Features:
-    """What was written of a blob: where, as which kind, and the shape, rows first."""
+    """What was written for a blob: the path, the kind, and the shape, rows first."""
 
     target: Path
     kind: str
@@ -45,17 +45,17 @@ def extract_features(
     force: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> dict[str, Features]:
-    """Run the net of ``model`` in phase test over the samples that its layers read, and write blobs:
-    ``targets`` has a path for each. Layers that none of them needs are left out.
+    """Run the net of ``model`` in phase test over the samples that its layers read, and write blobs.
+    ``targets`` has a path for each blob. Layers that no requested blob needs are left out.
 
     ``kind`` is ``lmdb`` (Datum records of float32, keys of ten digits, as Caffe writes them), ``hdf5``
-    (a dataset of the blob's name; several blobs may share a file) or ``npy``; by default it follows
-    from the path's suffix, and is lmdb. ``batches`` goes round where the samples end; without it all
-    samples are taken once. Each target appears whole or not at all. ``progress`` is told how
-    many rows are done.
+    (a dataset with the blob's name; several blobs may share a file) or ``npy``. By default it follows
+    from the path's suffix, and otherwise is lmdb. With ``batches``, samples start over after the last;
+    without it, each is used once. Each target appears whole or not at all. ``progress`` is called with
+    the number of rows done.
 
-    Raises ModelError for a blob that the net has not or a net without samples, ShapeError for a blob
-    without a row for each sample, DataError for what cannot be written.
+    Raises ModelError for a blob that the net lacks or a net without samples, ShapeError for a blob
+    without a row for each sample, DataError if something cannot be written.
     """
     files = {blob: Path(target) for blob, target in targets.items()}
     kinds = {blob: kind or _SUFFIXES.get(file.suffix, "lmdb") for blob, file in files.items()}
@@ -100,8 +100,8 @@ def extract_features(
 
 
 def needed(definition: NetDefinition, blobs: Sequence[str]) -> NetDefinition:
-    """The net without the layers that none of the blobs needs. Raises ModelError for a blob that it has
-    not."""
+    """Return the net without the layers that none of the blobs needs. Raises ModelError for a blob that
+    it lacks."""
     tops = dict.fromkeys(top for layer in definition.layers for top in layer.tops)
     for blob in blobs:
         if blob not in tops:
@@ -133,7 +133,8 @@ def _opened(
     shapes: Mapping[str, tuple[int, ...]],
     rows: int,
 ) -> dict[str, Put]:
-    """What takes each blob's rows, in their order; all targets appear when the stack is left."""
+    """Return a function for each blob that writes its next rows; all targets appear when ``stack``
+    ends."""
     puts: dict[str, Put] = {}
     hdf5: dict[Path, Any] = {}
     for blob, file in files.items():
@@ -169,8 +170,8 @@ def _records(put: Callable[[Sequence[tuple[bytes, bytes]]], None]) -> Put:
 
 
 def _numpy_rows(file: BinaryIO, shape: tuple[int, ...]) -> Put:
-    """What writes rows behind the head of a NumPy file: not by mapped memory, which on a full disk is no
-    error but the end of the process."""
+    """Return a function that writes rows after the header of a NumPy file. It does not map the file: on
+    a full disk, writing to mapped memory is not an error but ends the process."""
     head = {"descr": "<f4", "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, head)
 
@@ -193,13 +194,13 @@ def _filler(whole: Any) -> Put:
 
 @contextlib.contextmanager
 def _new_file(target: Path) -> Iterator[Path]:
-    """A path to write to, which becomes the target when the block ends well."""
+    """Yield a path to write to, which becomes the target if the block succeeds."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target) as partial:
             yield partial
     except OSError as error:
-        # HDF5 has the system's words among others, and addresses.
+        # HDF5's message contains the system's message, besides addresses and more.
         told = re.search(r"error message = '([^']*)'", str(error))
         reason = told[1] if told else error.strerror or error
         raise DataError(f"{target}: cannot be written: {reason}") from error

@@ -1,4 +1,4 @@
-"""``demitasse extract_features``: blobs of a net over its samples, with Caffe's tool's arguments."""
+"""``demitasse extract_features``: a net's blobs over its samples, with the arguments of Caffe's tool."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def command(
 
 
 def _rest(words: tuple[str, ...]) -> tuple[int | None, str | None]:
-    """The number of batches and the kind; a device, which Caffe's tool takes behind them, is told to
-    be without effect. Raises click's UsageError."""
+    """Return the number of batches and the kind. A device, which Caffe's tool takes after them, is
+    reported to have no effect. Raises click's UsageError."""
     batches: int | None = None
     kind: str | None = None
     device = ""

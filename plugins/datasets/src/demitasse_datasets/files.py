@@ -1,4 +1,4 @@
-"""Files of samples: plain or compressed bytes with a bound, and what stands beside a file."""
+"""Files of samples: bytes, plain or compressed, with a limit; and files that belong together."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ COMPRESSIONS: dict[bytes, tuple[str, Callable[..., IO[Any]]]] = {
     b"\xfd7zXZ\x00": ("xz", lzma.open),
     b"BZh": ("bzip2", bz2.open),
 }
-"""First bytes of a compressed file, the compression's name, and what opens it."""
+"""The first bytes of a compressed file, the compression's name, and the function that opens it."""
 
 SUFFIXES = ("", ".gz", ".xz", ".bz2")
 CHUNK = 1 << 20
 
 
 class SampleFile:
-    """A file's bytes, unpacked while they are read. The compression is told by the content.
+    """A file's bytes, decompressed while they are read. The content shows the compression.
 
     Every failure is a DataError that names the file.
     """
@@ -59,9 +59,9 @@ class SampleFile:
             raise DataError(f"{path} is empty (0 bytes)")
 
     def read(self, count: int, expected: int | None = None) -> bytearray:
-        """At most ``count`` bytes, fewer at the end of the file; memory grows with what is really
-        there, not with ``count``. Where the data is cut off, how many there are is told, and how many
-        there should be where ``expected`` are from here on."""
+        """Read at most ``count`` bytes, fewer at the end of the file. Memory grows with the bytes that
+        exist, not with ``count``. If the file is truncated, the error says how many bytes there are and,
+        if ``expected`` are to follow from here, how many there should be."""
         data = bytearray()
         if expected is not None:
             expected += self._file.tell()
@@ -82,13 +82,13 @@ class SampleFile:
         except (gzip.BadGzipFile, zlib.error, lzma.LZMAError, ValueError) as error:
             raise DataError(f"{self._state('damaged', expected)} ({error})") from error
         except OSError as error:
-            if error.strerror is None:  # so bz2 reports damaged data
+            if error.strerror is None:  # bz2 reports damaged data this way
                 raise DataError(f"{self._state('damaged', expected)} ({error})") from error
             raise DataError(f"{self.path} cannot be read: {error.strerror}") from error
 
     def _state(self, what: str, expected: int | None) -> str:
         wanted = f", but {expected:,} were expected" if expected is not None else ""
-        found = self._file.tell()  # what came before the fault too, which no read returns
+        found = self._file.tell()  # includes bytes just before the fault, which no read returns
         return (
             f"{self.path}: its {self.compression} data is {what} after {found:,} unpacked bytes{wanted}"
         )
@@ -111,24 +111,24 @@ class SampleFile:
 
 
 class MappedFile:
-    """A file that somebody has mapped into memory: to touch a page whose bytes it does not have any more
-    ends the process, so whoever is about to asks first."""
+    """A file that is mapped into memory. Touching a page whose bytes the file no longer has ends the
+    process, so a reader calls ``check`` first."""
 
     def __init__(self, path: Path, length: int) -> None:
-        """Raises OSError."""
+        """Raises OSError if the file cannot be opened."""
         self.path, self.length = path, length
         self._descriptor = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._descriptor)
 
     def check(self) -> None:
-        """Raise DataError where the file has become shorter than its map's ``length``."""
+        """Raise DataError if the file has become shorter than its map's ``length``."""
         if (found := os.fstat(self._descriptor).st_size) < self.length:
             left = f"{found:,} bytes of {self.length:,} are left"
             raise DataError(f"{self.path}: was cut off while it was read: {left}")
 
 
 def identity(path: Path) -> Hashable:
-    """A key that changes when the file does."""
+    """Return a key that changes when the file changes."""
     try:
         status = path.stat()
     except OSError as error:
@@ -137,12 +137,12 @@ def identity(path: Path) -> Hashable:
 
 
 def bare_name(path: Path) -> str:
-    """The file's name without the suffix of a compression."""
+    """Return the file's name without the suffix of a compression."""
     return path.stem if path.suffix in SUFFIXES else path.name
 
 
 def natural(path: Path) -> list[tuple[int, int | str]]:
-    """A sorting key in which data_batch_10 comes after data_batch_9."""
+    """Return a sorting key that puts data_batch_10 after data_batch_9."""
     return [
         (0, int(part)) if part.isdecimal() else (1, part)
         for part in re.split(r"(\d+)", str(path))
@@ -151,12 +151,12 @@ def natural(path: Path) -> list[tuple[int, int | str]]:
 
 
 def physical_memory() -> int:
-    """Bytes of memory that this machine has; where it does not tell (Windows), more than any has."""
+    """Bytes of physical memory; if the system does not tell (Windows), more than any machine has."""
     if not hasattr(os, "sysconf"):
         return sys.maxsize
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def missing(path: Path, understood: str) -> DataError:
-    """The error for a path that is not there: the part that is missing and the nearest name."""
+    """Return the error for a path that does not exist: the part that is missing and the nearest name."""
     return DataError(f"no such file or folder: {str(path)!r}{nearest_path(path)} ({understood})")

@@ -1,4 +1,4 @@
-"""Samples that a filler makes: one constant batch, or a new random one each time."""
+"""Samples that a filler makes: one constant batch, or new random ones."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from demitasse import DataError, Field, RandomStream
 from demitasse_datasets.samples import Samples
 
 DRAWS = 16
-"""Arrays that a filler may draw for one batch before its numbers would be the next batch's too."""
+"""How many arrays a filler may draw per batch before its numbers repeat in the next batch."""
 LARGEST = 1 << 33
 
 
 class GeneratedSamples:
-    """Batches of ``shape`` that ``filler(shape, stream)`` makes, as one ``field``: batch n of the
-    endless order from a place of its own in a random stream, so that every division of the work sees
-    the same. A filler that draws nothing is asked once."""
+    """Batches of ``shape`` made by ``filler(shape, stream)``, as one ``field``. Batch n of the endless
+    order begins at its own place in a random stream, so that the samples are the same however the work
+    is divided. A filler that draws nothing is called once."""
 
     def __init__(
         self,
@@ -64,21 +64,21 @@ class GeneratedSamples:
 
     @property
     def steady(self) -> bool:
-        """Whether all batches are one: then it is written once."""
+        """Whether all batches are the same, so that writing them once is enough."""
         self._batch(0)
         return self._constant is not None
 
 
 class SteadyStream:
-    """A stream of the same samples over and over: it writes them to where it is first asked to, and
-    leaves them there, and what somebody has written over them since. Implements ``demitasse.Stream``."""
+    """A stream of the same samples over and over. It writes them to an array once, and leaves them
+    there, even if someone has since overwritten them. Implements ``demitasse.Stream``."""
 
     def __init__(self, samples: Samples, first: int, count: int, step: int) -> None:
         self._samples, self.cursor, self._count, self._step = samples, first, count, step
         self._written: set[int] = set()
 
     def read(self, out: Mapping[str, np.ndarray]) -> None:
-        """Write the samples to arrays that do not have them yet, and move the cursor."""
+        """Write the samples to arrays that do not have them yet, and advance the cursor."""
         for name, array in out.items():
             place = array.__array_interface__["data"][0]
             if place not in self._written:
@@ -89,7 +89,7 @@ class SteadyStream:
         self.cursor += self._step
 
     def close(self) -> None:
-        """Nothing is read ahead."""
+        """Do nothing: nothing is read ahead."""
 
 
 def _count(shape: tuple[int, ...]) -> int:

@@ -1,4 +1,4 @@
-"""Samples from HDF5 files, or a text that lists some: each field a dataset, its rows the samples."""
+"""Samples from HDF5 files, or a text that lists files: each dataset is a field, its rows are samples."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from demitasse_datasets.samples import naming
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 STARTS = (0, 512, 1024, 2048)
-"""Where it may stand: behind a block of the user's, as MATLAB's files of version 7.3 have one."""
+"""Where the signature may be: after a user block, as in MATLAB's files of version 7.3."""
 KEPT = 1 << 30
-"""Bytes of arrays (1 GiB) that stay in memory; of one file, and the one before, always all."""
+"""How many bytes of arrays (1 GiB) stay in memory; those of the last two files always do."""
 MOST_LINKS = 16
-"""Links that are followed to a dataset: as many as HDF5 follows."""
+"""How many links to a dataset are followed: as many as HDF5 follows."""
 ALWAYS = 1 << 26
 LARGEST_RATIO = 2000
-"""How much smaller a dataset of more than ``ALWAYS`` bytes (64 MiB) may be in its file: deflate makes at
-most 1,032 bytes of one, and what was never written takes no place."""
+"""How much larger than its file a dataset of more than ``ALWAYS`` bytes (64 MiB) may be. Deflate expands
+one byte to at most 1,032, and data that was never written takes no space."""
 
 
 @functools.cache
 def h5py() -> Any:
-    """The module h5py. Raises DataError that says how to install it."""
+    """Return the module h5py. Raises DataError that says how to install it."""
     try:
         import h5py as module
     except ImportError as error:
@@ -57,12 +57,13 @@ def is_hdf5(path: Path) -> bool:
         with path.open("rb") as file:
             start = file.read(max(STARTS) + len(SIGNATURE))
             return any(start.startswith(SIGNATURE, at) for at in STARTS)
-    except (OSError, ValueError):  # a zero byte is in no file's name
+    except (OSError, ValueError):  # ValueError: the name contains a zero byte
         return False
 
 
 def listed_files(path: Path) -> list[Path]:
-    """The HDF5 files that a text lists, one a line; an HDF5 file lists itself. Raises DataError."""
+    """Return the HDF5 files that a text lists, one per line; for an HDF5 file, itself. Raises
+    DataError."""
     if is_hdf5(path):
         return [path]
     if path.suffix in (".h5", ".hdf5"):
@@ -86,8 +87,8 @@ def listed_files(path: Path) -> list[Path]:
 
 
 def _moved(name: str, folder: Path) -> Path | None:
-    """Of an absolute path of another machine, as scripts write lists: the file in the list's folder that
-    the most of its last parts name."""
+    """For an absolute path on another machine, as scripts write them to lists: return the file in the
+    list's folder that matches the most of its last parts."""
     parts = PurePosixPath(name.replace("\\", "/")).parts
     if not parts or (parts[0] != "/" and not parts[0].endswith(":")):
         return None
@@ -96,11 +97,13 @@ def _moved(name: str, folder: Path) -> Path | None:
 
 
 class Hdf5Samples:
-    """The rows of all files, file after file. ``wanted`` are the names of the datasets, all of which a
-    file must have, with the same number of rows; none: every dataset at the top of the first file.
+    """The rows of all files, file after file. ``wanted`` are the names of datasets; every file must have
+    all of them, with the same number of rows. If it is empty, they are all datasets at the top level of
+    the first file.
 
-    Where files have different element types, a field has one that holds the numbers of all. A whole file
-    is read at once, as Caffe does. ``groups`` are the files' rows, to shuffle by.
+    If files differ in element type, a field has a type that can hold the numbers of all. Each file is
+    read as a whole, as in Caffe. ``groups`` are the numbers of rows in the files, by which samples are
+    shuffled.
     """
 
     def __init__(self, path: Path, wanted: Sequence[str]) -> None:
@@ -151,7 +154,7 @@ class Hdf5Samples:
 
 
 def _outline(file: Path, names: Sequence[str]) -> dict[str, tuple[int, tuple[int, ...], str]]:
-    """Of each dataset: rows, shape of a row, element type."""
+    """Return rows, shape of a row, and element type of each dataset."""
     with naming(str(file)), _opened(file) as opened:
         try:
             names = names or [n for n in opened if isinstance(_member(opened, n), h5py().Dataset)]
@@ -170,8 +173,8 @@ def _outline(file: Path, names: Sequence[str]) -> dict[str, tuple[int, tuple[int
 
 
 def _dataset(opened: Any, name: str) -> Any:
-    """A dataset of real numbers that is in this file and whose size is believable. What a stranger's
-    file says of others, any file of this machine's may be among them, is not opened."""
+    """Return a dataset of real numbers that is in this file and of plausible size. A file from a
+    stranger may refer to any other file of this machine; those are not opened."""
     dataset = _member(opened, name)
     if dataset is None:
         raise DataError(unknown("dataset", name, map(str, opened)))
@@ -195,8 +198,8 @@ def _dataset(opened: Any, name: str) -> Any:
 
 
 def _member(opened: Any, name: str) -> Any:
-    """What has a name in a file, by links within the file: HDF5 itself would open others, and wait where
-    one is a pipe. None for nothing. Raises DataError."""
+    """Return the object with this name in a file, following links within the file; None if there is
+    none. HDF5 itself would open other files, and would block on a pipe. Raises DataError."""
     place, parts, links = opened, name.split("/"), 0
     while parts:
         part, *parts = parts
@@ -233,8 +236,8 @@ def _read(file: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def _opened(file: Path) -> Any:
-    """The file, without a lock, which not every file system has; as a script that holds it open itself
-    has opened it, where HDF5 wants that."""
+    """Open the file without a lock, because not every file system has locks; but with one if HDF5
+    insists, because this process, such as a user's script, has opened the file that way."""
     try:
         try:
             return h5py().File(file, "r", locking=False)

@@ -1,7 +1,7 @@
 """IDX files, the format of MNIST: http://yann.lecun.com/exdb/mnist (section "file formats").
 
-Four magic bytes (0, 0, element type, rank), then each length as a big-endian 32-bit number, then the
-elements, big-endian, the last axis fastest.
+Four magic bytes (0, 0, element type, rank), followed by each length as a big-endian 32-bit number, and
+then the elements, big-endian, the last axis fastest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from demitasse_datasets.samples import ArraySamples, decoded_once
 ELEMENTS = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 LARGEST_RANK = 32
 MAPPED_FROM = 1 << 28
-"""Plain files of this many bytes (256 MiB) and more are mapped into memory, not read."""
+"""Uncompressed files of at least this many bytes (256 MiB) are mapped into memory instead of read."""
 
 
 def is_idx(path: Path) -> bool:
@@ -42,9 +42,9 @@ def is_idx(path: Path) -> bool:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """The array of an IDX file, first axis the samples, in this machine's byte order (a large plain
-    file is mapped as it is). Raises DataError when the file is not IDX, or longer or shorter than
-    its header says."""
+    """Return the array of an IDX file, with samples on the first axis, in this machine's byte order (a
+    large uncompressed file is mapped as it is). Raises DataError if the file is not IDX, or longer or
+    shorter than its header says."""
     with SampleFile(path) as file:
         shape, element, header = _header(file)
         expected = math.prod(shape) * element.itemsize
@@ -57,7 +57,7 @@ def read_idx(path: Path) -> np.ndarray:
                 f"{path}: its header promises {expected:,} bytes (shape {shape}), more than this "
                 f"machine's memory; decompress the file, and it will be mapped instead"
             )
-        # One byte more than promised: to notice what is too long, and to have the checksum checked.
+        # One byte more than promised, to notice a file that is too long, and to verify its checksum.
         data = file.read(expected + 1, expected)
         _check_length(path, shape, element, expected, len(data))
     array = np.frombuffer(data, element).reshape(shape)
@@ -104,8 +104,9 @@ def _check_length(
 
 
 def labels_beside(images: Path) -> tuple[Path | None, str]:
-    """The labels file that belongs to an images file by its name; None when the name does not say
-    that it holds images, or where the labels are not there, with what to tell who needs them."""
+    """Return the labels file that belongs to an images file by its name, or None. If the name says that
+    it holds images, but the labels are missing, the second result is a message for code that needs
+    them."""
     name = bare_name(images)
     swapped, found = re.subn("images?", _labels, name, flags=re.IGNORECASE)
     if not found:
@@ -136,8 +137,8 @@ def _labels(match: re.Match[str]) -> str:
 
 
 def open_idx(images: Path, labels: Path | None, why: str = "") -> ArraySamples:
-    """Images (rank 3 gets one channel) as ``data``, and ``label`` where there are labels; where there
-    are none, ``why`` tells who needs them."""
+    """Return images (rank 3 gets one channel) as ``data``, and ``label`` if there are labels; otherwise
+    ``why`` explains their absence to code that needs them."""
 
     def decode() -> ArraySamples:
         data = read_idx(images)

@@ -1,4 +1,4 @@
-"""Samples from image files that a text lists, a path and a label a line."""
+"""Samples from a list of image files: a path and a label per line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _HDF5 = (".h5", ".hdf5")
 
 
 class Listed(NamedTuple):
-    """A line of a list: its number (from 1), the image's path, its label, and those behind the first."""
+    """A line of a list: its number (from 1), the image's path, its label, and any labels after the
+    first."""
 
     line: int
     path: str
@@ -40,12 +41,12 @@ class Listed(NamedTuple):
 
     @property
     def labels(self) -> int | tuple[int, ...]:
-        """All labels, or the only one."""
+        """All labels as a tuple, or the only one as a number."""
         return (self.label, *self.more) if self.more else self.label
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a text file that are not blank, numbered from 1. Raises DataError."""
+    """Yield the lines of a text file that are not blank, numbered from 1. Raises DataError."""
     text = file_text(path)
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -55,9 +56,10 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_list(path: Path, labels: bool = True) -> list[Listed]:
-    """An image list: a path, which may have blanks in it, a blank, a label, or several labels with
-    blanks between, as many in each line, as the forks with CTC have them. Where no line has one, all are
-    0, as in Caffe, which is told if ``labels`` are needed. Raises DataError with the line."""
+    """Read an image list. Each line has a path, which may contain blanks, a blank, and a label, or
+    several labels separated by blanks, the same number in each line, as in forks with CTC. If no line
+    has a label, all are 0, as in Caffe, with a warning if ``labels`` are needed. Raises DataError with
+    the line."""
     listed, bare = list[Listed](), list[Listed]()
     for number, line in lines(path):
         name, _, label = (line.replace("\t", " ") if "\t" in line else line).rpartition(" ")
@@ -94,8 +96,8 @@ def _label(word: str, path: Path, number: int) -> int:
 
 
 def _unlike(path: Path, number: int, line: str, why: str = "") -> DataError:
-    """The error for a line that is none of a list's. Raises DataError for what is no text at all, as an
-    image or a database."""
+    """Return the error for a line that does not belong in a list. Raises DataError for a file that is
+    not text, such as an image or a database."""
     file_text(path, strict=True)
     if line.startswith("#"):
         why = "lists have no comments"
@@ -114,8 +116,7 @@ def _unlike(path: Path, number: int, line: str, why: str = "") -> DataError:
 
 
 def _whole(name: str | Path) -> bytes:
-    # By as few calls of the system as can be: in each, threads that decode pass the interpreter's lock
-    # on.
+    # As few system calls as possible: in each, threads that decode pass the interpreter's lock on.
     file, about = open_plain(name)
     try:
         data = os.read(file, about.st_size + 1)
@@ -127,8 +128,8 @@ def _whole(name: str | Path) -> bytes:
 
 
 def read_bytes(name: str | Path, listed_in: Path | None = None) -> bytes:
-    """A file's bytes: as the working directory has it, else as the folder of the list has it. Raises
-    DataError without the file's name."""
+    """Return a file's bytes; the path is relative to the working directory or, failing that, to the
+    list's folder. Raises DataError without the file's name."""
     try:
         try:
             return _whole(name)
@@ -145,7 +146,7 @@ def read_bytes(name: str | Path, listed_in: Path | None = None) -> bytes:
 
 
 def _absent_folder(path: Path) -> str:
-    """The first folder of a path that is not there, as the end of a sentence."""
+    """Say which folder of a path is the first that does not exist, as the end of a sentence."""
     with contextlib.suppress(OSError):
         above = [folder for folder in path.parents if not is_there(folder)]
         return f"; there is no folder {str(above[-1])!r}" if above else ""
@@ -155,15 +156,15 @@ def _absent_folder(path: Path) -> str:
 def read_image(
     name: str | Path, mode: str, resized: tuple[int, int] | None, listed_in: Path | None = None
 ) -> np.ndarray:
-    """An image file's pixels (height, width, channels), looked for as ``read_bytes`` does. Raises
-    DataError without the file's name."""
+    """Return an image file's pixels (height, width, channels). The file is searched for as in
+    ``read_bytes``. Raises DataError without the file's name."""
     pixels = images.decode(read_bytes(name, listed_in), mode)
     return images.resize(pixels, *resized) if resized else pixels
 
 
 def beside(name: str, listed_in: Path) -> Path:
-    """A file as the working directory has it, else as the folder of the list has it; where neither has,
-    with the parts of its path parted as this system does it, in a list that Windows wrote."""
+    """Return the path of a file relative to the working directory or, if it is not there, to the list's
+    folder. If it is in neither, separators of Windows in the list are converted to this system's."""
     names = [name, name.replace("\\", "/")] if "\\" in name else [name]
     paths = [place for each in names for place in (Path(each), listed_in.parent / each)]
     return next((path for path in paths if is_there(path)), paths[0])
@@ -172,9 +173,9 @@ def beside(name: str, listed_in: Path) -> Path:
 class ImageSamples:
     """The images of a list: ``data`` (channels, height, width) uint8, blue first, and ``label``.
 
-    ``resized`` is (height, width); without it, and without a ``crop``, all images must be as large as
-    the first, but in runs of one. ``root`` is put before each path as Caffe does, as text: it ends with
-    a slash. Without ``labels`` there is ``data`` alone.
+    ``resized`` is (height, width). Without it, and without a ``crop``, all images must be as large as
+    the first, unless batches have one sample. ``root`` is put in front of each path as text, as in
+    Caffe, so it ends with a slash. Without ``labels``, there is only ``data``.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""Samples from image files that a text lists with the classes of their pixels: as an image of classes,
-as one class for all, or as none."""
+"""Samples from a list of image files with the classes of their pixels: given as an image of classes, as
+one class for all pixels, or not at all."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from demitasse_datasets.image_list import lines, read_image
 from demitasse_datasets.samples import naming
 
 CLASSES = ("pixels", "image", "none")
-"""What a line has behind the image: an image of classes, one number for all pixels, or nothing."""
+"""What follows the image on a line: an image of classes, one number for all pixels, or nothing."""
 
 _HALF = 127
-"""At most half of white."""
+"""The largest value that is not above half of white."""
 
 Size = tuple[int, int]
 """Rows and columns."""
@@ -32,7 +32,7 @@ Two = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class Listed:
-    """A line of a list: its number (from 1), the image's path, and what stands for its classes."""
+    """A line of a list: its number (from 1), the image's path, and the source of its classes."""
 
     line: int
     image: str
@@ -41,10 +41,10 @@ class Listed:
 
 @dataclass(frozen=True)
 class Cut:
-    """What becomes of an image and its classes alike, drawn by the sample's number in the global order:
-    resized by one of ``scales``; where it is smaller than ``size``, filled up below and to the right, if
-    the class ``filled`` is given; a part of that size from anywhere, or from the middle; and, with
-    ``mirror``, each second one mirrored."""
+    """The same changes to an image and its classes, drawn by the sample's number in the global order.
+    They are resized by one of ``scales``. If they are smaller than ``size``, and the class ``filled`` is
+    given, they are padded below and on the right. A part of that size is cut from anywhere, or from the
+    middle. With ``mirror``, half of the samples are mirrored, at random."""
 
     size: Size | None = None
     anywhere: bool = True
@@ -55,7 +55,7 @@ class Cut:
     stream: int = 0
 
     def resized(self, two: Two, sample: int) -> Two:
-        """Both in a sample's size, the image by straight lines, its classes to the nearest."""
+        """Resize both for a sample: the image by bilinear interpolation, its classes to the nearest."""
         if not self.scales:
             return two
         factor = self.scales[Draws(self.seed, self.stream, sample).below(len(self.scales))]
@@ -63,7 +63,7 @@ class Cut:
         return images.resize(two[0], rows, columns), images.resize_nearest(two[1], rows, columns)
 
     def __call__(self, two: Two, draw: np.ndarray) -> Two:
-        """Both, for what ``crops.draws`` has drawn for a sample. Raises DataError for too small ones."""
+        """Cut and mirror both by the draw of ``crops.draws``. Raises DataError if they are too small."""
         if self.size is not None:
             two = self._part(self._filled(two), draw)
         return (two[0][:, ::-1], two[1][:, ::-1]) if self.mirror and draw[2] else two
@@ -92,14 +92,14 @@ class Cut:
 
 
 def read_pairs(path: Path, kind: str = "pixels") -> list[Listed]:
-    """A list of images and, where the ``kind`` says so, of what stands for their classes, a blank
-    between. Raises DataError with the line."""
+    """Read a list of images and, depending on ``kind``, the sources of their classes, separated by a
+    blank. Raises DataError with the line."""
     wanted = {"pixels": "an image, and the image of its classes", "image": "an image, and its class"}
     pairs = []
     for number, line in lines(path):
         names = line.split()
         if (kind != "none" and len(names) != 2) or (kind == "image" and not _is_class(names[-1])):
-            file_text(path, strict=True)  # an image or a database given for a list
+            file_text(path, strict=True)  # raises for an image or a database in place of a list
             what = "two paths" if kind == "pixels" else "a path and a class from 0 to 255"
             raise DataError(
                 f"{path}:{number}: {line[:200]!r} is not {what} with a blank between: {wanted[kind]}"
@@ -115,15 +115,16 @@ def _is_class(text: str) -> bool:
 
 
 class PairSamples:
-    """The images of a list: ``data`` (channels, rows, columns), blue first, uint8, or float32 less the
-    ``mean`` of each channel (or of all); ``label`` (1, rows, columns) uint8, a class for each pixel, or
-    for each square of ``divide`` x ``divide``; and ``data_dim`` (1, 1, 2), the rows and columns that the
-    image had, at most those of ``data``.
+    """The images of a list: ``data`` (channels, rows, columns), blue first, uint8, or float32 if the
+    ``mean`` of each channel (or of all) is subtracted; ``label`` (1, rows, columns) uint8, a class for
+    each pixel, or for each square of ``divide`` x ``divide``; and ``data_dim`` (1, 1, 2), the rows and
+    columns of the image, at most those of ``data``.
 
-    ``resized`` is (rows, columns); classes are never mixed, but the nearest taken. ``classes`` is one of
-    ``CLASSES``; where there are none, all pixels are of the class that fills. With ``edges`` an image of
-    classes tells how sure an edge is: it is resized by straight lines, and then 1 above half of white,
-    else 0. ``root`` is put before each path as Caffe does, as text.
+    ``resized`` is (rows, columns); classes are never interpolated, but taken from the nearest pixel.
+    ``classes`` is one of ``CLASSES``; if it is "none", all pixels have the class used for padding. With
+    ``edges``, an image of classes tells how certain an edge is: it is resized by bilinear interpolation,
+    and becomes 1 above half of white, otherwise 0. ``root`` is put in front of each path as text, as in
+    Caffe.
     """
 
     def __init__(
@@ -175,7 +176,7 @@ class PairSamples:
         return f"{self.name}:{pair.line}: {self._root}{pair.image}"
 
     def _sample(self, number: int, draw: np.ndarray, sample: int) -> tuple[np.ndarray, ...]:
-        """What is read of an image, as a draw has it."""
+        """Read an image and its classes, and cut them by a draw."""
         two = self._read_both(self._pairs[number])
         had = two[0].shape[:2]
         pixels, marks = self._cut.resized(two, sample)

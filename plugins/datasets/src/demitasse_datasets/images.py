@@ -1,7 +1,7 @@
-"""Encoded images: checked before anything is allocated for them, decoded and resized as Caffe does.
+"""Encoded images: checked before memory is allocated for them, then decoded and resized as in Caffe.
 
-OpenCV is what Caffe itself decodes and resizes with, so the pixels are its: blue, green, red, rows from
-the top. It releases the interpreter's lock while it works.
+Caffe itself decodes and resizes with OpenCV, so we get the same pixels: blue, green, red, rows from the
+top. OpenCV releases the interpreter's lock while it works.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from demitasse import DataError, check_image, image_size
 
 MODES = ("color", "gray", "native")
 LARGEST_IMAGE = 1 << 15
-"""Rows or columns that an image may be resized to."""
+"""The largest number of rows or columns to which an image may be resized."""
 QUICK = 48 * 48
-"""Pixels of an image that one thread decodes sooner than two: of 32 x 32 24,000 a second, not 17,000; of
-64 x 64 two have 13,000, not 11,000."""
+"""Up to this many pixels, one thread decodes images faster than two: 24,000 instead of 17,000 images of
+32 x 32 per second. For 64 x 64, two are faster: 13,000 instead of 11,000."""
 SPOTS = 8
-"""Images, about, that are looked at for their size."""
+"""About how many images are examined for their size."""
 INTERPOLATIONS = ("LINEAR", "AREA", "NEAREST", "CUBIC", "LANCZOS4")
 
 
 @functools.cache
 def opencv() -> Any:
-    """The module cv2. Raises DataError that says how to install it."""
+    """Return the module cv2. Raises DataError that says how to install it."""
     try:
         import cv2
     except ImportError as error:
@@ -39,8 +39,8 @@ def opencv() -> Any:
 
 
 def decode(data: memoryview | bytes, mode: str = "color") -> np.ndarray:
-    """The pixels (height, width, channels) uint8 of an image file's bytes: ``color`` has three
-    channels, ``gray`` one, ``native`` what the file has. Raises DataError."""
+    """Decode an image file's bytes to pixels (height, width, channels) uint8: with three channels for
+    ``color``, one for ``gray``, and the file's own for ``native``. Raises DataError."""
     cv2 = opencv()
     check_image(data)
     flags = {
@@ -62,7 +62,7 @@ def decode(data: memoryview | bytes, mode: str = "color") -> np.ndarray:
 
 
 def resize(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
-    """An image in another size, by bilinear interpolation."""
+    """Resize an image by bilinear interpolation."""
     if pixels.shape[:2] == (height, width):
         return pixels
     cv2 = opencv()
@@ -71,7 +71,7 @@ def resize(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def resize_nearest(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
-    """An image in another size, each pixel one of its own."""
+    """Resize an image; each pixel becomes a copy of the nearest."""
     if pixels.shape[:2] == (height, width):
         return pixels
     cv2 = opencv()
@@ -80,7 +80,7 @@ def resize_nearest(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def encode(pixels: np.ndarray, ending: str) -> bytes:
-    """An image file's bytes, in the format that an ending such as ``.png`` names. Raises DataError."""
+    """Encode an image in the format that a suffix such as ``.png`` names. Raises DataError."""
     cv2 = opencv()
     try:
         done, data = cv2.imencode(ending, pixels)
@@ -92,13 +92,13 @@ def encode(pixels: np.ndarray, ending: str) -> bytes:
 
 
 def planes(pixels: np.ndarray) -> np.ndarray:
-    """A view (channels, height, width) of an image (height, width, channels)."""
+    """Return an image (height, width, channels) as a view (channels, height, width)."""
     return pixels.transpose(2, 0, 1)
 
 
 def are_quick(encoded: Callable[[int], memoryview | bytes], count: int) -> bool:
-    """Whether images are as small as ``QUICK``, by some of the ``count``: the first may be a small one
-    among others. No where one cannot be read, which is told when it is asked for."""
+    """Whether images are as small as ``QUICK``, judging by a few of the ``count``, because the first may
+    be an exception. False if one cannot be read; its error is raised when it is requested."""
     try:
         sizes = (image_size(encoded(number)) for number in range(0, count, max(1, count // SPOTS)))
         return all(found is not None and found[0] * found[1] <= QUICK for found in sizes)

@@ -1,4 +1,4 @@
-"""``demitasse convert_imageset``: images written as a database, with the flags of Caffe's tool."""
+"""``demitasse convert_imageset``: write images as a database, with the flags of Caffe's tool."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 FORMATS = "bmp, jpeg, jpg, png, ppm, tif, tiff, webp"
 PATIENCE = 10.0
-"""Seconds between two lines about the progress."""
+"""Seconds between two progress lines."""
 
 
 class Progress:
-    """Says on standard error how many records there are, or what they are called, every few seconds."""
+    """Reports on standard error, every few seconds, how many records (or what they are called) are
+    done."""
 
     def __init__(self, noun: str = "records") -> None:
         self._noun, self._said = noun, time.monotonic()
@@ -37,10 +38,10 @@ _SET = re.compile(rf"(--?)({'|'.join(SWITCHES)})=(.*)", re.DOTALL)
 
 
 class Imageset(click.Command):
-    """A command whose switches may have a value, as gflags takes them: ``--gray=true``."""
+    """A command whose switches may also have a value, as in gflags: ``--gray=true``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse, with every switch in the form that click knows."""
+        """Parse after converting every switch to the form that click knows."""
         return super().parse_args(ctx, [_plain(word, ctx) for word in args])
 
 
@@ -55,7 +56,7 @@ def _plain(word: str, context: click.Context) -> str:
 
 
 def switch(name: str, text: str) -> Callable[[Command], Command]:
-    """A flag as gflags takes it: ``--gray``, ``-gray``, ``--nogray``, ``--gray=true``."""
+    """Add a flag in all of gflags' forms: ``--gray``, ``-gray``, ``--nogray``, ``--gray=true``."""
     return click.option(f"--{name}/--no{name}", f"-{name}/-no{name}", name, default=False, help=text)
 
 
@@ -64,7 +65,7 @@ def number(name: str, text: str) -> Callable[[Command], Command]:
 
 
 def written_options(command: Command) -> Command:
-    """The flags that say how images are written."""
+    """Add the flags that say how images are written."""
     formats = f"The format of encoded images: {FORMATS}."
     options = (
         number("resize_height", "Resize images to so many rows; 0 keeps theirs."),
@@ -91,16 +92,16 @@ def written_options(command: Command) -> Command:
 
 
 def convert(program: str, given: tuple[str, ...], written: dict[str, Any], **more: Any) -> None:
-    """Have a program write the database, with ``written_options``, and say what is in it."""
+    """Run the program that writes the database, with ``written_options``, and report the result."""
     if len(given) not in (2, 3):
         raise click.UsageError("give LIST and DB, or ROOT, LIST and DB")
     root, (source, target) = given[0] if len(given) == 3 else "", given[-2:]
-    if not (source and target):  # ROOT may be: paths of a list are whole then
+    if not (source and target):  # ROOT may be empty: the list then has full paths
         raise click.UsageError("LIST or DB is empty (is a shell variable not set?)")
     renamed = {"resize_height": "height", "resize_width": "width"}
     options = {renamed.get(name, name): value for name, value in written.items()}
     options["encoded"] = options.pop("encode_type") or options["encoded"]
-    del options["backend"]  # there is one
+    del options["backend"]  # LMDB is the only one
     with compose() as runtime:
         count = runtime.program(
             program, source, target, root=root, progress=Progress(), **options, **more

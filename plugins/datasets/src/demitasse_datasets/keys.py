@@ -1,4 +1,4 @@
-"""Keys and values of a database, as its kinds serve them."""
+"""Keys and values of a database, as all kinds of readers provide them."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from typing import Protocol
 import numpy as np
 
 Get = Callable[[int], "memoryview | bytes"]
-"""The value of an entry by its number in the order of keys; a view may be valid in a session only."""
+"""Returns the value of an entry by its number in key order; a view may be valid only in the session."""
 
 
 class Reader(Protocol):
-    """A database that is open for reading: entries by number, in the order of their keys."""
+    """A database that is open for reading: entries are numbered in the order of their keys."""
 
     path: str
     size: int
 
     def key(self, number: int) -> bytes:
-        """The key of an entry."""
+        """Return the key of an entry."""
 
     def session(self) -> AbstractContextManager[Get]:
-        """For one thread: what reads values. Raises DataError for an entry that cannot be read."""
+        """Open a session of one thread; it yields a function that reads values. Raises DataError for an
+        entry that cannot be read."""
 
 
 class Keys:
-    """Byte strings by number, in one piece of memory: 1.3 million file names take 50 MB, not 120."""
+    """Byte strings by number, in one block of memory: 1.3 million file names take 50 MB, not 120."""
 
     def __init__(self, keys: Iterable[bytes]) -> None:
         listed = list(keys)
@@ -42,5 +43,5 @@ class Keys:
 
 
 def shown(key: bytes) -> str:
-    """A key for messages."""
+    """Return a key as shown in messages."""
     return repr(key.decode()) if key.isascii() and key.decode().isprintable() else f"0x{key.hex()}"

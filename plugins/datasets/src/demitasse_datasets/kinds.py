@@ -1,4 +1,4 @@
-"""From a specification to samples: whose it is, of which kind, and in which files."""
+"""From a specification to samples: whether they are this plugin's, of which kind, in which files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from demitasse_datasets.stand_ins import PREFIX, StandIns
 KINDS = ("arrays", "idx", "cifar10", "cifar100", "digits", "random", *OPTIONS)
 SPLITS = ("train", "test")
 BEHIND = {"split": "train, test", "labels": "a file, true, false"}
-"""Options that may stand behind a source's name, and what is valid."""
+"""Options that may follow a source's name, and their valid values."""
 
 UNDERSTOOD = (
     "supported are IDX files such as train-images-idx3-ubyte.gz, CIFAR files such as "
@@ -45,7 +45,7 @@ MNIST = {"train": r"train[-_.]images?[-_.].*", "test": r"(t10k|test)[-_.]images?
 
 
 def open_samples(spec: DataSpec) -> Samples | None:
-    """The samples of a specification, or None when it is not of this plugin's kinds."""
+    """Return the samples of a specification, or None if it is not of this plugin's kinds."""
     kind, source = spec.kind, spec.source
     if kind is not None and kind not in KINDS:
         return None
@@ -74,7 +74,7 @@ def open_samples(spec: DataSpec) -> Samples | None:
         part = text.partition(":")[2] if text.startswith("digits") else text
         made: Samples | None = open_digits(part or split)
     elif kind is None and not is_there(text) and re.match(r"\w[\w+.-]+:", text):
-        return None  # another plugin's kind; a single letter is a drive of Windows
+        return None  # another plugin's kind; but a single letter is a drive of Windows
     else:
         made = _open_files(text, kind, split, options)
     if made is not None and options.get("scaling"):
@@ -83,7 +83,7 @@ def open_samples(spec: DataSpec) -> Samples | None:
 
 
 def _told(text: str) -> str | None:
-    """The kind of a database or an HDF5 file, by what is there."""
+    """Return the kind of a database or an HDF5 file, judging by the files that exist."""
     path = expanded(text)
     return kind_of(path) or ("hdf5" if is_hdf5(path) else None)
 
@@ -96,8 +96,8 @@ def _there(text: str) -> Path:
 
 
 def _asked(text: str, options: Mapping[str, object]) -> tuple[str, Mapping[str, object]]:
-    """The name of a source, and its options: those behind it (``?split=test&labels=false``) come first.
-    Raises DataError for one that is none."""
+    """Return the name of a source, and its options. Those after the name (``?split=test&labels=false``)
+    take precedence. Raises DataError for an invalid option."""
     mark = re.search(r"\?(\w+=[^?]*)$", text)
     if mark is None or is_there(text):
         return text, options
@@ -150,7 +150,7 @@ def _open_files(
 
 
 def _labels(images: Path, options: Mapping[str, object]) -> tuple[Path | None, str]:
-    """The labels' file; where there is none, why."""
+    """Return the labels file, or None and the reason for its absence."""
     labels = options.get("labels", True)
     if labels is True:
         return labels_beside(images)
@@ -194,7 +194,7 @@ def _refuse(path: Path) -> None:
 
 
 def _paths(text: str) -> list[Path]:
-    """The files that a path, a pattern, or several of them with commas between, names."""
+    """Return the files named by a path, a pattern, or several of these separated by commas."""
     paths = []
     for part in [text] if is_there(text) else text.split(","):
         path = expanded(part.strip())
@@ -223,8 +223,8 @@ def _paths(text: str) -> list[Path]:
 
 
 def _in_folder(folder: Path, kind: str | None, split: str | None) -> tuple[str, list[Path]] | None:
-    """The kind and files of a folder with MNIST's or CIFAR's names. Raises DataError for a folder in
-    which nobody can find samples."""
+    """Return the kind and the files of a folder with MNIST's or CIFAR's names. Raises DataError for a
+    folder in which no samples can be found."""
     wanted: dict[str, Mapping[str, str]] = {
         "idx": MNIST,
         **{name: {"train": form.train, "test": form.test} for name, form in FORMATS.items()},
@@ -233,7 +233,7 @@ def _in_folder(folder: Path, kind: str | None, split: str | None) -> tuple[str, 
     entries = sorted(
         folder.iterdir(), key=lambda path: (SUFFIXES.index(_ending(path)), not _is_binary(path))
     )
-    # What is left where an LMDB database was copied in part, or its making broken off.
+    # This remains of an LMDB database that was copied only in part, or whose writing was interrupted.
     if all(entry.name == "lock.mdb" for entry in entries):
         held = "it has the lock.mdb of a database, but no data.mdb" if entries else "the folder is empty"
         raise DataError(f"{folder} has no samples: {held} ({UNDERSTOOD})")
@@ -241,7 +241,7 @@ def _in_folder(folder: Path, kind: str | None, split: str | None) -> tuple[str, 
         for part, pattern in splits.items():
             files: dict[str, Path] = {}
             for entry in entries:
-                # Plain before compressed, binary before pickled: each batch once.
+                # Plain before compressed, binary before pickled, so that each batch is read once.
                 if not re.fullmatch(pattern, bare_name(entry)) or not entry.is_file():
                     continue
                 if name not in FORMATS or _is_binary(entry) or is_pickled(entry):

@@ -1,7 +1,7 @@
-"""LevelDB's files: logs of records, edits of a manifest, batches of writes, blocks of sorted tables.
+"""LevelDB's files: records of logs, edits of a manifest, batches of writes, blocks of sorted tables.
 
-After doc/log_format.md, doc/table_format.md and doc/impl.md of github.com/google/leveldb. Checksums
-(CRC-32C) are not compared, as LevelDB itself does not unless asked; every length is.
+Follows doc/log_format.md, doc/table_format.md and doc/impl.md of github.com/google/leveldb. Checksums
+(CRC-32C) are not verified, as LevelDB itself does not by default; every length is.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ LOG_BLOCK, LOG_HEADER = 1 << 15, 7
 COMPARATOR = b"leveldb.BytewiseComparator"
 DELETED, PUT = 0, 1
 LARGEST_RATIO = 22
-"""Snappy makes at most 64 bytes of 3."""
+"""Snappy expands 3 bytes to at most 64."""
 PEEK = 4096
-"""Bytes that are read of a large block, to see whether it holds a single entry."""
+"""How many bytes of a large block are read to see whether it holds a single entry."""
 
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _RAW, _SNAPPY = 0, 1
@@ -29,8 +29,8 @@ _EDIT_NUMBERS = {2: "log", 3: "next file", 4: "last sequence", 9: "previous log"
 
 
 def records(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The records of a log, each with its number. What a crash left unfinished at the end is passed
-    over, as LevelDB does. Raises DataError for a damaged one before."""
+    """Yield the records of a log, each with its number. A record at the end that a crash left unfinished
+    is skipped, as LevelDB does. Raises DataError for a damaged record before it."""
     at, number, parts = 0, 0, list[bytes]()
     while at + LOG_HEADER <= len(data):
         left = LOG_BLOCK - at % LOG_BLOCK
@@ -38,7 +38,7 @@ def records(data: bytes) -> Iterator[tuple[int, bytes]]:
             at += left
             continue
         length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
-        if not kind and not length:  # written ahead of time, and never filled
+        if not kind and not length:  # space allocated in advance and never filled
             at += left
             continue
         if LOG_HEADER + length > left or kind > _LAST or not kind:
@@ -55,7 +55,7 @@ def records(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def manifest(data: bytes) -> tuple[set[int], int]:
-    """The numbers of the tables that are alive, and of the first log that is in none of them."""
+    """Return the numbers of the live tables, and of the first log whose writes are in none of them."""
     tables: set[tuple[int, int]] = set()
     log = 0
     for _, record in records(data):
@@ -88,7 +88,7 @@ def manifest(data: bytes) -> tuple[set[int], int]:
 
 
 def batch(record: bytes) -> Iterator[tuple[bytes, int, int, int]]:
-    """The writes of a log's record: key, its sequence and kind (sequence * 256 + kind), and where in
+    """Yield the writes of a log's record: key, sequence and kind (sequence * 256 + kind), and where in
     the record its value begins and ends."""
     if len(record) < 12:
         raise DataError(f"a batch of {len(record)} bytes, less than its header")
@@ -110,8 +110,8 @@ def batch(record: bytes) -> Iterator[tuple[bytes, int, int, int]]:
 
 
 def table(file: IO[bytes]) -> Iterator[tuple[bytes, int, int, int, int, int]]:
-    """The entries of a table: key, its sequence and kind, its block's place and length in the file, and
-    where in the block's contents its value begins and ends."""
+    """Yield the entries of a table: key, sequence and kind, its block's position and length in the file,
+    and where in the block's contents its value begins and ends."""
     length = file.seek(0, 2)
     file.seek(max(0, length - FOOTER))
     footer = file.read()
@@ -125,7 +125,7 @@ def table(file: IO[bytes]) -> Iterator[tuple[bytes, int, int, int, int, int]]:
     for _, start, stop in entries(index):
         place, at = varint(index[start:stop], 0)
         extent, _ = varint(index[start:stop], at)
-        # In order and apart, so that all blocks together are no more than the file.
+        # Blocks must be in order and must not overlap, so that their sum is limited by the file.
         if place < after:
             raise DataError(f"its index has a block at byte {place} after one that ends at {after}")
         after = place + extent
@@ -140,7 +140,7 @@ def table(file: IO[bytes]) -> Iterator[tuple[bytes, int, int, int, int, int]]:
 
 
 def block(file: IO[bytes], place: int, extent: int) -> bytes:
-    """The contents of a table's block, unpacked."""
+    """Return the decompressed contents of a table's block."""
     length = file.seek(0, 2)
     if place + extent + TRAILER > length:
         raise DataError(
@@ -164,8 +164,9 @@ def block(file: IO[bytes], place: int, extent: int) -> bytes:
 
 
 def single(file: IO[bytes], place: int, extent: int) -> tuple[bytes, int, int] | None:
-    """The one entry of a block, as ``entries`` has it, told by the block's first bytes: a database of
-    images has one in each, and its keys are listed without reading them. None where it takes more."""
+    """Return the only entry of a block, as ``entries`` does, from the block's first bytes; None if there
+    are more. A database of images has one entry per block, so that its keys are listed without reading
+    the images."""
     if extent < 2 * PEEK:
         return None
     file.seek(place)
@@ -181,14 +182,14 @@ def single(file: IO[bytes], place: int, extent: int) -> tuple[bytes, int, int] |
     shared, at = varint(start, 0)
     own, at = varint(start, at)
     size, at = varint(start, at)
-    # Behind the entry stand one restart and the number of restarts, four bytes each.
+    # After the entry come one restart and the number of restarts, four bytes each.
     if shared or at + own > len(start) or at + own + size + 8 != length:
         return None
     return start[at : at + own], at + own, at + own + size
 
 
 def _unpacked_start(packed: bytes) -> bytes:
-    """The first bytes (some hundred) of snappy data, of which only the start is there."""
+    """Decompress the first bytes (some hundred) of snappy data that is itself truncated."""
     made, at = bytearray(), 0
     while at + 5 <= len(packed) and len(made) < PEEK // 8:
         tag, kind = packed[at], packed[at] & 3
@@ -215,7 +216,7 @@ def _unpacked_start(packed: bytes) -> bytes:
 
 
 def entries(contents: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """The entries of a block: key, and where its value begins and ends."""
+    """Yield the entries of a block: key, and where its value begins and ends."""
     restarts = int.from_bytes(contents[-4:], "little")
     limit = len(contents) - 4 * (restarts + 1)
     if len(contents) < 4 or limit < 0:
@@ -233,7 +234,7 @@ def entries(contents: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 
 def text(data: bytes, at: int) -> tuple[bytes, int]:
-    """Bytes with their length before them, and where they end."""
+    """Return bytes that have their length in front, and the position after them."""
     length, at = varint(data, at)
     if at + length > len(data):
         raise DataError(f"{length:,} bytes promised at byte {at} of {len(data):,}")
@@ -242,7 +243,7 @@ def text(data: bytes, at: int) -> tuple[bytes, int]:
 
 @cache
 def cramjam() -> Any:
-    """What unpacks. Raises DataError that says how to install it."""
+    """Return the module that decompresses. Raises DataError that says how to install it."""
     try:
         import cramjam as module
     except ImportError as error:

@@ -1,8 +1,8 @@
-"""LevelDB databases, read as their files lie: nothing is written, locked or recovered.
+"""LevelDB databases, read without writing, locking or recovering anything.
 
-A folder has a CURRENT file that names a manifest; the manifest, a log of edits, says which sorted tables
-(``.ldb``, ``.sst``) are alive and which logs hold writes that are in no table yet. Where several have
-one key, the highest sequence number counts.
+A folder has a CURRENT file that names a manifest. The manifest, a log of edits, says which sorted tables
+(``.ldb``, ``.sst``) are live, and which logs hold writes that are in no table yet. If several entries
+have the same key, the highest sequence number counts.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from demitasse_datasets.samples import naming
 FILE = "CURRENT"
 
 Place = tuple[int, int, int, int, int]
-"""A value: its file, its block's place and length there (of a log, its record's number and 0), and where
-in the unpacked block or the record it begins and ends."""
+"""A value's location: its file, its block's position and length (for a log, its record's number and 0),
+and where in the decompressed block or in the record it begins and ends."""
 
 
 class LevelDbReader:
-    """A LevelDB database. Its keys stand among its values, so that opening reads all blocks that hold
-    several, and the beginnings of the others."""
+    """A LevelDB database. Its keys are stored among the values, so opening it reads all blocks that hold
+    several entries, and the beginnings of the others."""
 
     def __init__(self, path: Path) -> None:
         """Raises DataError that names the file and what is wrong in it."""
@@ -90,7 +90,7 @@ class LevelDbReader:
 
 
 def _alive(path: Path) -> tuple[set[int], int]:
-    """The tables of a database and its first log, as CURRENT's manifest has them."""
+    """Return the tables of a database and its first log, according to CURRENT's manifest."""
     current = path / FILE
     name = current.read_bytes()[:256].strip().decode("latin-1")
     if not name.startswith("MANIFEST-") or not name[9:].isdecimal():

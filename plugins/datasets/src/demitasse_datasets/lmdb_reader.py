@@ -1,4 +1,4 @@
-"""LMDB databases, read through the package lmdb."""
+"""LMDB databases, read with the package lmdb."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ FILE = "data.mdb"
 
 
 class LmdbReader:
-    """An LMDB environment's main database, opened read-only and without a lock, so that it may lie on a
-    file system that cannot be written. Nobody may write to it meanwhile."""
+    """The main database of an LMDB environment, opened read-only and without a lock, so that it can be
+    on a read-only file system. Nobody may write to it meanwhile."""
 
     def __init__(self, path: Path) -> None:
-        """Raises DataError for anything but an LMDB environment, for one that is cut off or has no
-        entries."""
+        """Raises DataError for anything but an LMDB environment, and for one that is truncated or
+        empty."""
         try:
             import lmdb
         except ImportError as error:
@@ -40,7 +40,7 @@ class LmdbReader:
             if not remedy and told and "LMDB" not in told:
                 remedy = f"; {file.name} {told}"
             raise DataError(f"{path}: cannot be opened as an LMDB database: {error}{remedy}") from error
-        # LMDB maps the file: a page that is not there ends the process with a bus error.
+        # LMDB maps the file: touching a missing page ends the process with a bus error.
         promised = (self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"]
         if file.stat().st_size < promised:
             found = file.stat().st_size

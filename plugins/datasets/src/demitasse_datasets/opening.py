@@ -1,5 +1,5 @@
-"""From a specification's options to samples in databases, lists, HDF5 and window files, or made by a
-filler. Each option is a plain value; an unknown one is an error that names the nearest."""
+"""From a specification's options to samples from databases, lists, HDF5 and window files, or made by a
+filler. Each option is a plain value; the error for an unknown option suggests the nearest name."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "annotated": ("augmentation", "objects", "boxed", "mode", "stream", "declared"),
     "fillers": ("field", "filler", "shape", "stream"),
 }
-"""Kinds and their options."""
+"""Kinds of sources and their options."""
 
 
 def open_file(path: Path, kind: str, spec: DataSpec) -> Samples:
-    """The samples of a file (or folder) of one of the kinds. Raises DataError."""
+    """Open a file (or folder) of one of the kinds. Raises DataError."""
     given = _checked(kind, spec.options)
     if kind == "hdf5":
         from demitasse_datasets.hdf5 import Hdf5Samples
@@ -77,8 +77,8 @@ def open_file(path: Path, kind: str, spec: DataSpec) -> Samples:
 
 
 def open_filler(spec: DataSpec) -> Samples:
-    """Samples with one ``field`` that the option ``filler`` makes, in batches of ``shape``. Raises
-    DataError."""
+    """Return samples with one ``field`` that the option ``filler`` makes, in batches of ``shape``.
+    Raises DataError."""
     from demitasse_datasets.generated import GeneratedSamples
 
     given = _checked("fillers", spec.options)
@@ -89,7 +89,7 @@ def open_filler(spec: DataSpec) -> Samples:
 
 
 def skipped(spec: DataSpec) -> int:
-    """How many samples are left out at the start: drawn below the option ``skip``."""
+    """How many samples to skip at the start: a random number below the option ``skip``."""
     most = int(spec.options.get("skip", 0)) if spec.kind != "fillers" else 0
     if most < 1:
         return 0
@@ -232,7 +232,7 @@ def _check_mode(mode: str) -> None:
 
 
 def _size(given: Mapping[str, Any], rows: str, columns: str) -> tuple[int, int] | None:
-    """A height and a width, None where neither is given."""
+    """Return a height and a width; None if neither is given."""
     size = _extent(given, rows), _extent(given, columns)
     if (size[0] == 0) != (size[1] == 0):
         raise DataError(f"{rows} {size[0]} and {columns} {size[1]}: give both, or neither")

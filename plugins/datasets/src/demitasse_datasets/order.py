@@ -1,4 +1,4 @@
-"""The global order of samples: endless, epoch after epoch, the same for any division of the work."""
+"""The global order of samples: endless, epoch after epoch, and the same for any division of the work."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 from demitasse import permutation
 
 EPOCHS_KEPT = 4
-"""Streams of several workers and their read-ahead stand in at most two epochs; a few more permit
-batches that are larger than the data."""
+"""How many epochs' permutations are kept. Streams of several workers, with their read-ahead, are in at
+most two epochs; a few more allow batches larger than the data."""
 
 
 class Order:
-    """Which sample of the file is sample ``i`` of the global order.
+    """Maps sample ``i`` of the global order to a sample of the file.
 
-    Sample ``i`` is position ``i % size`` of epoch ``i // size``: of
-    ``permutation(seed, epoch, size)`` when ``shuffle``, else of the file's own order. ``skip`` samples
-    are left out once, at the start. Samples in ``groups`` of these sizes (files of which few are in
-    memory at a time) are shuffled group by group, and within each group.
+    Sample ``i`` is at position ``i % size`` of epoch ``i // size``: with ``shuffle``, of
+    ``permutation(seed, epoch, size)``, otherwise of the file's own order. ``skip`` samples are skipped
+    once, at the start. With ``groups`` (the sizes of files, of which few are in memory at a time),
+    groups are shuffled, and the samples within each group.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Order:
         self._lock = threading.Lock()
 
     def numbers(self, first: int, count: int) -> np.ndarray:
-        """The numbers in the file, shape (count,) int64, of ``count`` samples from ``first`` on."""
+        """Return the numbers in the file of ``count`` samples from ``first`` on: (count,) int64."""
         epoch, position = divmod(first + self.skip, self.size)
         if not self.shuffle and position + count <= self.size:
             return np.arange(position, position + count, dtype=np.int64)
@@ -49,7 +49,7 @@ class Order:
         return numbers
 
     def place(self, first: int) -> str:
-        """Where in the order a sample stands, for messages."""
+        """Return a sample's position in the order, for messages."""
         epoch, position = divmod(first + self.skip, self.size)
         return f"number {position} of epoch {epoch}"
 

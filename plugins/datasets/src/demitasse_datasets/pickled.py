@@ -1,7 +1,8 @@
-"""CIFAR's Python batches (``data_batch_1`` of cifar-10-python.tar.gz): pickles, read and never run.
+"""CIFAR's Python batches (``data_batch_1`` of cifar-10-python.tar.gz): pickles, read without running any
+code.
 
-A pickle is a program for a machine with a stack. Here the instructions that batches are written with put
-plain values together, whatever Python and NumPy wrote them; names of functions stay names, and any other
+A pickle is a program for a stack machine. Here, the instructions with which batches are written, by any
+version of Python and NumPy, only assemble plain values. Names of functions remain names. Any other
 instruction or name is an error.
 """
 
@@ -22,7 +23,7 @@ ELEMENTS = ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8")
 
 
 class _Name(NamedTuple):
-    """A function or class of Python's that a pickle names, never looked up."""
+    """A Python function or class that a pickle names; it is never looked up."""
 
     module: str
     name: str
@@ -40,7 +41,7 @@ class _Element:
 
 
 def is_pickled(path: Path) -> bool:
-    """Whether a file begins as pickles of the protocols 2 to 5 do."""
+    """Whether a file begins as pickles of protocols 2 to 5 do."""
     try:
         with SampleFile(path) as file:
             return begins_pickle(file.read(2))
@@ -49,13 +50,13 @@ def is_pickled(path: Path) -> bool:
 
 
 def begins_pickle(data: bytes | bytearray) -> bool:
-    """Whether bytes begin with the instruction that names a protocol from 2 to 5."""
+    """Whether bytes begin with the instruction that announces a protocol from 2 to 5."""
     return len(data) > 1 and data[0] == 0x80 and 2 <= data[1] <= 5
 
 
 def read_batch(path: Path, data: bytes | bytearray) -> Mapping[str, np.ndarray]:
-    """The arrays of a batch, ``data`` (samples, 3072) uint8 and each list of labels by its name. Raises
-    DataError for a pickle of anything else."""
+    """Return the arrays of a batch by name: ``data`` (samples, 3072) uint8, and each list of labels.
+    Raises DataError for a pickle of anything else."""
     try:
         found = _Machine().run(bytes(data))
     except DataError as error:
@@ -93,7 +94,7 @@ def _text(key: Any) -> str:
 
 
 class _Machine:
-    """The stack, what is remembered of it, and an instruction a method or an entry of a table."""
+    """The stack, the memo, and the instructions, each a method or an entry of a table."""
 
     def __init__(self) -> None:
         self._stack: list[Any] = []
@@ -101,8 +102,8 @@ class _Machine:
         self._memo: dict[int, Any] = {}
 
     def run(self, data: bytes) -> Any:
-        """What the last instruction leaves. Raises DataError for an instruction or name that batches do
-        not have, ValueError and others for what is damaged."""
+        """Run a pickle and return its result. Raises DataError for an instruction or name that batches
+        do not contain, and ValueError and others for damaged data."""
         for opcode, argument, _ in pickletools.genops(data):
             name = opcode.name
             if name in _PUSHED:
@@ -173,7 +174,7 @@ class _Machine:
         self._stack.append(_Name(module, name))
 
     def call(self, argument: Any) -> None:
-        """The few functions that pickled arrays and bytes name, by what they mean."""
+        """Do what one of the few functions that pickled arrays and bytes name would do."""
         given, function = self._stack.pop(), self._stack.pop()
         module, name = function
         root, _, last = module.rpartition(".")
@@ -245,7 +246,7 @@ def _element(code: Any) -> str:
 
 
 def _array(content: Any, element: _Element, shape: Any, order: Any) -> np.ndarray:
-    """The array in its bytes; a Python 2 wrote these as a string."""
+    """Return the array stored in these bytes; Python 2 wrote them as a string."""
     held = content.encode("latin-1") if isinstance(content, str) else content
     values = np.frombuffer(held, np.dtype((">" if element.order == ">" else "<") + element.code))
     return values.reshape(shape, order="F" if _text(order) == "F" else "C")

@@ -1,4 +1,4 @@
-"""The hooks of the datasets plugin."""
+"""Hooks of the datasets plugin."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from demitasse import DataError, DataSource, DataSpec, hookimpl
 
 @hookimpl
 def programs() -> Mapping[str, Callable[..., Any]]:
-    """``convert_samples`` and ``convert_annotated``: samples, or images with boxes, written as an LMDB
-    database; ``extract_features``: blobs of a net."""
+    """``convert_samples`` and ``convert_annotated`` write samples, or images with boxes, as an LMDB
+    database; ``extract_features`` writes blobs of a net."""
     from demitasse_datasets.annotated.writing import convert_annotated
     from demitasse_datasets.convert import convert_samples
     from demitasse_datasets.features import extract_features
@@ -37,10 +37,11 @@ def commands() -> Mapping[str, Callable[..., Any]]:
 
 @hookimpl
 def data_source(spec: DataSpec) -> DataSource | None:
-    """Samples from arrays, files of images or a database; None for what is another plugin's.
+    """Open samples from arrays, files of images, or a database; return None for sources of other
+    plugins.
 
-    Raises DataError, with the specification's location in front, when the samples are ours and
-    cannot be found, read or trusted.
+    Raises DataError, beginning with the specification's location, if samples that are ours cannot be
+    found, read or trusted.
     """
     from demitasse_datasets.kinds import open_samples
     from demitasse_datasets.opening import skipped
@@ -52,7 +53,7 @@ def data_source(spec: DataSpec) -> DataSource | None:
         if spec.location is None:
             raise
         raise DataError(f"{spec.location}: {error}") from error
-    except PermissionError as error:  # of a folder into which the user may not look
+    except PermissionError as error:  # a folder that the user may not read
         where = f"{spec.location}: " * (spec.location is not None)
         raise DataError(f"{where}{error.filename} cannot be read: {error.strerror}") from error
     return None if samples is None else Source(samples, spec.shuffle, spec.seed, skipped(spec))

@@ -1,4 +1,4 @@
-"""Decoded samples: what every kind of source ends up as, and those that stand in arrays."""
+"""Decoded samples: the common protocol of all kinds of sources, and samples in arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from demitasse_datasets.files import MappedFile
 
 @contextmanager
 def naming(what: str) -> Iterator[None]:
-    """Put ``what`` before the message of a DataError."""
+    """Put ``what`` in front of the message of a DataError."""
     try:
         yield
     except DataError as error:
@@ -25,39 +25,40 @@ def naming(what: str) -> Iterator[None]:
 
 
 class Samples(Protocol):
-    """Samples by their number in the file (from 0), of which some can be fetched at once."""
+    """Samples by their number in the file (from 0), of which several can be fetched at once."""
 
     name: str
     fields: Mapping[str, Field]
     size: int
 
     def gather(self, numbers: np.ndarray, out: Mapping[str, np.ndarray], first: int) -> None:
-        """Write the samples with these numbers into ``out``: for every field an array of stored type.
-        ``first`` is the first one's number in the endless global order, the others' follow: what is
-        drawn at random for a sample is drawn by it. Raises DataError, or whatever a reader meets, when
-        one cannot be read."""
+        """Write the samples with these numbers into ``out``: an array of the stored type for every
+        field. ``first`` is the number of the first one in the endless global order; the others follow
+        it. Random draws for a sample depend on that number. Raises DataError, or any error of a reader,
+        if a sample cannot be read."""
 
 
 @runtime_checkable
 class OwnShapes(Samples, Protocol):
-    """Samples of which each may have a shape of its own; ``fields`` have the first one's."""
+    """Samples each of which may have its own shape; ``fields`` have the shapes of the first."""
 
     varies: bool
-    """Whether they are such."""
+    """Whether shapes may vary."""
 
     def sample(self, number: int, place: int) -> dict[str, np.ndarray]:
-        """A sample by its number in the file, whose number in the endless global order is ``place``, as
-        large as it is: its fields, without an axis for the batch. Raises as ``gather`` does."""
+        """Return a sample in its own size, by its number in the file; ``place`` is its number in the
+        endless global order. Returns its fields, without a batch axis. Raises as ``gather`` does."""
 
     def where(self, number: int) -> str:
-        """Where a sample is from, for messages."""
+        """Say where a sample comes from, for messages."""
 
 
 class ArraySamples:
-    """Fields that stand in arrays, one row a sample. The arrays are used, not copied. ``absent`` tells
-    why fields are not there that samples of this kind have; ``files`` are those that arrays are maps of.
+    """Fields stored in arrays, one row per sample. The arrays are used, not copied. ``absent`` explains
+    why fields are missing that samples of this kind usually have; ``files`` are those mapped by the
+    arrays.
 
-    Raises DataError when they are not numbers, have no samples, or differ in length.
+    Raises DataError if the arrays are not numeric, are empty, or differ in length.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class ArraySamples:
 
     @property
     def mapped(self) -> bool:
-        """Whether some of it lies in files, which are read when it is touched."""
+        """Whether some of the data is in mapped files, which are read when touched."""
         return any(_mapped(array) for array in self.columns.values())
 
     def gather(self, numbers: np.ndarray, out: Mapping[str, np.ndarray], first: int) -> None:
@@ -114,15 +115,16 @@ class ArraySamples:
             self.into(field, array)(numbers)
 
     def into(self, field: str, out: np.ndarray) -> Callable[[np.ndarray], object]:
-        """What writes the samples of given numbers into ``out``, of the field's stored type."""
+        """Return a function that writes the samples of given numbers into ``out``, which has the stored
+        type."""
         array = self.columns[field]
         flags = array.flags
         if flags.c_contiguous and flags.aligned and array.dtype.isnative:
-            # With mode="raise", take would go through a buffer of its own.
+            # With mode="raise", take would use a buffer of its own.
             return partial(array.take, axis=0, out=out, mode="clip")
 
         def copy(numbers: np.ndarray) -> None:
-            out[...] = array[numbers]  # take would first copy the whole of such an array
+            out[...] = array[numbers]  # take would first copy such an array as a whole
 
         return copy
 
@@ -130,7 +132,7 @@ class ArraySamples:
 def _array(name: str, field: str, values: object) -> np.ndarray:
     try:
         return host_array(values)
-    except ValueError as error:  # a list of samples of several shapes, memory of a device, ...
+    except ValueError as error:  # a list of samples that differ in shape, memory of a device, ...
         raise DataError(f"{name}: field {field!r} is not an array: {error}") from error
 
 
@@ -147,10 +149,10 @@ _decoding = process_lock()
 
 
 def decoded_once(key: Hashable, decode: Callable[[], ArraySamples]) -> ArraySamples:
-    """The samples under ``key``, decoded unless a source still holds them.
+    """Return the samples under ``key``; ``decode`` is called unless a source still holds them.
 
-    Workers that open one file at once wait for a single decoding. Nothing is kept that no source
-    or stream uses.
+    Workers that open the same file at once wait for a single decoding. Nothing is kept that no source or
+    stream uses.
     """
     with _decoding:
         samples = _decoded.get(key)

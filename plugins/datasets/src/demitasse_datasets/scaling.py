@@ -1,6 +1,6 @@
-"""Images brought to another size before a square is cut from them: at random, as Intel's and NVIDIA's
-forks of Caffe do for training on ImageNet (Szegedy et al. 2015, *Going Deeper with Convolutions*,
-section 6), or to one size, as SSD's does."""
+"""Resizing images before a square is cut from them: at random, as in Intel's and NVIDIA's forks of Caffe
+for training on ImageNet (Szegedy et al. 2015, *Going Deeper with Convolutions*, section 6), or to one
+size, as in SSD's fork."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from demitasse_datasets.images import INTERPOLATIONS, LARGEST_IMAGE, opencv
 
 
 def sized(pixels: np.ndarray, height: int, width: int, how: str) -> np.ndarray:
-    """An image (height, width, channels) in another size, by one of ``INTERPOLATIONS``."""
+    """Resize an image (height, width, channels) by one of ``INTERPOLATIONS``."""
     cv2 = opencv()
     made = cv2.resize(pixels, (width, height), interpolation=getattr(cv2, f"INTER_{how}"))
     return np.asarray(made[:, :, None] if made.ndim == 2 else made)
 
 
 def with_shorter_side(pixels: np.ndarray, side: int, how: str) -> np.ndarray:
-    """An image in its proportions, the shorter side so long."""
+    """Resize an image, keeping its proportions, so that its shorter side has this length."""
     height, width = pixels.shape[:2]
     if height < width:
         return sized(pixels, side, int(width / height * side), how)
@@ -31,17 +31,18 @@ def with_shorter_side(pixels: np.ndarray, side: int, how: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ShorterSide:
-    """The shorter side from ``least`` to ``most`` pixels long (0: as the shorter and the longer is)."""
+    """Resizes so that the shorter side has ``least`` to ``most`` pixels, where 0 stands for the length
+    of the shorter and of the longer side, respectively."""
 
     least: int = 0
     most: int = 0
     interpolations: tuple[str, ...] = ("LINEAR",)
 
     takes = 2
-    """Random numbers for an image."""
+    """How many random numbers an image takes."""
 
     def __call__(self, pixels: np.ndarray, crop: int, drawn: np.ndarray) -> np.ndarray:
-        """An image for numbers from [0, 1); the crop is cut from it afterwards. Raises DataError."""
+        """Resize an image by numbers in [0, 1); the crop is cut from it afterwards. Raises DataError."""
         least, most = self.least or min(pixels.shape[:2]), self.most or max(pixels.shape[:2])
         if most < least:
             raise DataError(
@@ -53,9 +54,10 @@ class ShorterSide:
 
 @dataclass(frozen=True)
 class PartOfArea:
-    """A part of the image, of a share of its area from ``least`` to ``most``, its sides by a factor from
-    ``change`` to 1 / ``change`` longer and shorter than a square's, made a square of the crop's size;
-    where none of ``attempts`` fits into the image, its shorter side gets that long."""
+    """Takes a part of the image and resizes it to a square of the crop's size. The part has a fraction
+    of the area between ``least`` and ``most``; compared with a square, its sides are longer and shorter
+    by a factor between ``change`` and 1 / ``change``. If none of ``attempts`` parts fits into the image,
+    the shorter side is resized to the crop's."""
 
     least: float = 0.5
     most: float = 1.0
@@ -65,11 +67,11 @@ class PartOfArea:
 
     @property
     def takes(self) -> int:
-        """Random numbers for an image."""
+        """How many random numbers an image takes."""
         return 5 * self.attempts + 1
 
     def __call__(self, pixels: np.ndarray, crop: int, drawn: np.ndarray) -> np.ndarray:
-        """An image of ``crop`` x ``crop`` pixels, or of more, for numbers from [0, 1)."""
+        """Return an image of at least ``crop`` x ``crop`` pixels for numbers in [0, 1)."""
         height, width = pixels.shape[:2]
         how = _one_of(self.interpolations, drawn[-1])
         for area, change, swapped, down, across in drawn[:-1].reshape(-1, 5):
@@ -88,9 +90,10 @@ class PartOfArea:
 
 @dataclass(frozen=True)
 class Stretched:
-    """The shorter side from ``least`` to ``most`` pixels long (0: as it is), the longer one, with a
-    ``ratio`` above 1, so many times that, and both stretched; each a pair to draw from. No side gets
-    shorter than the crop's, nor, unless ``enlarges``, longer than it was."""
+    """Resizes the shorter side to ``least`` to ``most`` pixels (0: unchanged). With a ``ratio`` above 1,
+    the longer side becomes that many times as long. Then both are stretched, by ``tall`` and ``wide``.
+    Each is a pair between which to draw. No side gets shorter than the crop's or, unless ``enlarges``,
+    longer than it was."""
 
     least: int = 0
     most: int = 0
@@ -99,13 +102,13 @@ class Stretched:
     wide: tuple[float, float] = (1.0, 1.0)
     enlarges: bool = False
     interpolations: tuple[str, ...] = ("NEAREST", "CUBIC")
-    """For smaller images, and for others."""
+    """For images that get smaller, and for others."""
 
     takes = 5
-    """Random numbers for an image."""
+    """How many random numbers an image takes."""
 
     def __call__(self, pixels: np.ndarray, crop: int, drawn: np.ndarray) -> np.ndarray:
-        """An image for numbers from [0, 1); the crop is cut from it afterwards."""
+        """Resize an image by numbers in [0, 1); the crop is cut from it afterwards."""
         had = pixels.shape[:2]
         side = min(had)
         if self.least and self.most:
@@ -128,12 +131,12 @@ class Stretched:
 
 @dataclass(frozen=True)
 class Resized:
-    """As ``resizing`` says, by one of its interpolations at random."""
+    """Resizes as ``resizing`` says, by one of its interpolations, at random."""
 
     resizing: Resizing
 
     takes = 1
-    """Random numbers for an image."""
+    """How many random numbers an image takes."""
 
     @property
     def interpolations(self) -> tuple[str, ...]:
@@ -141,11 +144,11 @@ class Resized:
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """The height and width that all images have then, if they do."""
+        """The height and width that all images get; None if they differ."""
         return self.resizing.size
 
     def __call__(self, pixels: np.ndarray, crop: int, drawn: np.ndarray) -> np.ndarray:
-        """An image for a number from [0, 1)."""
+        """Resize an image by a number in [0, 1)."""
         count = max(1, len(self.interpolations))
         return self.resizing.image(pixels, min(int(drawn[0] * count), count - 1))
 
@@ -154,8 +157,9 @@ Scaling = ShorterSide | PartOfArea | Stretched | Resized
 
 
 def scaling(given: dict[str, Any]) -> Scaling:
-    """What plain values ask for: with ``mode`` among them ``Resized``, with ``change`` a ``PartOfArea``,
-    with ``enlarges`` a ``Stretched``, else a ``ShorterSide``. Raises ValueError or TypeError."""
+    """Return the scaling that plain values describe: ``Resized`` if there is ``mode``, ``PartOfArea`` if
+    there is ``change``, ``Stretched`` if there is ``enlarges``, otherwise ``ShorterSide``. Raises
+    ValueError or TypeError."""
     if "mode" in given:
         resizing = Resizing(**given)
         resizing.check()

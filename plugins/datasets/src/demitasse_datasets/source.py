@@ -1,4 +1,4 @@
-"""The DataSource of this plugin: samples in a global order, and the streams that read them."""
+"""This plugin's DataSource: samples in a global order, and the streams that read them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Source:
         self.fields, self.size, self.name = samples.fields, samples.size, samples.name
         self.absent: Mapping[str, str] = getattr(samples, "absent", {})
         self.stands_in: bool = getattr(samples, "stands_in", False)
-        """Whether only the shapes count of its samples."""
+        """Whether the samples are random stand-ins, of which only the shapes matter."""
 
         self.varies: bool = isinstance(samples, OwnShapes) and samples.varies
-        """Whether samples may have shapes of their own: streams of runs of one say which are next."""
+        """Whether samples may vary in shape; streams of single samples then report the next shapes."""
 
         self._samples: Samples | None = samples
         groups = getattr(samples, "groups", ())
@@ -36,8 +36,8 @@ class Source:
         return f"<{self.size:,} samples of {self.name}, {order}: {fields}>"
 
     def stream(self, first: int, count: int, step: int) -> ReadAheadStream | ArrayStream | SteadyStream:
-        """A stream from sample number ``first`` on. Raises ValueError for a negative ``first`` and
-        for a ``count`` or ``step`` below 1, DataError when the source is closed."""
+        """Return a stream from sample number ``first`` on. Raises ValueError if ``first`` is negative or
+        ``count`` or ``step`` is below 1, DataError if the source is closed."""
         first, count, step = map(operator.index, (first, count, step))
         if first < 0 or count < 1 or step < 1:
             raise ValueError(
@@ -59,14 +59,14 @@ class Source:
         return stream
 
     def origin(self, number: int) -> str:
-        """Where the sample of a number in the global order is from, for messages: a list's line, a
-        database's key, else its number in the file."""
+        """Say where the sample of this number in the global order comes from, for messages: a line of a
+        list, a database's key, or else its number in the file."""
         sample = int(self._order.numbers(number, 1)[0])
         where = getattr(self._samples, "where", None)
         return str(where(sample)) if where is not None else f"{self.name}: number {sample:,}"
 
     def close(self) -> None:
-        """Close all streams of the source and let go of its samples."""
+        """Close all streams of the source and release its samples."""
         for stream in list(self._streams):
             stream.close()
         self._samples = None

@@ -1,4 +1,4 @@
-"""Random samples of given shapes, in place of those that are not here: to time a net, or to see its
+"""Random samples of given shapes that replace unavailable ones, in order to time a net or see its
 plan."""
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from demitasse_datasets.samples import ArraySamples
 PREFIX = "random:"
 FORM = f"{PREFIX}3x227x227 (images, with labels), or {PREFIX}data=3x227x227,label=1"
 MEMORY, MOST = 64 << 20, 256
-"""Bytes that samples may take, and how many there are at most: the endless order repeats them."""
+"""How many bytes samples may take, and how many there are at most: the endless order repeats them."""
 LONGEST = 1 << 20
 ROW, SHOWN = 8, 4
-"""Numbers of an object, as ``annotated`` samples have them, and how many an image shows at most."""
+"""The numbers of an object, as in ``annotated`` samples, and how many objects an image has at most."""
 
 
 class StandIns(ArraySamples):
-    """Samples of which only the shapes count: ``data`` of three axes is of any bytes, as images are;
-    ``data`` of others of numbers below 1; all other fields of ones and zeros, which are classes too. In
-    place of images with boxes, labels are boxes of class 1."""
+    """Samples of which only the shapes matter. ``data`` with three axes has random bytes, as images do;
+    other ``data`` has numbers below 1. All other fields have zeros and ones, which are also valid
+    classes. If they replace images with boxes, labels are boxes of class 1."""
 
     stands_in = True
 
     def __init__(self, name: str, instead_of: DataSpec | None = None) -> None:
-        """``instead_of`` says what labels a shape without a name has. Raises DataError for what names no
-        shapes."""
+        """``instead_of`` determines the labels of a shape without a name. Raises DataError if ``name``
+        does not contain shapes."""
         shapes = _shapes(name, instead_of)
         each = max(math.prod(shape) * (1 if _image(n, shape) else 4) for n, shape in shapes.items())
         if each > MEMORY << 6:
@@ -53,8 +53,8 @@ def _image(field: str, shape: tuple[int, ...]) -> bool:
 
 
 def _objects(numbers: np.ndarray) -> np.ndarray:
-    """Rows (..., ROW) of what images show: some objects of class 1, and none (-1) behind them. Boxes
-    have the corners that random ``numbers`` draw, a tenth of the image apart at least."""
+    """Return rows (..., ROW) of the objects in images: some of class 1, followed by unused rows (-1).
+    Random ``numbers`` determine the boxes' corners, which are at least a tenth of the image apart."""
     rows = np.full(numbers.shape, -1, np.float32)
     first, drawn = rows[..., :SHOWN, :], numbers[..., :SHOWN, :]
     first[..., 0], first[..., 1], first[..., 7] = 0, 1, 0
@@ -66,7 +66,7 @@ def _objects(numbers: np.ndarray) -> np.ndarray:
 
 
 def _shapes(name: str, instead_of: DataSpec | None) -> dict[str, tuple[int, ...]]:
-    """Shapes by field. Raises DataError."""
+    """Return shapes by field. Raises DataError."""
     found: dict[str, tuple[int, ...]] = {}
     for part in name.removeprefix(PREFIX).split(","):
         field, sign, extents = part.strip().rpartition("=")
@@ -81,8 +81,8 @@ def _shapes(name: str, instead_of: DataSpec | None) -> dict[str, tuple[int, ...]
 
 
 def _labels(image: tuple[int, ...], instead_of: DataSpec | None) -> dict[str, tuple[int, ...]]:
-    """The other fields of samples of a kind, their shapes beside that of an image: a class, boxes, or
-    a class for each pixel."""
+    """Return the shapes of the other fields for an image of this shape, by the kind of samples: a class,
+    boxes, or a class for each pixel."""
     kind = None if instead_of is None else instead_of.kind
     options = {} if instead_of is None else instead_of.options
     if kind == "annotated":

@@ -1,5 +1,5 @@
-"""Streams of samples: one thread prepares the next runs and ``read`` copies a prepared one; or, of what
-is in memory, ``read`` gathers them itself."""
+"""Streams of samples. A thread prepares the next batches, and ``read`` copies a prepared one; if samples
+are in memory, ``read`` gathers them itself."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ from demitasse_datasets.order import Order
 from demitasse_datasets.samples import ArraySamples, OwnShapes, Samples
 
 RING = 3
-"""Prepared runs: one that is being copied, one that is ready, one that is being prepared."""
+"""Batches in circulation: one being copied, one ready, one being prepared."""
 
 PORTION = 1 << 18
-"""Bytes that are gathered, then cast while they are in the cache."""
+"""How many bytes are gathered and then cast while they are in the cache."""
 
 SHARE, MOST_SHARES = 4 << 20, 8
-"""Bytes of a run for each thread that gathers it, at least, and the most threads: a core alone moves a
-fraction of what memory can. (256 images of AlexNet's, 158 MB, on two cores: 25 ms by one, 18 by two.)"""
+"""How many bytes of a batch each gathering thread gets at least, and the most threads: one core moves
+only a fraction of what memory can. (256 images of AlexNet, 158 MB, on two cores: 25 ms with one thread,
+18 with two.)"""
 
 Run = dict[str, np.ndarray]
 
 
 def check_run(samples: Samples, count: int, out: Mapping[str, np.ndarray]) -> None:
-    """Raise DataError for a field that samples have not, and for an array of another shape than a run
-    of ``count``."""
+    """Raise DataError for a field that samples do not have, and for an array whose shape is not that of
+    ``count`` samples."""
     for name, array in out.items():
         if name not in samples.fields:
             raise DataError(unknown("field", name, samples.fields, samples.name))
@@ -53,8 +54,8 @@ _RUNNING: weakref.WeakSet[_ReadAhead] = weakref.WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    """Wait for the threads of streams that nobody closed: one that is in C++ when the interpreter ends
-    would abort the process."""
+    """Wait for the threads of streams that nobody closed: a thread that is in C++ code when the
+    interpreter ends would abort the process."""
     left = [each for each in _RUNNING if each.thread.is_alive()]
     for each in left:
         each.stop()
@@ -63,11 +64,10 @@ def _end_all() -> None:
 
 
 class _ReadAhead:
-    """The thread of a stream and the two queues that runs go round in.
+    """A stream's thread, and the two queues in which batches circulate.
 
-    The thread refers to this record and never to the stream, so that a stream which nobody closes
-    can be collected, and its thread ends. SimpleQueue.put may be called from a finalizer, as a lock
-    may not.
+    The thread refers to this record, never to the stream, so that a stream that nobody closes can be
+    collected; its thread then ends. Unlike a lock, SimpleQueue.put may be used in a finalizer.
     """
 
     def __init__(self, samples: Samples, order: Order, first: int, count: int, step: int) -> None:
@@ -97,13 +97,13 @@ class _ReadAhead:
                 self.samples.gather(numbers, run, first)
                 self.ready.put(run)
                 first, numbers = first + self.step, None
-        except Exception as error:  # noqa: BLE001  it is raised where the run is read
+        except Exception as error:  # noqa: BLE001  raised where the batch is read
             self.ready.put(self.failure(first, numbers, error))
         finally:
             self.ready.put(None)
 
     def failure(self, first: int, numbers: np.ndarray | None, error: Exception) -> DataError:
-        """The error of a run as one that names the sample: the first that fails when read alone."""
+        """Return a batch's error as one that names the sample: the first that fails when read alone."""
         where = self.order.place(first)
         if numbers is not None:
             one = {name: np.empty((1, *f.shape), f.dtype) for name, f in self.samples.fields.items()}
@@ -125,9 +125,9 @@ class _ReadAhead:
 
 
 class ReadAheadStream:
-    """Every ``step``-th run of ``count`` samples. Implements ``demitasse.Stream``.
+    """Reads batches of ``count`` samples, ``step`` apart. Implements ``demitasse.Stream``.
 
-    ``waited`` counts the seconds that ``read`` has waited for a run that was not ready.
+    ``waited`` is the number of seconds that ``read`` has waited for batches that were not ready.
     """
 
     def __init__(self, samples: Samples, order: Order, first: int, count: int, step: int) -> None:
@@ -144,7 +144,7 @@ class ReadAheadStream:
 
     @property
     def cursor(self) -> int:
-        """The number of the next run's first sample; setting it starts reading from there."""
+        """The number of the next batch's first sample; setting it makes reading continue there."""
         return self._cursor
 
     @cursor.setter
@@ -153,11 +153,11 @@ class ReadAheadStream:
         self._start(first)
 
     def read(self, out: Mapping[str, np.ndarray]) -> None:
-        """Write the next run into ``out`` (some or all fields) and move the cursor by the step.
+        """Write the next batch into ``out`` (some or all fields) and advance the cursor by the step.
 
-        Values are cast to the arrays' types. When it raises, the cursor stays where it was. Raises
-        DataError that names the sample which could not be read, or the field and shape that are
-        wrong, or that the stream is closed.
+        Values are cast to the arrays' types. If this raises, the cursor does not move. Raises DataError
+        that names the sample that could not be read, or the field and shape that are wrong, or that says
+        that the stream is closed.
         """
         self._check(out)
         run = self._next()
@@ -186,14 +186,14 @@ class ReadAheadStream:
         return self._pending
 
     def close(self) -> None:
-        """End the read-ahead and wait for its thread; a ``read`` that waits raises DataError."""
+        """End the read-ahead and wait for its thread; a waiting ``read`` raises DataError."""
         self._collected()
         if self._ahead.thread is not threading.current_thread():
             self._ahead.thread.join()
 
 
 class _OneByOne:
-    """Samples for runs of one that are as large as they are: their arrays take the place of a run's."""
+    """Prepares single samples in their own sizes: their arrays replace those of a batch."""
 
     def __init__(self, samples: OwnShapes) -> None:
         self.samples, self.name = samples, samples.name
@@ -205,20 +205,20 @@ class _OneByOne:
 
 
 class SizedStream(ReadAheadStream):
-    """Every ``step``-th sample, each in a shape of its own: ``coming`` tells the next one's."""
+    """Reads every ``step``-th sample, each in its own shape; ``coming`` gives the next one's shape."""
 
     def __init__(self, samples: OwnShapes, order: Order, first: int, step: int) -> None:
         self._each = samples
         super().__init__(_OneByOne(samples), order, first, 1, step)
 
     def coming(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the next sample's fields, without an axis for the batch. Waits until it has been
-        read. Raises DataError that names one which cannot be."""
+        """Return the shapes of the next sample's fields, without a batch axis. Waits until it has been
+        read. Raises DataError that names a sample that cannot be read."""
         return {name: array.shape[1:] for name, array in self._next().items()}
 
     @property
     def where(self) -> str:
-        """Where the next sample is from, for messages."""
+        """Where the next sample comes from, for messages."""
         return self._each.where(int(self._order.numbers(self._cursor, 1)[0]))
 
     def _check(self, out: Mapping[str, np.ndarray]) -> None:
@@ -235,9 +235,10 @@ class SizedStream(ReadAheadStream):
 
 
 class ArrayStream:
-    """The same of samples in memory, gathered as they are asked for: that takes less than to copy what a
-    thread has gathered, and no processor from the kernels meanwhile. (100 images of CIFAR-10 as float32
-    on two cores, idle: 52 us, and 68 with a thread's help.) Implements ``demitasse.Stream``."""
+    """Reads samples that are in memory, and gathers them when asked. That is faster than copying what a
+    thread has gathered, and takes no processor time from kernels meanwhile. (100 images of CIFAR-10 as
+    float32 on two idle cores: 52 us, and 68 with the help of a thread.) Implements
+    ``demitasse.Stream``."""
 
     def __init__(self, samples: ArraySamples, order: Order, first: int, count: int, step: int) -> None:
         self.waited = 0.0
@@ -249,10 +250,10 @@ class ArrayStream:
         self._closed = False
 
     def read(self, out: Mapping[str, np.ndarray]) -> None:
-        """As ReadAheadStream's."""
+        """As in ReadAheadStream."""
         if self._closed:
             raise DataError(f"{self._samples.name}: the stream is closed")
-        # The same arrays are filled batch after batch, so what depends on them alone is found out once.
+        # The same arrays are filled batch after batch, so what depends only on them is computed once.
         if len(out) != len(self._out) or not all(map(is_, map(out.get, self._out), self._out.values())):
             self._aim(out)
         numbers = self._order.numbers(self.cursor, self._count)
@@ -266,8 +267,8 @@ class ArrayStream:
         self._out, self._fills = dict(out), [self._fill(*each) for each in out.items()]
 
     def _fill(self, name: str, out: np.ndarray) -> Callable[[np.ndarray], object]:
-        """What writes the samples of given numbers into ``out``, cast to its type; large ones by several
-        threads."""
+        """Return a function that writes the samples of given numbers into ``out``, cast to its type;
+        several threads write large ones."""
         shares = min(threads(), MOST_SHARES, out.nbytes // SHARE, len(out))
         if shares < 2:
             return self._share(name, out)
@@ -281,7 +282,7 @@ class ArrayStream:
         return fill
 
     def _share(self, name: str, out: np.ndarray) -> Callable[[np.ndarray], Any]:
-        samples = self._samples  # and not self, which has what this returns: memory goes with a net
+        samples = self._samples  # not self: a reference cycle would delay freeing memory
         field = samples.fields[name]
         if out.dtype == field.dtype and out.flags.c_contiguous:
             return samples.into(name, out)
@@ -299,5 +300,5 @@ class ArrayStream:
         return fill
 
     def close(self) -> None:
-        """What is read from then on raises DataError."""
+        """Close the stream; reading then raises DataError."""
         self._closed = True

@@ -1,9 +1,9 @@
 """Windows of images, foreground and background in a fixed proportion: R. Girshick's window files.
 
-A file has for each image ``# index``, its path, channels, height and width, the number of windows, and
-for each window its class, its overlap with an object, and x1 y1 x2 y2, both corners included. The
-sampling and the warping are those of Caffe's WindowData layer (R. Girshick et al., Rich feature
-hierarchies, 2014, supplement A).
+For each image, a file has ``# index``, its path, channels, height and width, the number of windows, and
+for each window its class, its overlap with an object, and x1 y1 x2 y2, with both corners included.
+Sampling and warping are those of Caffe's WindowData layer (R. Girshick et al., Rich feature hierarchies,
+2014, supplement A).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from demitasse_datasets.samples import naming
 
 @dataclass(frozen=True)
 class Sampling:
-    """How windows become samples. Of each ``batch`` the last ``fraction`` are foreground (an overlap of
-    ``foreground`` or more), those before background (less than ``background``). A window is warped to
-    ``crop`` pixels, with ``padding`` of them on each side taken from around it; ``square`` keeps its
-    proportions. ``mean`` is subtracted where there is an image, (channels, height, width) or
-    (channels, 1, 1), and the result multiplied by ``scale``."""
+    """How windows become samples. The last ``fraction`` of each ``batch`` is foreground (an overlap of
+    at least ``foreground``), the rest background (less than ``background``). A window is warped to
+    ``crop`` pixels, including a margin of ``padding`` pixels on each side taken from around it;
+    ``square`` keeps its proportions. ``mean``, (channels, height, width) or (channels, 1, 1), is
+    subtracted where there is an image, and the result is multiplied by ``scale``."""
 
     batch: int
     crop: int
@@ -63,8 +63,8 @@ class Window(NamedTuple):
 
 
 class Warp(NamedTuple):
-    """What is cut of an image, (x1, y1, x2, y2) with both corners, and the place of it, resized, in the
-    sample: left, top, width, height."""
+    """The part to cut from an image, (x1, y1, x2, y2) including both corners, and its position in the
+    sample once resized: left, top, width, height."""
 
     x1: int
     y1: int
@@ -78,7 +78,7 @@ class Warp(NamedTuple):
 
 class WindowSamples:
     """Windows drawn at random, each sample by its number in the global order: ``data`` float32
-    (channels, crop, crop), mean subtracted, and ``label``, 0 for background."""
+    (channels, crop, crop), with the mean subtracted, and ``label``, 0 for background."""
 
     def __init__(self, path: Path, root: str, cached: bool, sampling: Sampling) -> None:
         self.name, self._root, self._sampling = str(path), root, sampling
@@ -135,8 +135,8 @@ class WindowSamples:
 def read_windows(
     path: Path, foreground: float, background: float
 ) -> tuple[list[str], int, tuple[list[Window], list[Window]]]:
-    """The images of a window file, their channels, and its background and foreground windows. Raises
-    DataError with the line that is wrong."""
+    """Return the images of a window file, their channels, and its background and foreground windows.
+    Raises DataError with the line that is wrong."""
     words = _Words(path)
     paths: list[str] = []
     places: dict[int, int] = {}
@@ -183,7 +183,7 @@ class _Words:
         return f"{self._path}:{self._line}"
 
     def next(self) -> str:
-        """The next word; "" at the end."""
+        """Return the next word; "" at the end."""
         self._line, word = next(self._words, (self._line, ""))
         return word
 
@@ -194,7 +194,7 @@ class _Words:
             if abs(value) < 1 << 31:
                 return value
         except ValueError:
-            pass  # it is named below, as a number that is too large is
+            pass  # reported below, as a number that is too large is
         told = repr(word[:80]) if word else "is cut off"
         raise DataError(f"{self.place}: {told}; expected a {'whole ' * (kind is int)}number")
 
@@ -202,8 +202,8 @@ class _Words:
 def paste(
     pixels: np.ndarray, window: Window, mirrored: bool, sampling: Sampling, place: np.ndarray
 ) -> None:
-    """Write a window of an image (height, width, channels) to ``place`` (channels, crop, crop), zeros
-    where it goes beyond the image. Raises DataError when it is outside."""
+    """Write a window of an image (height, width, channels) to ``place`` (channels, crop, crop), with
+    zeros where it extends beyond the image. Raises DataError if it is outside."""
     height, width = pixels.shape[:2]
     warp = warped(window, height, width, sampling, mirrored)
     if not (0 <= warp.x1 <= warp.x2 < width and 0 <= warp.y1 <= warp.y2 < height):
@@ -221,7 +221,7 @@ def paste(
     if sampling.mean is not None:
         mean = sampling.mean
         if mean.shape[1:] != (1, 1):
-            # Caffe's offset for both axes is that of the width.
+            # Caffe uses the width's offset for both axes.
             offset = (mean.shape[2] - sampling.crop) // 2
             mean = mean[:, offset:, offset:][:, rows, columns]
         values -= mean
@@ -229,7 +229,7 @@ def paste(
 
 
 def warped(window: Window, height: int, width: int, sampling: Sampling, mirrored: bool) -> Warp:
-    """Which part of an image a window and its surroundings are, and where it lies in the sample."""
+    """Return which part of an image a window and its margin cover, and where it goes in the sample."""
     crop, x1, y1, x2, y2 = sampling.crop, *window[2:]
     if not sampling.padding and not sampling.square:
         return Warp(x1, y1, x2, y2, 0, 0, crop, crop)
@@ -259,5 +259,5 @@ def warped(window: Window, height: int, width: int, sampling: Sampling, mirrored
 
 
 def _round(value: float) -> int:
-    """To the nearest whole number, halves away from zero, as in C."""
+    """Round to the nearest whole number, halves away from zero, as in C."""
     return math.floor(abs(value) + 0.5) * (1 if value >= 0 else -1)

@@ -1,4 +1,4 @@
-"""A snapshot's body, unpacked: weights made of it, with the type of every value checked."""
+"""Turning a snapshot's unpacked body into weights, checking the type of every value."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Arrays = dict[str, list[np.ndarray]]
 
 
 class Body:
-    """The tree of mappings, lists and values that msgpack gives, of the file at ``path``. It is emptied
-    while it is read, so that the arrays' bytes are not in memory twice."""
+    """The tree of mappings, lists and values that msgpack returns for the file at ``path``. It is
+    emptied while it is read, so that the arrays' bytes are not in memory twice."""
 
     def __init__(self, path: Path, tree: Any) -> None:
         self._path, self._tree = path, tree
 
     def weights(self) -> Weights:
-        """Parameters, iteration, state, record and gradients. Raises SnapshotError that names the first
-        part that is not what it should be."""
+        """Return parameters, iteration, state, record and gradients. Raises SnapshotError that names the
+        first part that is invalid."""
         tree = self._tree
         if type(tree) is not dict or set(tree) - {GRADIENTS} != set(PARTS):
             self._refuse("its body", tree, f"a mapping with {', '.join(PARTS)}")
@@ -67,7 +67,7 @@ class Body:
             self._refuse(f"{where}.data", data, valid)
         array, at = np.empty(shape, dtype), 0
         whole = array.reshape(-1).view(np.uint8)
-        while pieces:  # none stays in memory once it is copied
+        while pieces:  # free each one as soon as it is copied
             piece = pieces.pop(0)
             whole[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
             at += len(piece)
@@ -109,11 +109,12 @@ def _is_shape(value: Any) -> bool:
     if not all(type(length) is int and length >= 0 for length in value):
         return False
     largest: int = math.prod(max(length, 1) for length in value)
-    return largest < 1 << 59  # of what is empty, too, NumPy has a limit
+    return largest < 1 << 59  # NumPy limits the shapes of empty arrays, too
 
 
 def checksum(data: Any) -> int:
-    """The CRC-32 of an array's bytes, in one piece or several. Raises TypeError for what is neither."""
+    """Return the CRC-32 of an array's bytes, in one piece or several. Raises TypeError for anything
+    else."""
     result = 0
     for piece in data if type(data) is list else [data]:
         result = zlib.crc32(piece, result)
@@ -121,7 +122,8 @@ def checksum(data: Any) -> int:
 
 
 def entries(tree: Any) -> Iterator[tuple[str, Any]]:
-    """The arrays of a tree that may be damaged anywhere, each with what it is: unread and unchecked."""
+    """Yield the arrays of a tree that may be damaged anywhere, each with its name; nothing is
+    checked."""
     yield from _numbered("parameter", tree["parameters"])
     yield from _numbered("gradient", tree.get(GRADIENTS, {}))
     for slot, layers in tree["state"].items():

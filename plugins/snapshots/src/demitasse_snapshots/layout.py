@@ -1,15 +1,16 @@
 """The layout of a snapshot file.
 
-    magic    8 bytes    89 'D' 'M' 'T' 0d 0a 1a 0a: damaged by whatever mistakes the file for text
-    version  uint32     little-endian, as all that follow
-    length   uint64     bytes of the body
-    crc32    uint32     of the 20 bytes before
-    body     msgpack    {"parameters", "iteration", "state", "record"}, and "gradients" if there are some
+        magic    8 bytes    89 'D' 'M' 'T' 0d 0a 1a 0a: damaged by any program that treats the file as
+        text
+        version  uint32     little-endian, as are all following numbers
+        length   uint64     bytes of the body
+        crc32    uint32     of the 20 bytes before
+        body     msgpack    {"parameters", "iteration", "state", "record"}, and "gradients" if present
     sha256   32 bytes   of all bytes before
 
-An array is {"dtype", "shape", "crc32", "data"}: a NumPy type string with its byte order, the lengths,
-and the elements in C order with their CRC-32, which tells the damaged array of a damaged file. Of more
-than 2 GiB, "data" is a list of byte strings, which belong one behind the other. The body has no
+An array is {"dtype", "shape", "crc32", "data"}: a NumPy type string with its byte order, the shape, the
+CRC-32 of the elements (which shows which array of a damaged file is damaged), and the elements in C
+order. If there are more than 2 GiB, "data" is a list of byte strings to be concatenated. The body has no
 extension types.
 """
 
@@ -25,17 +26,17 @@ HEADER = struct.Struct("<8sIQI")
 DIGEST = 32
 PARTS = ("parameters", "iteration", "state", "record")
 GRADIENTS = "gradients"
-"""A part that is there only where the weights have some."""
+"""A part that is present only if the weights have it."""
 
 ARRAY = ("dtype", "shape", "crc32", "data")
 WIDE = ("i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")
 TYPES = frozenset(["|b1", "|i1", "|u1", *(order + kind for order in "<>" for kind in WIDE)])
 LARGEST_RANK = 32
 LONGEST = 1 << 31
-"""Bytes that stand together; msgpack's longest header is of 4 GiB less one."""
+"""The most bytes in one string; msgpack's longest header allows 4 GiB minus one."""
 
 DEEPEST = 64
-"""How deep lists and mappings of the record may nest."""
+"""How deeply lists and mappings of the record may be nested."""
 
 
 @dataclass(frozen=True)

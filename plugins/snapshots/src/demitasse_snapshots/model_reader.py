@@ -1,4 +1,4 @@
-"""Reading a snapshot: nothing is believed before the checksum of the whole file is right."""
+"""Reading a snapshot: nothing is trusted until the checksum of the whole file has been verified."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from demitasse_snapshots.body import Body, checksum, entries
 from demitasse_snapshots.layout import DIGEST, HEADER, MAGIC, VERSION, Header
 
 COPIED = b"\x89DMT"
-"""How a snapshot begins that was copied as text."""
+"""The first bytes of a snapshot that was copied as text."""
 
 
 class SnapshotReader:
-    """A snapshot file, opened. Implements ``demitasse.ModelReader``."""
+    """An opened snapshot file. Implements ``demitasse.ModelReader``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.header = self._header()
 
     def net(self, phase: str, overrides: Mapping[str, Any] | None = None) -> NetDefinition:
-        """A snapshot has no net: raises ModelError."""
+        """Raise ModelError: a snapshot contains no net."""
         raise self._lacking("net")
 
     def solver(self, overrides: Mapping[str, Any] | None = None) -> Solver:
-        """A snapshot has no solver: raises ModelError."""
+        """Raise ModelError: a snapshot contains no solver."""
         raise self._lacking("solver")
 
     def weights(self) -> Weights:
-        """Parameters, iteration, solver state and record, as they were written.
+        """Return parameters, iteration, solver state and record, as they were written.
 
-        Raises SnapshotError when the file is damaged: it names the damaged array where it can.
+        Raises SnapshotError if the file is damaged, which names the damaged array if possible.
         """
         return Body(self.path, self._body()).weights()
 
@@ -79,7 +79,7 @@ class SnapshotReader:
         return Header(version, length)
 
     def _body(self) -> Any:
-        """The body unpacked; arrays are mappings still."""
+        """Return the unpacked body, in which arrays are still mappings."""
         expected = HEADER.size + self.header.length + DIGEST
         try:
             content = memoryview(self.path.read_bytes())
@@ -100,7 +100,7 @@ class SnapshotReader:
 
 
 def _unpacked(body: memoryview) -> Any:
-    """msgpack's value, with every length bound by what is there. Raises ValueError."""
+    """Unpack msgpack, with every length limited by the bytes that exist. Raises ValueError."""
     try:
         return msgpack.unpackb(
             body,
@@ -115,18 +115,18 @@ def _unpacked(body: memoryview) -> Any:
             max_ext_len=0,
         )
     except (TypeError, OverflowError) as error:
-        raise ValueError(str(error)) from error  # a list for a key, and the like
+        raise ValueError(str(error)) from error  # such as a list as a key
 
 
 def _damaged_part(body: memoryview) -> str:
-    """The array whose own checksum is wrong, or else all that it can be."""
+    """Name the array whose own checksum is wrong, or else everything that may be damaged."""
     try:
         tree = _unpacked(body)
         for where, entry in entries(tree):
             if checksum(entry["data"]) != entry["crc32"]:
                 return where
     except (ValueError, TypeError, KeyError, AttributeError):
-        # What is damaged is the structure itself, and may unpack to anything.
+        # The structure itself is damaged, and may unpack to anything.
         return "its structure"
     return "its structure, record or checksum"
 

@@ -1,4 +1,4 @@
-"""Writing a snapshot: into a temporary file beside it, flushed to the disk, then renamed."""
+"""Writing a snapshot: to a temporary file next to it, flushed to disk and then renamed."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ Pieces = list[bytes | memoryview]
 
 
 def write_snapshot(path: Path, weights: Weights) -> None:
-    """Write ``weights`` to ``path``, which afterwards has either all of them or what it had before.
+    """Write ``weights`` to ``path``, which afterwards contains either all of them or what it had before.
 
-    Arrays go to the file from where they stand; only those that are not contiguous are copied.
-    Raises SnapshotError that names the path and the reason: a value that cannot be stored, a full
-    disk, a missing folder.
+    Arrays are written from where they are; only those that are not contiguous are copied. Raises
+    SnapshotError with the path and the reason: a value that cannot be stored, a full disk, a missing
+    folder.
     """
     pieces = _Body(path).of(weights)
     length = sum(len(piece) for piece in pieces)
     pieces.insert(0, Header(VERSION, length).pack())
     try:
         _replace(path, pieces)
-        _synchronise_folder(Path(os.path.realpath(path)).parent)  # a link's target is what is written
+        _synchronise_folder(Path(os.path.realpath(path)).parent)  # of a link, its target is written
     except OSError as error:
         size = sum(len(piece) for piece in pieces) + DIGEST
         raise SnapshotError(
@@ -67,14 +67,14 @@ def _synchronise_folder(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some filesystems have no such thing
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems do not support it
             raise
     finally:
         os.close(descriptor)
 
 
 class _Body:
-    """The body in pieces: packed bytes, and the arrays' own memory between them."""
+    """The body in pieces: packed bytes, and between them the arrays' own memory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -143,7 +143,7 @@ class _Body:
         self.pieces.append(self.packer.pack(value))
 
     def plain(self, value: Any, where: str, depth: int) -> Any:
-        """The value, checked to be of types that come back as they were."""
+        """Return the value after checking that its types are the same when read back."""
         if isinstance(value, np.generic):
             value = value.item()
         if depth > DEEPEST:
@@ -171,7 +171,7 @@ class _Body:
 
 
 def _binary_header(length: int) -> bytes:
-    """msgpack's header of ``length`` bytes; the packer has one for maps and arrays only."""
+    """Return msgpack's header for ``length`` bytes; the packer only makes those of maps and arrays."""
     if length < 1 << 8:
         return b"\xc4" + length.to_bytes(1, "big")
     if length < 1 << 16:

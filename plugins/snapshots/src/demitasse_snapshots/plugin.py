@@ -1,4 +1,4 @@
-"""The hooks of the snapshots plugin."""
+"""Hooks of the snapshots plugin."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from demitasse import LayerType, ModelReader, Weights, hookimpl
 
 @hookimpl
 def model_reader(path: Path, layer_types: Mapping[str, LayerType]) -> ModelReader | None:
-    """A reader of a snapshot; of a file with another name, None unless it begins as one. Raises
-    SnapshotError when the header is not of one that we read."""
+    """Open a snapshot. Returns None for a file with another suffix unless it begins like a snapshot.
+    Raises SnapshotError if the header is not one that we can read."""
     from demitasse_snapshots.layout import MAGIC
     from demitasse_snapshots.model_reader import SnapshotReader
 
@@ -25,7 +25,8 @@ def model_reader(path: Path, layer_types: Mapping[str, LayerType]) -> ModelReade
 
 @hookimpl
 def model_writer(path: Path, weights: Weights) -> None:
-    """Write a snapshot, whole or not at all. Raises SnapshotError, and leaves what was there."""
+    """Write a snapshot, whole or not at all. If it raises SnapshotError, an existing file is
+    unchanged."""
     from demitasse_snapshots.model_writer import write_snapshot
 
     write_snapshot(Path(path), weights)

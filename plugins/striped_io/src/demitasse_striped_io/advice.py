@@ -9,12 +9,12 @@ from demitasse_striped_io.order import ShuffledOrder
 from demitasse_striped_io.source import Source
 
 DECODING = 0.5
-"""Of the time that preparing batches takes: more of it in decoding is worth a line."""
+"""A larger fraction than this of the time for preparing batches, if spent decoding, is reported."""
 
 
 def remedies(source: Source) -> list[str]:
-    """What would have a striped set read more quickly, most likely first: by how it was asked for, and
-    by what was counted while it was read."""
+    """Return ways to read a striped set faster, the most promising first, judging by its options and by
+    what was counted while it was read."""
     options, store, index = source.options, source.store, source.store.index
     found = []
     if options.rate:
@@ -48,7 +48,7 @@ def remedies(source: Source) -> list[str]:
 
 
 def _decoding(source: Source) -> float:
-    """The share of decoding in the time that preparing batches took; 0 for what is not decoded."""
+    """The fraction of decoding in the time for preparing batches; 0 if nothing is decoded."""
     seconds = getattr(source.records, "seconds", {})
     return float(seconds["decoding"] / total) if (total := sum(seconds.values())) else 0.0
 

@@ -1,5 +1,5 @@
-"""Crop, mirror, mean and scale where samples are read: what is drawn for a sample is drawn by its number
-in the global order, so it is the same for any number of workers and after any resume."""
+"""Crop, mirror, mean and scale, applied when samples are read. Random draws for a sample depend on its
+number in the global order, so they are the same for any number of workers and after any resume."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ BITS = 30
 
 
 def draws(seed: int, stream: int, first: int, count: int) -> np.ndarray:
-    """(count, 3) int64 for the samples from number ``first`` of the order on: two numbers below 2**30,
-    and 0 or 1."""
+    """Return (count, 3) int64, for samples from number ``first`` of the order on: two numbers below
+    2**30, and 0 or 1."""
     top = (1 << BITS) - 1
     drawn: np.ndarray = crop_and_mirror(seed, stream, 0, first, count, top, top)
     return drawn
 
 
 def places(drawn: np.ndarray, rows: int, columns: int, random: bool) -> np.ndarray:
-    """(count, 2) int64: the top and left of crops that leave ``rows`` and ``columns`` out; in the middle
-    unless ``random``."""
+    """Return (count, 2) int64: top and left of crops that leave ``rows`` and ``columns`` out; in the
+    middle unless ``random``."""
     if not random:
         return np.broadcast_to(np.array([rows // 2, columns // 2]), (len(drawn), 2))
     return np.asarray(drawn[:, :2] * np.array([rows + 1, columns + 1]) >> BITS)
 
 
 class Transform:
-    """(image - mean) * scale, of a crop, mirrored for every other sample by chance."""
+    """Computes (image - mean) * scale of a crop, and mirrors half of the samples, at random."""
 
     def __init__(self, given: Mapping[str, Any], field: Field, seed: int, stream: int) -> None:
-        """Raises DataError when the samples are no images, or smaller than the crop or unlike the
+        """Raises DataError if the samples are not images, are smaller than the crop, or do not fit the
         mean."""
         if len(field.shape) != 3:
             raise DataError(f"only images can be transformed, not samples of shape {field.shape}")
@@ -59,7 +59,7 @@ class Transform:
         self.seed, self.stream = seed, stream
 
     def places(self, first: int, count: int) -> np.ndarray:
-        """(count, 3) int64: top, left, mirrored."""
+        """Return (count, 3) int64: top, left, mirrored."""
         drawn = draws(self.seed, self.stream, first, count)
         made = np.empty((count, 3), np.int64)
         made[:, :2] = places(drawn, *self.out, self.random)
@@ -67,5 +67,5 @@ class Transform:
         return made
 
     def apply(self, samples: np.ndarray, where: np.ndarray, out: np.ndarray) -> None:
-        """Samples (n, channels, height, width) to ``out``, float32."""
+        """Transform samples (n, channels, height, width) into ``out``, float32."""
         loops.transform(samples, where, self.mean, self.whole, self.scale, out)

@@ -1,5 +1,5 @@
-"""Memory for mini-batches: aligned for direct I/O, in large pages where the system gives them; near the
-reading thread, which first writes to them, and runs where the worker that started it does."""
+"""Memory for mini-batches: aligned for direct I/O, in large pages if the system provides them, and near
+the reading thread, which first writes to it and runs where the worker that started it does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from demitasse import Allocator, Field, in_pages
 def batch(
     fields: Mapping[str, Field], count: int, allocator: Allocator | None = None
 ) -> dict[str, np.ndarray]:
-    """Arrays for ``count`` samples, in memory of an allocator where one is given."""
+    """Return arrays for ``count`` samples, in memory from the allocator if one is given."""
     made = {}
     for name, field in fields.items():
         shape = (count, *field.shape)

@@ -1,4 +1,4 @@
-"""Checking a whole set: every stripe's length, every record's checksum."""
+"""Checking a whole set: the length of every stripe and the checksum of every record."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PORTION = 64 << 20
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found: samples and bytes read, faults by sample, and stripes with other lengths than the
-    index says (longer ones are no fault of any sample)."""
+    """The result of a check: samples and bytes read, faults by sample, and stripes whose length differs
+    from the index (being longer is not a fault of any sample)."""
 
     samples: int
     bytes: int
@@ -34,8 +34,8 @@ def check_set(
     io: str = "page",
     progress: Callable[[int, int], object] | None = None,
 ) -> Checked:
-    """Read every record and compare its checksum; with ``images`` decode each too. Raises DataError when
-    there is no set, or its index or table is damaged."""
+    """Read every record and compare its checksum; with ``images``, also decode it. Raises DataError if
+    there is no set, or if its index or table is damaged."""
     store = Store(path, Options(verify="always", io=io))
     try:
         index, faults = store.index, list[Fault]()

@@ -1,13 +1,15 @@
-"""What reading costs when processes share storage targets: one holds the whole file, or stripes lie on
-several.
+"""The cost of reading when processes share storage targets: either one target holds the whole file, or
+its stripes are on several.
 
 A step begins when the slowest process has its samples. Every process reads one mini-batch, consecutive
-bytes of a file whose blocks lie on ``stripes`` targets round robin; a target gives its bandwidth to
-whoever reads from it, and is done when all that is asked of it is read. With one stripe that is a single
-target for all ("single-split", the default of TaihuLight's file system); with 32 of 256 MB a mini-batch
-of 192 MB touches at most two, so at most N / 32 x 2 of N processes read from one (swCaffe, V.B).
+bytes of a file whose blocks are on ``stripes`` targets round robin. A target divides its bandwidth among
+the processes that read from it, and is done when it has delivered all requested bytes. With one stripe,
+one target serves all ("single-split", the default of TaihuLight's file system). With 32 stripes and
+blocks of 256 MB, a mini-batch of 192 MB touches at most two, so at most N / 32 x 2 of N processes read
+from one (swCaffe, V.B).
 
-Not in it: seeks between readers, which make a disk's many readers slower than one, and other jobs.
+The model leaves out seeks between readers, which make a disk slower with many readers than with one, and
+other jobs.
 """
 
 from __future__ import annotations
@@ -31,15 +33,15 @@ from demitasse_striped_io.index import BLOCK, STRIPES
 
 SAMPLING = ("random", "block")
 PROCESS_STEPS, FEWEST, MOST = 65_536, 16, 256
-"""Processes times steps over which the busiest target's load is averaged, and the fewest and most steps:
-the mean of what is drawn is then known to about 2%."""
+"""The number of processes times steps over which the load of the busiest target is averaged, and the
+fewest and most steps. The mean of the random draws is then accurate to about 2%."""
 SEED = 1701
 
 
 @dataclass(frozen=True)
 class Load:
-    """What one step asks of targets: ``readers`` of the busiest one and ``share``, its bytes over those
-    of a whole step (1 for one target, 1 / stripes when all have the same)."""
+    """What one step requests of targets: the ``readers`` of the busiest one, and its ``share`` of all
+    bytes of the step (1 for one target, 1 / stripes if all have the same)."""
 
     readers: float
     share: float
@@ -47,10 +49,9 @@ class Load:
 
 @dataclass(frozen=True)
 class Reading:
-    """One step's reading by ``processes`` of ``batch`` bytes each, from files on ``stripes`` of the
-    ``targets`` of ``space``, each of so much ``bandwidth``: its ``seconds``, the ``readers`` of the
-    busiest target and the paper's bound of them, and ``aggregate`` and ``each`` in bytes a second, of
-    all processes and of one."""
+    """One step in which ``processes`` read ``batch`` bytes each, from files on ``stripes`` of the
+    ``targets`` of ``space``, each with this ``bandwidth`` in bytes per second. ``seconds`` is the time;
+    ``readers`` are those of the busiest target, and ``bound`` is the paper's bound on them."""
 
     space: str
     targets: int
@@ -66,33 +67,33 @@ class Reading:
 
     @property
     def aggregate(self) -> float:
-        """Bytes a second of all processes together."""
+        """Bytes per second of all processes together."""
         return self.processes * self.batch / self.seconds
 
     @property
     def each(self) -> float:
-        """Bytes a second of one process."""
+        """Bytes per second of one process."""
         return self.batch / self.seconds
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for reports."""
+        """Return plain data for reports."""
         return {**asdict(self), "aggregate": self.aggregate, "each": self.each}
 
 
 def bound(processes: int, batch: float, stripes: int, block: int) -> int:
-    """The most processes that read from one target at a time where they are spread evenly: N / stripes
-    for each block that a batch may touch, of consecutive blocks (two when it is no longer than one, the
-    paper's N / 32 x 2), and never more than all."""
+    """The largest number of processes that read from one target at a time if they are spread evenly: N /
+    stripes for each block that a batch of consecutive bytes may touch (two if it is no longer than a
+    block, the paper's N / 32 x 2), and at most all processes."""
     touched = min(stripes, math.ceil(batch / block) + 1)
     return min(processes, math.ceil(processes / stripes) * touched)
 
 
 def load(processes: int, batch: float, stripes: int, block: int, sampling: str = "random") -> Load:
-    """The busiest target's part in a step, the mean over some steps.
+    """Return the busiest target's part in a step, averaged over some steps.
 
-    ``random``: as in the paper each process begins where it draws. ``block``: the order ``block`` of a
-    striped set, in which processes read one stretch after the other and stripes take turns. Raises
-    DemitasseError for another sampling.
+    ``random``: as in the paper, each process begins at a random place. ``block``: the order ``block`` of
+    a striped set, in which processes read successive stretches and stripes take turns. Raises
+    DemitasseError for any other sampling.
     """
     if sampling not in SAMPLING:
         raise DemitasseError(unknown("sampling", sampling, SAMPLING))
@@ -114,8 +115,8 @@ def load(processes: int, batch: float, stripes: int, block: int, sampling: str =
 
 
 def _asked(starts: np.ndarray, batch: float, stripes: int, block: int) -> tuple[np.ndarray, np.ndarray]:
-    """By target: how many processes read from it, and the bytes that they read, where each reads
-    ``batch`` bytes from its start (processes,) on."""
+    """For each target, return the number of processes that read from it and the bytes that they read, if
+    each reads ``batch`` bytes from its start in ``starts`` (processes,)."""
     count, size = np.zeros(stripes), np.zeros(stripes)
     first = starts // block
     for turn in range(math.ceil(batch / block) + 1):
@@ -124,14 +125,14 @@ def _asked(starts: np.ndarray, batch: float, stripes: int, block: int) -> tuple[
         part = np.maximum(part, 0.0)
         target = ((first + turn) % stripes).astype(np.int64)
         size += np.bincount(target, part, stripes)
-        if turn < stripes:  # a batch longer than all stripes comes round to the same ones
+        if turn < stripes:  # a batch longer than all stripes returns to the same ones
             count += np.bincount(target, part > 0, stripes)
     return count, size
 
 
 def shared_storage(machine: Machine) -> tuple[Level, MemorySpace, float] | None:
-    """The storage that samples are read from, with a target's bytes a second: of the innermost level
-    that has one with a bandwidth."""
+    """Return the storage that samples are read from, and a target's bytes per second: of the innermost
+    level with storage whose bandwidth is given."""
     for level in reversed(machine.levels):
         for storage in level.storage:
             if storage.bandwidth is not None:
@@ -149,10 +150,10 @@ def reading_cost(
     sampling: str = "random",
     link: float = math.inf,
 ) -> Reading:
-    """What a step's reading costs on a described machine: ``processes`` that share its storage read
-    ``batch`` bytes each, one piece after the other, over a link of ``link`` bytes a second of their own.
-    ``stripes`` is 32, or as many as there are targets. Raises DescriptionError where no storage has a
-    bandwidth, DemitasseError for stripes, processes or a batch that cannot be."""
+    """Return the cost of a step's reading on a described machine: ``processes`` that share its storage
+    read ``batch`` bytes each, consecutively, each over its own link of ``link`` bytes per second.
+    ``stripes`` is 32 by default, or the number of targets if there are fewer. Raises DescriptionError if
+    no storage has a bandwidth, DemitasseError for impossible stripes, processes or batches."""
     found = shared_storage(machine)
     if found is None:
         raise DescriptionError(

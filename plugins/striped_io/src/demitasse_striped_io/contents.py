@@ -1,4 +1,4 @@
-"""The bytes of image files, of members of tar shards, and of compressed shards."""
+"""Reading the bytes of image files, members of tar shards, and compressed shards."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ OPENERS: Mapping[bytes, Callable[[Path], Any]] = {
     b"BZh": bz2.open,
     b"\xfd7zXZ\0": lzma.open,
 }
-"""What opens a compressed file, by how it begins."""
+"""The function that opens a compressed file, by the file's first bytes."""
 BROKEN = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
-"""What is raised where a compressed file is cut off or damaged."""
+"""What is raised if a compressed file is truncated or damaged."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """An image file's bytes to be: where they stand, under which name, with which label. In a
-    ``compressed`` file they stand there once it is unpacked."""
+    """The location, name and label of an image file's bytes. If the file is ``compressed``, the location
+    is in its decompressed contents."""
 
     file: Path
     where: str
@@ -40,34 +40,34 @@ class Item:
     compressed: bool = False
 
     def bytes(self) -> int:
-        """How many they are; 0 where the file is not there, which is told when it is read."""
+        """The number of bytes; 0 if the file is missing, which is reported when it is read."""
         with suppress(OSError):
             return self.length if self.length >= 0 else self.file.stat().st_size
         return 0
 
 
 def opener(file: Path) -> Callable[[Path], Any] | None:
-    """What unpacks a file; None for one that is not compressed. Raises OSError."""
+    """Return the function that decompresses a file; None if it is not compressed. Raises OSError."""
     with _opened(file) as opened:
         start = opened.read(max(map(len, OPENERS)))
     return next((each for begin, each in OPENERS.items() if start.startswith(begin)), None)
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """A file. Raises OSError, ValueError."""
+    """Open a file. Raises OSError, ValueError."""
     return os.fdopen(open_plain(path)[0], "rb")
 
 
 class Contents:
-    """Reads items, for one thread. A compressed file is unpacked from its beginning on, once where its
-    items are asked for in their order."""
+    """Reads items, for one thread. A compressed file is decompressed from its beginning, only once if
+    its items are read in order."""
 
     def __init__(self) -> None:
         self._file: Path | None = None
         self._stream: IO[bytes] | None = None
 
     def read(self, item: Item) -> np.ndarray:
-        """The bytes of an item, uint8. Raises DataError."""
+        """Return the bytes of an item, uint8. Raises DataError."""
         try:
             if item.compressed:
                 data = np.frombuffer(self._unpacked(item), np.uint8)
@@ -93,7 +93,7 @@ class Contents:
         return bytes(stream.read(item.length))
 
     def close(self) -> None:
-        """Close the compressed file that was read last."""
+        """Close the compressed file that was last read."""
         if self._stream is not None:
             self._stream.close()
         self._file = self._stream = None

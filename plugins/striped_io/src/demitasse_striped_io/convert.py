@@ -1,4 +1,4 @@
-"""The program ``convert_to_striped``: samples of any format as a striped set, written and verified."""
+"""The program ``convert_to_striped``: writes samples of any format as a striped set, and verifies it."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def convert_to_striped(
     progress: Callable[[int, int], object] | None = None,
 ) -> dict[str, Any]:
     """Write the striped set ``target`` (a folder) and return what was done: ``samples``, ``resumed``
-    (how many an earlier, broken-off conversion had written), ``form``, ``bytes``, ``stripes``,
-    ``verified``, ``damaged`` (what is wrong with image files that were kept as they are, by their
-    places: with those that have no image's header or end; a run stops there, or skips them).
+    (how many of them an earlier, interrupted conversion had written), ``form``, ``bytes``, ``stripes``,
+    ``verified``, and ``damaged`` (by position, what is wrong with image files that were stored as they
+    are and lack an image's header or end; training stops there, or skips them).
 
-    ``source`` is an image list or folder, tar shards (``train-{000..099}.tar``), or whatever a composed
-    plugin reads (LMDB, IDX, CIFAR, HDF5). Images are kept as files, to be resized to ``height`` and
-    ``width`` when they are read, unless ``raw`` has them decoded now. ``folders`` get the stripes in
-    turn. ``run`` and ``order`` are what the set is read with when nobody says otherwise. ``progress`` is
-    told samples done and all, first written, then, with ``verify``, read again. Raises DataError; what
-    was written before is kept, and the same call goes on from there.
+    ``source`` is an image list or folder, tar shards (``train-{000..099}.tar``), or anything that a
+    composed plugin reads (LMDB, IDX, CIFAR, HDF5). Images are stored as files, to be resized to
+    ``height`` and ``width`` when read, unless ``raw``, with which they are decoded now. ``folders`` get
+    the stripes in turn. ``run`` and ``order`` are the set's defaults for reading. ``progress`` is called
+    with the samples done and all samples: first while writing and then, with ``verify``, while reading
+    again. Raises DataError; what was written is kept, and the same call continues from there.
     """
     if bool(height) != bool(width) or min(height, width) < 0:
         raise DataError(f"give both a height and a width to resize images, not ({height}, {width})")

@@ -1,4 +1,4 @@
-"""``demitasse data``: show, check, convert and measure striped sets, predict shared storage."""
+"""``demitasse data``: show, check, convert and measure striped sets, and predict shared storage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from demitasse_striped_io.order import ORDERS
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 PATIENCE = 2.0
-"""Seconds between two lines about the progress."""
+"""Seconds between two progress lines."""
 SHOWN = 20
 
 
@@ -38,7 +38,7 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]  # click 8.1 takes none
 
 
 class Progress:
-    """Says on standard error how far it is, every few seconds; on a terminal in one line."""
+    """Reports progress on standard error every few seconds; on a terminal, in a single line."""
 
     def __init__(self, what: Sequence[str]) -> None:
         self._what, self._phase = what, -1
@@ -47,10 +47,10 @@ class Progress:
 
     def __call__(self, done: int, size: int) -> None:
         now = time.monotonic()
-        if done < self._before:  # the pace counts from here: before it much may have been unpacked
+        if done < self._before:  # measure the pace from here: much may have been unpacked before
             self._phase += 1
             self._first, self._begin = done, now
-        self._before = done if done < size else math.inf  # what comes next is another phase
+        self._before = done if done < size else math.inf  # another phase follows
         if now - self._said < PATIENCE and done < size:
             return
         self._said = now
@@ -59,14 +59,14 @@ class Progress:
         if self._first < done < size:
             left = f", {(size - done) * (now - self._begin) / (done - self._first):.0f} s left"
         line = f"{what} {done:,} of {size:,}{left}"
-        if sys.stderr.isatty():  # in place of the line before, which may have been longer
+        if sys.stderr.isatty():  # overwrite the line before, which may have been longer
             line = line.ljust(60)
             end = "\r" if done < size else "\n"
         click.echo(line + end, err=True, nl=False)
 
 
 def human(count: float) -> str:
-    """``3.52 MiB``."""
+    """Return a size as ``3.52 MiB``."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"
@@ -75,7 +75,7 @@ def human(count: float) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Columns, the first to the left, the others to the right."""
+    """Return aligned columns, the first to the left, the others to the right."""
     cells = [tuple(head), *(tuple(map(str, row)) for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
     return "\n".join(
@@ -266,7 +266,7 @@ def convert(source: str, target: Path, order: str | None, json_path: str | None,
     from demitasse import DataError, compose
 
     if (found := launched()) is not None and (started := found.size or 1) > 1:
-        # The others would end as they find the set being written, and MPI wait for them for ever.
+        # The others would end because the set is being written, and MPI would wait for them forever.
         raise DataError(
             f"{target}: one process writes a set, with as many threads as you give (--threads), but "
             f"{started} were started; leave mpiexec out, or start one (srun -n 1)"

@@ -1,6 +1,6 @@
-"""Encoded images to pixels, by the fastest decoder that gives Caffe's pixels.
+"""Decoding images, with the fastest decoder that produces the same pixels as Caffe.
 
-OpenCV is what Caffe decodes and resizes with; it works without the interpreter's lock, in vector code.
+Caffe decodes and resizes with OpenCV, which works without the interpreter's lock, in vector code.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from demitasse import DataError, check_image
 
 @functools.cache
 def opencv() -> Any:
-    """The module cv2. Raises DataError that says how to install it."""
+    """Return the module cv2. Raises DataError that says how to install it."""
     try:
         import cv2
     except ImportError as error:
@@ -27,8 +27,9 @@ def opencv() -> Any:
 
 
 def decode(data: np.ndarray, gray: bool, resized: tuple[int, int] | None) -> np.ndarray:
-    """The pixels (height, width, channels) uint8, blue first, of an image file's bytes (uint8), resized
-    to (height, width) by bilinear interpolation. Raises DataError for what is no image or is cut off."""
+    """Decode an image file's bytes (uint8) to pixels (height, width, channels) uint8, blue first,
+    resized to (height, width) by bilinear interpolation. Raises DataError if it is not an image, or
+    truncated."""
     cv2 = opencv()
     check_image(data.data)
     try:

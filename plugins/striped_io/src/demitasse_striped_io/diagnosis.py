@@ -1,4 +1,4 @@
-"""What the plugin finds here: a decoder of images, MPI-IO, Lustre's tools, direct I/O."""
+"""Findings about this machine: a decoder of images, MPI-IO, Lustre's tools, direct I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from demitasse import DataError, Finding
 
 
 def findings() -> Iterator[Finding]:
-    """A note for each thing that is optional and not there."""
+    """Yield a note for each optional component that is missing."""
     from demitasse_striped_io.decoding import opencv
     from demitasse_striped_io.parallel_fs import why_no_lustre, why_no_mpi
 

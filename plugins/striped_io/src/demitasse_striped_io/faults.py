@@ -1,4 +1,4 @@
-"""What can go wrong with a sample, named by stripe, block and sample, and what is done about it."""
+"""Faults of samples, identified by stripe, block and sample, and what is done about them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from demitasse import DataError
 log = logging.getLogger("demitasse.striped_io")
 
 SAID = 10
-"""Faults that are logged one by one; from then on each tenfold."""
+"""So many faults are logged one by one; after that, only the 100th, the 1,000th, and so on."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Fault:
 
 
 class Faults:
-    """The faults that were met by one source, each sample once. ``skipped`` counts every time that
-    another sample took the place of one."""
+    """The faults that one source has met, each sample once. ``skipped`` counts every time that another
+    sample replaced a bad one."""
 
     def __init__(self, name: str, skipping: bool) -> None:
         self.name, self.skipping, self.skipped = name, skipping, 0
@@ -38,7 +38,7 @@ class Faults:
         self._lock = threading.Lock()
 
     def met(self, faults: list[Fault]) -> None:
-        """Stop, or go on and count. Raises DataError."""
+        """Raise DataError for the faults or, when skipping, count them and continue."""
         if not faults:
             return
         if not self.skipping:
@@ -56,10 +56,10 @@ class Faults:
                     log.warning("%s: skipped: %s samples so far", self.name, f"{number:,}")
 
     def replaced(self, count: int) -> None:
-        """Count samples that others took the place of."""
+        """Count samples that were replaced by others."""
         with self._lock:
             self.skipped += count
 
     def by_stripe(self) -> dict[int, int]:
-        """How many samples of each stripe were found bad."""
+        """The number of bad samples found on each stripe."""
         return dict(sorted(Counter(fault.stripe for fault in self.found.values()).items()))

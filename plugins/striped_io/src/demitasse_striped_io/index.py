@@ -1,15 +1,16 @@
-"""A striped set's index: what the records are, where they lie, and what they must check to.
+"""A striped set's index: what the records are, where they are, and their checksums.
 
-A set is a folder with ``index.json``, a table and, there or in folders of their own (disks, mount
-points), the stripes. Records are numbered from 0 and laid into blocks, a record never across two; block
-b is in stripe b mod S, at b // S times the block's size. So is the data of swCaffe laid over disk arrays
-(V.B: 32 of them, blocks of 256 MB), by the file system there, by whatever folders there are here.
+A set is a folder with ``index.json``, a table and the stripes. The stripes may also be in folders of
+their own (disks, mount points). Records are numbered from 0 and placed in blocks, never across two.
+Block b is in stripe b mod S, at b // S times the block's size. swCaffe's data is laid out in the same
+way over disk arrays (V.B: 32 arrays, blocks of 256 MB), there by the file system, here over any folders.
 
-The table has columns, one after the other: ``xxh64`` (uint64, of each record); for records of varying
-length ``offset`` (int64) and ``length`` (int64), the offset counted over all blocks as if they stood in
-one file; then the fields that are too small to be read from a stripe one by one, such as the label.
+The table consists of columns, one after the other: ``xxh64`` (uint64, of each record); for records of
+varying length, ``offset`` (int64) and ``length`` (int64), where the offset counts through all blocks as
+if they were in one file; and then the fields that are too small to be read from a stripe one by one,
+such as the label.
 
-Nothing in an index is trusted: it carries its own checksum and the table's, and every claim is compared
+Nothing in an index is trusted: it contains its own checksum and the table's, and every claim is compared
 with the files.
 """
 
@@ -32,26 +33,25 @@ from demitasse import DataError, Field, is_file, is_folder, is_there, nearest_pa
 FORMAT, VERSION = "demitasse striped set", 1
 INDEX = "index.json"
 STRIPES, BLOCK = 32, 256 << 20
-"""The paper's (swCaffe, V.B)."""
+"""The paper's values (swCaffe, V.B)."""
 RUN = 256
-"""Samples of a run in block order, where nobody says another number: the paper's mini-batch of a
-process."""
+"""The default length of a run in block order, in samples: the paper's mini-batch of a process."""
 LARGEST_INDEX = 1 << 24
 JOURNAL = ".writing"
-"""In a set's folder while it is written: what has been written so far."""
+"""A file in a set's folder that records, while the set is being written, what has been written."""
 FORMS = ("raw", "encoded")
 TAG = re.compile("[0-9a-f]{6}")
 STRIPE = re.compile(rf"stripe-\d+-{TAG.pattern}\.bin$")
-"""How stripes are called in the set's own folder, and how their names end in others; what stands in all
-names of one conversion's."""
+"""How stripes are named in the set's own folder, how their names end in other folders, and the part that
+all names of one conversion share."""
 BOOKKEEPING = ("xxh64", "offset", "length")
 
 
 @dataclass(frozen=True)
 class Index:
-    """What ``index.json`` says. ``main`` are the fields in the records, ``small`` those in the table;
-    ``record`` is the bytes of a raw record, 0 where records differ in length. ``decoding`` are the
-    options with which encoded images are decoded when nobody gives others."""
+    """The contents of ``index.json``. ``main`` are the fields in the records, ``small`` those in the
+    table. ``record`` is the number of bytes of a raw record, 0 if records differ in length. ``decoding``
+    has the default options for decoding images."""
 
     form: str
     samples: int
@@ -69,7 +69,7 @@ class Index:
 
     @property
     def in_block(self) -> int:
-        """Records of a full block of fixed-size records."""
+        """The number of records in a full block, for records of fixed size."""
         return self.block // self.record
 
     def columns(self) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
@@ -87,12 +87,12 @@ class Index:
 
 
 def record_bytes(fields: Mapping[str, Field]) -> int:
-    """The bytes of a raw record with these fields."""
+    """Return the number of bytes of a raw record with these fields."""
     return sum(np.dtype(f.dtype).itemsize * math.prod(f.shape) for f in fields.values())
 
 
 def is_set(path: Path) -> bool:
-    """Whether a path is a striped set: its folder, or its index. Cheap: 512 bytes are read."""
+    """Whether a path is a striped set (its folder or its index). Cheap: reads 512 bytes."""
     file = path / INDEX if is_folder(path) else path
     if file.name != INDEX or not is_file(file):
         return False
@@ -101,7 +101,7 @@ def is_set(path: Path) -> bool:
 
 
 def write_index(folder: Path, index: Index) -> None:
-    """The index, whole or not at all: with it the set begins to exist. Raises OSError."""
+    """Write the index, whole or not at all; with it the set comes into being. Raises OSError."""
     home = folder.absolute()
     where = [p.absolute() for p in index.stripes]
     inside = [os.path.relpath(p, home) if p.is_relative_to(home) else str(p) for p in where]
@@ -127,7 +127,8 @@ def write_index(folder: Path, index: Index) -> None:
 
 
 def written_whole(path: Path, data: bytes) -> None:
-    """A file with these bytes, on the disk and under its name, or as it was. Raises OSError."""
+    """Write a file with these bytes and flush it to disk; if that fails, it is as before. Raises
+    OSError."""
     with replacing(path) as beside, beside.open("wb") as file:
         file.write(data)
         file.flush()
@@ -139,8 +140,8 @@ def _crc(body: Mapping[str, Any]) -> int:
 
 
 def read_index(path: Path) -> Index:
-    """The index of the set at ``path`` (its folder, or the index). Raises DataError for what is none, is
-    damaged, of another version, or claims what cannot be."""
+    """Read the index of the set at ``path`` (its folder, or the index). Raises DataError if it is not an
+    index, is damaged, has another version, or makes impossible claims."""
     file = path if path.name == INDEX else path / INDEX
     folder = file.parent
     try:
@@ -195,7 +196,7 @@ def _parsed(body: Mapping[str, Any], folder: Path) -> Index:
 
 
 def _found(folder: Path, named: str) -> Path:
-    """A stripe where it was written or, where it has been moved since, in the set's folder."""
+    """Return a stripe's path: where it was written or, if it has been moved, in the set's folder."""
     path = folder / named
     if Path(named).is_absolute() and not is_there(path) and is_there(beside := folder / path.name):
         return beside
@@ -203,7 +204,7 @@ def _found(folder: Path, named: str) -> Path:
 
 
 def _check(index: Index, file: Path) -> None:
-    """Raise DataError for what no writer of ours writes."""
+    """Raise DataError for anything that our writer would not write."""
     wrong = ""
     every = [*index.main.values(), *index.small.values()]
     if index.form not in FORMS:
@@ -223,7 +224,7 @@ def _check(index: Index, file: Path) -> None:
 
 
 def read_table(folder: Path, index: Index) -> dict[str, np.ndarray]:
-    """The table's columns by name. Raises DataError when it is missing, cut off or damaged."""
+    """Return the table's columns by name. Raises DataError if it is missing, truncated or damaged."""
     from demitasse_striped_io.loops import xxh64
 
     file = folder / index.table
@@ -241,7 +242,7 @@ def read_table(folder: Path, index: Index) -> dict[str, np.ndarray]:
     table, at = {}, 0
     for name, kind, shape in index.columns():
         length = kind.itemsize * math.prod(shape)
-        # A column begins wherever the one before it ended: a copy makes it aligned.
+        # A column begins wherever the one before it ends; copying it aligns it.
         table[name] = (
             data[at : at + length]
             .copy()

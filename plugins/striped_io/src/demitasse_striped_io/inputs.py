@@ -1,5 +1,5 @@
-"""What a striped set can be made of: any source that a composed plugin reads (LMDB, IDX, CIFAR, HDF5,
-lists of images), folders and lists of image files kept as they are, and WebDataset's tar shards."""
+"""Inputs of a striped set: any source that a composed plugin reads (LMDB, IDX, CIFAR, HDF5, lists of
+images), folders and lists of image files stored as they are, and WebDataset's tar shards."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from demitasse_striped_io.index import record_bytes
 from demitasse_striped_io.lists import in_folder, listed
 
 LOOKED_AT = 64
-"""Files, about, whose lengths are looked at."""
+"""About how many files are examined for their length."""
 DATABASES = ("lmdb", "leveldb")
 SMALL = 256
-"""Bytes up to which a field stands in the table and not in the records."""
+"""A field of at most this many bytes goes to the table rather than the records."""
 
 
 @dataclass
 class Chunk:
-    """Some samples to write: their records one after the other (uint8), each one's length, and the rows
+    """Some samples to write: their records one after the other (uint8), the length of each, and the rows
     of the small fields."""
 
     data: np.ndarray
@@ -38,35 +38,35 @@ class Chunk:
 
 
 class Lane(Protocol):
-    """Reads every so-manieth chunk, one after the other."""
+    """Reads every n-th chunk, one after the other."""
 
     def read(self, count: int) -> Chunk:
-        """The next chunk, which has ``count`` samples. Raises DataError."""
+        """Return the next chunk, which has ``count`` samples. Raises DataError."""
 
     def close(self) -> None:
-        """Nothing more is read."""
+        """End reading."""
 
 
 class Input(Protocol):
-    """Samples to be written, in their order."""
+    """Samples to be written, in order."""
 
     name: str
     size: int
     form: str
     identity: str
-    """What tells its samples from others of as many, if anything does."""
+    """Text that distinguishes its samples from the same number of other ones, if there is any."""
     typical: int
-    """Bytes of a record, about."""
+    """The approximate number of bytes of a record."""
     damaged: dict[str, str]
-    """What is wrong with image files that were read, and kept as they are, by their places."""
+    """By position, what is wrong with image files that were read and are stored as they are."""
     main: Mapping[str, Field]
     small: Mapping[str, Field]
 
     def lane(self, first: int, count: int, step: int) -> Lane:
-        """A reader of ``count`` samples from ``first`` on, then ``step`` further on, and so forth."""
+        """Return a reader of chunks of ``count`` samples, from ``first`` on, ``step`` apart."""
 
     def close(self) -> None:
-        """Nothing more is read."""
+        """End reading."""
 
 
 class SourceInput:
@@ -75,13 +75,13 @@ class SourceInput:
     form, identity = "raw", ""
 
     def __init__(self, source: Any, name: str) -> None:
-        """Raises DataError when there is nothing to put in records."""
+        """Raises DataError if there is nothing to put in records."""
         self.name, self.size, self._source = name, int(source.size), source
         self.damaged: dict[str, str] = {}
         self.main: Mapping[str, Field]
         self.small: Mapping[str, Field] = {k: f for k, f in source.fields.items() if _nbytes(f) <= SMALL}
         self.main = {k: f for k, f in source.fields.items() if k not in self.small}
-        if not self.main:  # samples as small as labels: the largest of them is the record
+        if not self.main:  # all fields are as small as labels: the largest becomes the record
             largest = max(self.small, key=lambda k: _nbytes(self.small[k]))
             self.main = {largest: self.small[largest]}
             self.small = {k: f for k, f in self.small.items() if k != largest}
@@ -125,7 +125,7 @@ def _nbytes(field: Field) -> int:
 
 
 def _identity(items: Sequence[Item]) -> str:
-    """What changes when others are listed, or in another order, or with other labels."""
+    """Return text that changes if other files are listed, or in another order, or with other labels."""
     made = hashlib.sha256()
     for start in range(0, len(items), 1 << 14):
         some = items[start : start + (1 << 14)]
@@ -135,14 +135,15 @@ def _identity(items: Sequence[Item]) -> str:
 
 
 def _mean_length(items: Sequence[Item]) -> int:
-    """Of some files, spread over all: how many are read at a time depends on it."""
+    """Return the mean length of some files spread over all; it determines how many are read at a
+    time."""
     some = [items[i] for i in range(0, len(items), max(1, len(items) // LOOKED_AT))]
     return 1 + sum(item.bytes() for item in some) // len(some)
 
 
 @dataclass(frozen=True)
 class Form:
-    """What becomes of image files: kept as they are (``encoded``), or raw pixels of ``resized``."""
+    """How image files are stored: as they are (``encoded``), or as raw pixels of size ``resized``."""
 
     encoded: bool = True
     gray: bool = False
@@ -153,7 +154,7 @@ class FilesInput:
     """Image files, or members of tar shards, with a label each."""
 
     def __init__(self, name: str, items: Sequence[Item], form: Form) -> None:
-        """Raises DataError when there are none, the first is no image, or a label is no int32."""
+        """Raises DataError if there are none, the first is not an image, or a label is not an int32."""
         if not items:
             raise DataError(f"{name}: there are no images in it")
         for item in items:
@@ -181,7 +182,7 @@ class FilesInput:
         return _FilesLane(self, first, step)
 
     def chunk(self, first: int, count: int, contents: Contents) -> Chunk:
-        """Samples as they are written."""
+        """Return samples in the form in which they are written."""
         labels = np.array([item.label for item in self._items[first : first + count]], np.int32)
         if self._form.encoded:
             parts = [self._kept(item, contents) for item in self._items[first : first + count]]
@@ -210,7 +211,7 @@ class FilesInput:
         return data
 
     def close(self) -> None:
-        """Files are opened one by one."""
+        """Do nothing: files are opened one by one."""
 
 
 class _FilesLane:
@@ -228,12 +229,12 @@ class _FilesLane:
 
 
 def open_input(runtime: Any, source: str, *, root: str, kind: str | None, form: Form) -> Input:
-    """What there is to be written: tar shards, a folder of images (its sub-folders, by name, are the
-    classes), a list (``.txt``: a path and a label a line), else what a composed plugin reads. Raises
-    DataError."""
+    """Open what is to be written: tar shards, a folder of images (its sub-folders, by name, are the
+    classes), a list (``.txt``: a path and a label per line), or anything that a composed plugin reads.
+    Raises DataError."""
     try:
         return _opened(runtime, source, root, kind, form)
-    except PermissionError as error:  # of a folder into which the user may not look
+    except PermissionError as error:  # a folder that the user may not read
         raise DataError(f"{error.filename} cannot be read: {error.strerror}") from error
 
 

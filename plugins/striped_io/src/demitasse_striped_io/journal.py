@@ -1,9 +1,8 @@
-"""The journal of a set that is being written: which samples are on the disks, so that a writer that was
-killed is followed by one that goes on where it stood.
+"""The journal of a set that is being written: which samples are on disk, so that another writer can
+continue where a killed one stopped.
 
-A line of JSON with what is written and how, then an entry for each stretch of samples that is safely on
-the disks: a line of JSON and the stretch's rows of the table. What a kill left of a last entry is cut
-off.
+A line of JSON says what is written and how. Then follows an entry for each stretch of samples that is
+safely on disk: a line of JSON, and the stretch's rows of the table. An incomplete last entry is removed.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ Columns = list[tuple[str, np.dtype[Any], tuple[int, ...]]]
 
 @dataclass
 class Journal:
-    """``header`` says what is written; ``done`` samples are on the disks, their rows in ``table``;
-    ``end`` is where the last of them ends, over all blocks."""
+    """``header`` says what is written. ``done`` samples are on disk, with their rows in ``table``;
+    ``end`` is the position after the last one, counted through all blocks."""
 
     path: Path
     header: dict[str, Any]
@@ -38,8 +37,8 @@ class Journal:
     _file: IO[bytes] | None = field(default=None, repr=False)
 
     def add(self, count: int, end: int) -> None:
-        """The next ``count`` samples are on the disks, the last of them ends at ``end``. Raises
-        OSError."""
+        """Record that the next ``count`` samples are on disk, and that the last of them ends at ``end``.
+        Raises OSError."""
         rows = slice(self.done, self.done + count)
         body = b"".join(column[rows].tobytes() for column in self.table.values())
         entry = {"count": count, "end": end, "bytes": len(body), "crc32": zlib.crc32(body)}
@@ -57,18 +56,18 @@ class Journal:
 
 
 def empty_table(columns: Columns) -> Rows:
-    """A table's columns, without values."""
+    """Return a table's columns, filled with zeros."""
     return {name: np.zeros(shape, kind) for name, kind, shape in columns}
 
 
 def begin(path: Path, header: Mapping[str, Any], columns: Columns) -> Journal:
-    """A journal in which nothing is written yet, whole or not there. Raises OSError."""
+    """Create an empty journal, whole or not at all. Raises OSError."""
     written_whole(path, json.dumps(dict(header)).encode() + b"\n")
     return Journal(path, dict(header), empty_table(columns))
 
 
 def header_of(path: Path) -> dict[str, Any]:
-    """What a journal's writer was writing. Raises DataError when that cannot be read."""
+    """Return what a journal's writer was writing. Raises DataError if it cannot be read."""
     try:
         with path.open("rb") as file:
             header = json.loads(file.readline())
@@ -83,7 +82,7 @@ def header_of(path: Path) -> dict[str, Any]:
 
 
 def resume(path: Path, columns: Columns) -> Journal:
-    """The journal as far as it was written. Raises DataError or OSError."""
+    """Read the journal as far as it is intact. Raises DataError or OSError."""
     journal = Journal(path, header_of(path), empty_table(columns))
     samples = len(next(iter(journal.table.values())))
     with path.open("r+b") as file:

@@ -1,4 +1,4 @@
-"""Where records lie: in which block, which stripe, and where in it."""
+"""The location of records: block, stripe, and offset in the stripe."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from demitasse_striped_io.index import Index
 
 
 class Layout:
-    """The places of a set's records; ``bounds`` (blocks + 1) int64 are the first records of its blocks
-    and, at the end, their number."""
+    """The locations of a set's records. ``bounds`` (blocks + 1) int64 are the first records of its
+    blocks and, at the end, the number of records."""
 
     def __init__(self, index: Index, table: Mapping[str, np.ndarray]) -> None:
         self.stripes, self.block, self.record = len(index.stripes), index.block, index.record
@@ -31,12 +31,12 @@ class Layout:
         return len(self.bounds) - 1
 
     def lengths(self, numbers: np.ndarray) -> np.ndarray:
-        """Bytes of each of some records."""
+        """Return the bytes of each of these records."""
         return self._length[numbers] if not self.record else np.full(len(numbers), self.record)
 
     def pieces(self, numbers: np.ndarray, places: np.ndarray | None = None) -> np.ndarray:
-        """(n, 4) int64 for ``loops.fetch``: stripe, offset in it, length, and place in the batch;
-        without ``places`` the records follow each other there."""
+        """Return (n, 4) int64 for ``loops.fetch``: stripe, offset in it, length, and position in the
+        batch. Without ``places``, the records are placed one after the other."""
         made = np.empty((len(numbers), 4), np.int64)
         if self.record:
             block, within = np.divmod(numbers, self.in_block)
@@ -55,16 +55,16 @@ class Layout:
         return made
 
     def block_of(self, number: int) -> int:
-        """The block of a record."""
+        """Return the block of a record."""
         return int(np.searchsorted(self.bounds, number, side="right")) - 1
 
     def where(self, number: int) -> str:
-        """Stripe, block and sample, for messages."""
+        """Return stripe, block and sample, for messages."""
         block = self.block_of(number)
         return f"stripe {block % self.stripes}, block {block}, sample {number}"
 
     def stripe_lengths(self) -> tuple[int, ...]:
-        """The bytes of each stripe: up to the end of its last record."""
+        """Return the bytes of each stripe, up to the end of its last record."""
         ends = [0] * self.stripes
         for block in range(max(0, self.blocks - self.stripes), self.blocks):
             first, last = int(self.bounds[block]), int(self.bounds[block + 1]) - 1

@@ -1,4 +1,4 @@
-"""What a training says at its end when it waited for samples, or went on without some."""
+"""The report at the end of a training that waited for samples, or skipped some."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 log = logging.getLogger("demitasse.striped_io")
 
 LIMIT = 0.05
-"""Of the time of iterations: what is waited for samples above it is worth a line."""
+"""Waiting for samples is reported if it takes more than this fraction of the time of iterations."""
 WARMING, LEAST, SHORTEST = 2, 10, 1.0
-"""First iterations that say nothing of the pace, how many more are judged, and how many seconds of
-them: what is over in less is a try."""
+"""How many first iterations are not representative, and how many more iterations, and seconds of them, a
+judgement needs: anything shorter is a trial."""
 
 OPENED: weakref.WeakSet[Source] = weakref.WeakSet()
-"""The striped sets of this process. They stand here since a training that reads none should not import
-what reads them."""
+"""The striped sets of this process. They are registered here so that a training that reads none need not
+import the code that reads them."""
 
 
 class Listener:
-    """Counts what a training waits for samples, and says at its end what to change where that is over
-    5%; and how many samples could not be read and were skipped. ``lines`` keeps what was said."""
+    """Measures how long a training waits for samples. At its end, says what to change if that is over
+    5%, and how many samples could not be read and were skipped. ``lines`` keeps what was said."""
 
     def __init__(self) -> None:
         self._before: weakref.WeakKeyDictionary[Source, float] = weakref.WeakKeyDictionary()

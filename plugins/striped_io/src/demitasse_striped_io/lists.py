@@ -1,5 +1,5 @@
-"""Image files by a list (a path and a label a line) or by their folders, as the datasets plugin takes
-them."""
+"""Image files from a list (a path and a label per line) or from folders, in the forms that the datasets
+plugin reads."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ log = logging.getLogger("demitasse.striped_io")
 
 
 def in_folder(folder: Path) -> list[Item]:
-    """The images of a folder, with the numbers of their classes. Raises DataError."""
+    """Return the images of a folder with the numbers of their classes. Raises DataError."""
     classes = enumerate(images_by_class(folder))
     return [Item(path, str(path), label) for label, images in classes for path in images]
 
 
 def listed(path: Path, root: str) -> list[Item]:
-    """The images of a list: a path (after ``root``, as text), which may have blanks in it, a blank, a
-    label; where no line has one, all are 0. It may begin with the mark of a byte order, and names need
-    not be UTF-8. A file that is not there is looked for beside the list. Raises DataError with the line,
-    for files that are not there with the first one's and how many."""
+    """Return the images of a list. Each line has a path (to which ``root`` is prepended, as text), which
+    may contain blanks, a blank, and a label; if no line has a label, all are 0. The list may begin with
+    a byte order mark, and names need not be UTF-8. A file that does not exist is searched for in the
+    list's folder. Raises DataError with the line; for missing files, with the first one and their
+    number."""
     text = file_text(path)
     items, absent, bare = list[Item](), list[str](), 0
     for number, line in enumerate(re.split(r"\r\n|\r|\n", text), 1):
@@ -44,7 +45,7 @@ def listed(path: Path, root: str) -> list[Item]:
         elif lone and len(items) == bare:
             name, value, bare = stripped, 0, bare + 1
         else:
-            file_text(path, strict=True)  # an image or a database given for a list
+            file_text(path, strict=True)  # raises for an image or a database in place of a list
             hint = "; a list of HDF5 files needs --kind hdf5"
             raise DataError(
                 f"{path}:{number}: {line[:200]!r} is not a path, a blank and a label (a whole number)"
@@ -55,7 +56,7 @@ def listed(path: Path, root: str) -> list[Item]:
             absent.append(f"{path}:{number}: {file}")
         file = place or file
         items.append(Item(file, f"{path}:{number}: {file}", value))
-    if absent:  # told before hours of writing
+    if absent:  # report it before hours of writing
         more = f" (and {len(absent) - 1:,} others that it lists)" if len(absent) > 1 else ""
         raise DataError(f"{absent[0]}: no such file{more}")
     if bare:
@@ -64,8 +65,8 @@ def listed(path: Path, root: str) -> list[Item]:
 
 
 def _place(name: str, folder: Path) -> Path | None:
-    """Where a file is, as the working directory has it, else as the folder has it; the parts of its path
-    may be parted as Windows does it. None for nowhere."""
+    """Return a file's path relative to the working directory or else to the folder; its separators may
+    be those of Windows. None if it is in neither."""
     names = [name, name.replace("\\", "/")] if "\\" in name else [name]
     places = [place for each in names for place in (Path(each), folder / each)]
     return next((place for place in places if is_there(place)), None)

@@ -1,9 +1,9 @@
-"""The compiled loops: reading pieces of stripes into a batch, checking them, and transforming samples.
+"""Compiled loops: reading pieces of stripes into a batch, checking them, and transforming samples.
 
-All run without the GIL. System calls are made from compiled code: a mini-batch of scattered samples is
-hundreds of them, and each would cost the interpreter more than the kernel needs to copy a small sample.
-numba recompiles a cached function when its own file changes, not one that it calls in another file: so
-all stand here.
+All run without the GIL. System calls are made from compiled code: a mini-batch of scattered samples
+takes hundreds of them, and each call from Python would take longer than the kernel needs to copy a small
+sample. They are in one file because numba recompiles a cached function when its own file changes, but
+not when a function changes that it calls in another file. (shuffling.py's loop calls none of them.)
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from demitasse import compiled_loop
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 READ, CUT_OFF, FAILED, DAMAGED, LATE = 0, 1, 2, 3, 4
-"""What became of a piece: read; the stripe ended before it; the system would not read it; it has
-another checksum than when it was written; it did not come in time (see stripe_queues.py)."""
+"""The outcome for a piece: it was read; its stripe ended before it; the system could not read it; its
+checksum differs from when it was written; it did not arrive in time (see stripe_queues.py)."""
 
 PAGE = 4096
-"""Direct I/O asks for offsets, lengths and addresses that are multiples of it."""
+"""Direct I/O requires offsets, lengths and addresses to be multiples of this."""
 LINE = 64
 SMALL, PIECE = 1 << 14, 256
-"""Bytes up to which a record is copied in pieces, and those of a piece."""
+"""Records of up to so many bytes are copied in pieces, and the length of a piece."""
 CHECKED_AT_ONCE = 1 << 18
-"""Bytes that are read before they are checked, so that they still lie in the cache then."""
+"""So many bytes are read before they are checked, so that they are still in the cache then."""
 AT_ONCE = 1 << 30
-"""Bytes of the longest single read: Linux reads at most 2 GiB less a page at once."""
+"""Bytes of the longest single read: Linux reads at most 2 GiB minus a page at once."""
 
 _pread: Any = types.ExternalFunction(
     "pread", types.intp(types.intc, types.intp, types.uintp, types.int64)
@@ -43,10 +43,10 @@ _advise: Any = types.ExternalFunction(
     "posix_fadvise", types.intc(types.intc, types.int64, types.int64, types.intc)
 )
 if not hasattr(os, "posix_fadvise"):
-    # Of macOS. A loop that calls what is not there would end the process when it is compiled.
+    # macOS lacks posix_fadvise. Compiling a loop that calls a missing function would end the process.
     @compiled_loop
     def _advise(file: Any, first: Any, length: Any, kind: Any) -> None:
-        """Nothing can be asked for."""
+        """Do nothing: the system cannot be asked."""
 
 
 _clock: Any = types.ExternalFunction("clock_gettime", types.intc(types.intc, types.intp))
@@ -72,8 +72,8 @@ def _round(lane: Any, word: Any) -> Any:
 
 @compiled_loop
 def xxh64(data: Array) -> Any:
-    """The checksum XXH64 (seed 0) of contiguous bytes; uint64. 20 GB/s a core on bytes in the cache,
-    where zlib's CRC32 makes a tenth. Specification: xxHash, doc/xxhash_spec.md."""
+    """Return the checksum XXH64 (seed 0) of contiguous bytes, uint64. 20 GB/s per core on bytes in the
+    cache; zlib's CRC32 reaches a tenth of that. Specification: xxHash, doc/xxhash_spec.md."""
     size = len(data)
     at = 0
     if size >= 32:
@@ -108,7 +108,7 @@ def xxh64(data: Array) -> Any:
 
 @compiled_loop
 def checksums(data: Array, starts: Array, lengths: Array, out: Array) -> None:
-    """XXH64 of each of some records in ``data``."""
+    """Compute XXH64 of each of several records in ``data``."""
     for i in range(len(starts)):
         out[i] = xxh64(data[starts[i] : starts[i] + lengths[i]])
 
@@ -121,7 +121,7 @@ def _now(clock: Array) -> Any:
 
 @compiled_loop
 def _whole(file: Any, address: Any, length: Any, offset: Any) -> Any:
-    """Read ``length`` bytes, however many calls it takes: READ, CUT_OFF or FAILED."""
+    """Read ``length`` bytes, with as many calls as it takes; return READ, CUT_OFF or FAILED."""
     done = np.int64(0)
     while done < length:
         got = _pread(file, address + done, min(length - done, AT_ONCE), offset + done)
@@ -135,8 +135,8 @@ def _whole(file: Any, address: Any, length: Any, offset: Any) -> Any:
 
 @compiled_loop
 def _direct(file: Any, out: Any, length: Any, offset: Any, bounce: Array) -> Any:
-    """The same past the page cache: straight to where the bytes belong when all is aligned, else in
-    portions through ``bounce``, whose first aligned address and whole pages are used."""
+    """The same, bypassing the page cache: straight to the destination if everything is aligned,
+    otherwise in portions through ``bounce``, from its first aligned address on and in whole pages."""
     if offset % PAGE == 0 and length % PAGE == 0 and out % PAGE == 0:
         return _whole(file, out, length, offset)
     start = (bounce.ctypes.data + PAGE - 1) // PAGE * PAGE
@@ -181,13 +181,13 @@ def fetch(
     tally: Array,
     bounce: Array,
 ) -> int:
-    """Read pieces of stripes into ``out`` (uint8, flat); how many could not be read.
+    """Read pieces of stripes into ``out`` (uint8, flat); return how many could not be read.
 
-    ``pieces`` (n, 4) int64: stripe, offset in it, length, place in ``out``. Neighbours in the stripe
-    that are neighbours in ``out`` too are one read. Where ``verify`` is not 0 the piece's XXH64 must be
-    the one in ``checks``. ``status`` gets what became of each. ``tally`` (stripes, 4) int64 counts
-    reads, bytes, nanoseconds and pieces by stripe. ``files`` are descriptors, -1 for a stripe that is
-    not there. With a ``bounce`` of some pages the files are read directly (O_DIRECT).
+    ``pieces`` (n, 4) int64: stripe, offset in it, length, position in ``out``. Pieces that are adjacent
+    both in the stripe and in ``out`` are read at once. If ``verify`` is not 0, the piece's XXH64 must
+    equal the one in ``checks``. ``status`` gets the outcome for each piece. ``tally`` (stripes, 4) int64
+    counts reads, bytes, nanoseconds and pieces by stripe. ``files`` are descriptors, -1 for a missing
+    stripe. With a ``bounce`` of some pages, the files are read directly (O_DIRECT).
     """
     clock = np.zeros(2, np.int64)
     count = len(pieces)
@@ -210,7 +210,7 @@ def fetch(
         done = _read(files[stripe], out.ctypes.data + place, length, offset, bounce)
         for i in range(first, last):
             at = pieces[i, 3]
-            if done != READ and last - first > 1:  # which of them was it?
+            if done != READ and last - first > 1:  # find out which of them it was
                 address = out.ctypes.data + at
                 status[i] = _read(files[stripe], address, pieces[i, 2], pieces[i, 1], bounce)
             else:
@@ -231,7 +231,7 @@ def fetch(
 
 @compiled_loop
 def advise(files: Array, pieces: Array) -> None:
-    """Ask the system to have pieces in its page cache soon."""
+    """Ask the system to bring pieces into its page cache soon."""
     for i in range(len(pieces)):
         if files[pieces[i, 0]] >= 0:
             _advise(files[pieces[i, 0]], pieces[i, 1], pieces[i, 2], _WILL_NEED)
@@ -239,7 +239,7 @@ def advise(files: Array, pieces: Array) -> None:
 
 @intrinsic
 def _fetch_line(context: Any, address: Any) -> Any:
-    """Have the line of an address brought into the cache."""
+    """Prefetch the cache line of an address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = ir.IntType(8).as_pointer()
@@ -258,12 +258,13 @@ _prefetch: Any = _fetch_line
 
 @compiled_loop
 def _copy_from(addresses: Array, size: int, out: Array) -> None:
-    """Records of ``size`` bytes at some addresses, one after the other into ``out``.
+    """Copy records of ``size`` bytes at some addresses into ``out``, one after the other.
 
-    A processor fetches ahead by itself only within a page. So small records are copied in pieces, and
-    after each the same piece of the record after the next is fetched: a mini-batch of 256 of 3 KB, from
-    all over 150 MB, takes one core of a Zen 5 41 us (38 from huge pages), with whole records fetched one
-    ahead 50, with none 66; consecutive ones 28. Neighbours and large records are copied in one go.
+    A processor prefetches by itself only within a page. Therefore small records are copied in pieces,
+    and after each piece, the same piece of the record after the next is prefetched. For a mini-batch of
+    256 records of 3 KB, scattered over 150 MB, this takes one core of a Zen 5 41 us (38 from huge
+    pages). It takes 50 us if whole records are prefetched one ahead, and 66 without prefetching;
+    consecutive records take 28 us. Adjacent and large records are copied at once.
     """
     first, count = 0, len(addresses)
     target = out.ctypes.data
@@ -288,7 +289,7 @@ def _copy_from(addresses: Array, size: int, out: Array) -> None:
 
 @compiled_loop
 def gather(records: Array, numbers: Array, size: int, out: Array) -> None:
-    """Records (flat uint8, each of ``size`` bytes) by number, one after the other."""
+    """Copy records (flat uint8, each of ``size`` bytes) by number, one after the other."""
     _copy_from(records.ctypes.data + numbers * size, size, out)
 
 
@@ -296,10 +297,10 @@ def gather(records: Array, numbers: Array, size: int, out: Array) -> None:
 def gather_mapped(
     maps: Array, geometry: Array, seen: Array, numbers: Array, out: Array, tally: Array
 ) -> bool:
-    """Records by number from stripes that are mapped into memory at the addresses ``maps``; ``geometry``
-    is bytes of a record, records in a block, bytes of a block, stripes. False, and nothing is copied,
-    where one of them is not among the ``seen``, which are known to be there and right. The time is put
-    down to stripes by their number of records."""
+    """Copy records by number from stripes that are mapped into memory at the addresses ``maps``.
+    ``geometry`` is bytes of a record, records in a block, bytes of a block, stripes. Returns false, and
+    copies nothing, if one of them is not among the ``seen``, which are known to exist and to be correct.
+    The time is divided among stripes by their number of records."""
     size, in_block, block, stripes = geometry
     count = len(numbers)
     clock = np.zeros(2, np.int64)
@@ -325,8 +326,8 @@ def gather_mapped(
 
 @compiled_loop
 def copy_mapped(maps: Array, pieces: Array, out: Array, tally: Array) -> None:
-    """``fetch`` from stripes that are mapped into memory, at the addresses ``maps``: pieces that are
-    known to be there and right."""
+    """Copy pieces, as ``fetch`` does, from stripes that are mapped into memory at the addresses
+    ``maps``; the pieces are known to exist and to be correct."""
     clock = np.zeros(2, np.int64)
     before = _now(clock)
     end = out.ctypes.data
@@ -349,9 +350,10 @@ def copy_mapped(maps: Array, pieces: Array, out: Array, tally: Array) -> None:
 def transform(
     samples: Array, places: Array, mean: Array, whole_mean: bool, scale: Any, out: Array
 ) -> None:
-    """Crop, mean, scale and mirror: ``samples`` (n, channels, height, width) to ``out`` (n, channels,
-    rows, columns) float32. ``places`` (n, 3) int64 are each sample's top, left and whether it is
-    mirrored; ``mean`` (channels, height, width) float32 when ``whole_mean``, else (channels, 1, 1)."""
+    """Crop, subtract the mean, scale and mirror: from ``samples`` (n, channels, height, width) to
+    ``out`` (n, channels, rows, columns) float32. ``places`` (n, 3) int64 are top, left and whether to
+    mirror, for each sample. ``mean`` is (channels, height, width) float32 if ``whole_mean``, else
+    (channels, 1, 1)."""
     rows, columns = out.shape[2], out.shape[3]
     factor = np.float32(scale)
     for n in range(len(samples)):
@@ -377,7 +379,7 @@ def transform(
 
 @compiled_loop
 def planes(pixels: Array, out: Array) -> None:
-    """An image (height, width, channels) as planes (channels, height, width)."""
+    """Convert an image (height, width, channels) to planes (channels, height, width)."""
     height, width, channels = pixels.shape
     for r in range(height):
         line = pixels[r]

@@ -1,11 +1,11 @@
-"""Stripes mapped into memory, and what happens when one is cut off meanwhile.
+"""Stripes mapped into memory, and what happens if a stripe is truncated meanwhile.
 
-A page of a map that the file does not have any more cannot be read: the system sends SIGBUS, of which a
-process dies. Checks of the file's length come too early or too late, and a system call for each record
-takes longer than copying it. So the signal is handled: where the address lies in a map of ours, empty
-pages are put there from it to the map's end, which the interrupted copy then reads, and the map is
-marked as lost. Whoever copied looks at that mark afterwards, and reads anew by system calls, which say
-which sample it is. A signal for any other address goes to whoever handled it before.
+Reading a mapped page that the file no longer has raises the signal SIGBUS, which ends a process. Checks
+of the file's length come too early or too late, and a system call for each record takes longer than
+copying it. Therefore the signal is handled. If the address is in one of our maps, empty pages replace
+the map from there to its end, which the interrupted copy then reads, and the map is marked as lost.
+After copying, the reader checks that mark, and reads again by system calls, which identify the sample. A
+signal for any other address goes to the previous handler.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from demitasse import load_numba, process_lock
 numba = load_numba()
 
 SLOTS = 4096
-"""Maps of a process at a time; a set with more stripes than are free is not mapped."""
+"""The most maps of a process at a time; a set with more stripes than are free is not mapped."""
 CHECKED_EVERY = 0.1
-"""Seconds between two looks at the files' lengths: what is cut off within a page reads as zeros, without
-a signal."""
+"""Seconds between two checks of the files' lengths: what is truncated within a page reads as zeros,
+without a signal."""
 
 _SIGINFO, _ONSTACK = 4, 0x08000000
 _PRIVATE, _FIXED, _ANONYMOUS, _NO_RESERVE = 2, 0x10, 0x20, 0x4000
 _slots = np.zeros((SLOTS, 3), np.int64)
-"""First address of a map and the one behind it, and whether it was lost. It never moves."""
+"""A map's first address, the address after it, and whether it was lost. The array never moves."""
 _losses = np.zeros(1, np.int64)
 """How many maps were lost."""
 _lock = process_lock()
@@ -58,7 +58,7 @@ class _Action(ctypes.Structure):
 
 @intrinsic
 def _load(context: Any, address: Any) -> Any:
-    """The int64 at an address."""
+    """Return the int64 at an address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load(builder.inttoptr(arguments[0], ir.IntType(64).as_pointer()))
@@ -79,7 +79,8 @@ def _store(context: Any, address: Any, value: Any) -> Any:
 
 @functools.cache
 def _installed() -> tuple[Any, ...]:
-    """Have SIGBUS handled, once in a process; what must stay alive for it."""
+    """Install the handler of SIGBUS, once per process; return the objects that must stay alive for
+    it."""
     before, own = _Action(), _Action()
     table, losses, earlier = _slots.ctypes.data, _losses.ctypes.data, ctypes.addressof(before)
     page, number = mmap.PAGESIZE, int(signal.SIGBUS)
@@ -92,7 +93,7 @@ def _installed() -> tuple[Any, ...]:
     act: Any = types.ExternalFunction("sigaction", types.intc(types.intc, types.intp, types.intp))
 
     def handle(found: int, about: Any, context: Any) -> None:
-        # Only calls that are safe in a signal's handler, and no Python: any thread may be here.
+        # Only calls that are safe in a signal handler, and no Python: any thread may be here.
         address = about[2]
         for row in range(table, table + SLOTS * 24, 24):
             begin, end = load(row), load(row + 8)
@@ -102,7 +103,7 @@ def _installed() -> tuple[Any, ...]:
                     store(row + 16, 1)
                     store(losses, load(losses) + 1)
                     return
-        act(number, earlier, 0)  # the instruction is tried again, and meets who was there before
+        act(number, earlier, 0)  # the instruction is repeated, and reaches the previous handler
 
     pointer: Any = types.CPointer
     made = numba.cfunc(types.void(types.intc, pointer(types.int64), types.voidptr))(handle)
@@ -114,11 +115,11 @@ def _installed() -> tuple[Any, ...]:
 
 
 class Mapped:
-    """Files mapped into memory for reading; ``addresses`` (files,) int64, 0 for those without bytes."""
+    """Files mapped into memory for reading; ``addresses`` (files,) int64, 0 for empty files."""
 
     def __init__(self, files: Sequence[int], lengths: Sequence[int]) -> None:
-        """Raises OSError where they cannot be mapped: one is shorter than its length, or there is no
-        handling of signals as Linux has it."""
+        """Raises OSError if they cannot be mapped: because one is shorter than its length, or the system
+        does not handle signals as Linux does."""
         if not sys.platform.startswith("linux"):
             raise OSError("SIGBUS is only handled on Linux")
         self.addresses = np.zeros(len(files), np.int64)
@@ -142,7 +143,7 @@ class Mapped:
                 _slots[slot] = data.ctypes.data, data.ctypes.data + lengths[i], 0
 
     def whole(self) -> bool:
-        """Whether all that was copied from it so far was there."""
+        """Whether everything that was copied from it so far existed."""
         if not self._lost:
             if self._losses != _losses[0]:
                 self._losses = int(_losses[0])

@@ -1,5 +1,5 @@
-"""How quickly samples are delivered: from a set, by what each stripe gives, and from any source by one
-reader or several."""
+"""How fast samples are delivered: from a set, by stripe; and from any source, by one reader or
+several."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import numpy as np
 from demitasse import DataSource
 
 SLOW = 4.0
-"""A stripe is called slow that gives less than the others' median divided by this."""
+"""A stripe is slow if it delivers less than the others' median divided by this."""
 JUDGED = 1 << 22
-"""Bytes that must have been read from a stripe before its rate says anything."""
+"""So many bytes must have been read from a stripe before its rate is meaningful."""
 LOST = 50_000_000
-"""Nanoseconds that a slow stripe must have cost: a small set is read within milliseconds, where one
-time slice given to another process looks like a slow disk."""
+"""A slow stripe must have cost so many nanoseconds: a small set is read within milliseconds, in which
+one time slice given to another process looks like a slow disk."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was delivered to ``workers``, each with runs of ``count`` samples: samples and bytes a
-    second, and the share of the time for which workers waited."""
+    """What ``workers`` received: samples, bytes, seconds, and the fraction of the time for which the
+    workers waited."""
 
     workers: int
     samples: int
@@ -35,18 +35,18 @@ class Measured:
 
     @property
     def rate(self) -> float:
-        """Samples a second."""
+        """Samples per second."""
         return self.samples / self.seconds
 
     @property
     def bandwidth(self) -> float:
-        """Bytes a second."""
+        """Bytes per second."""
         return self.bytes / self.seconds
 
 
 def deliver(source: DataSource, batch: int, workers: int, seconds: float, least: int = 4) -> Measured:
-    """Have workers, a thread each, read their shares of batches of ``batch`` samples, for some seconds
-    and at least ``least`` batches, after one that warms up. Raises what reading raises."""
+    """Let workers, each a thread, read their shares of batches of ``batch`` samples, for ``seconds`` and
+    at least ``least`` batches, after one to warm up. Raises whatever reading raises."""
     shares = [batch * (i + 1) // workers - batch * i // workers for i in range(workers)]
     offsets = [batch * i // workers for i in range(workers)]
     begin = threading.Barrier(workers)
@@ -69,7 +69,7 @@ def deliver(source: DataSource, batch: int, workers: int, seconds: float, least:
             while True:
                 stream.read(out)
                 counts[worker] += 1
-                # All stop after the same batch, as training workers would.
+                # All stop after the same batch, as training workers do.
                 enough = time.perf_counter() - start >= seconds and counts[worker] >= least
                 if worker == 0 and enough:
                     stopping.set()
@@ -79,7 +79,7 @@ def deliver(source: DataSource, batch: int, workers: int, seconds: float, least:
                 together.wait()
             spans[worker] = time.perf_counter() - start
             waits[worker] = float(getattr(stream, "waited", 0.0)) - before
-        except BaseException as error:  # noqa: BLE001  raised below, by who waits for all
+        except BaseException as error:  # noqa: BLE001  raised below, in the thread that waits for all
             errors.append(error)
             begin.abort()
             together.abort()
@@ -104,8 +104,8 @@ def deliver(source: DataSource, batch: int, workers: int, seconds: float, least:
 
 
 def slow_stripes(tally: np.ndarray) -> dict[int, tuple[float, float]]:
-    """Stripes that give much less than the others, by number: bytes a second of it and of the others'
-    median. ``tally`` is a Store's."""
+    """Return stripes that deliver much less than the others, by number: the stripe's bytes per second,
+    and the median of the others'. ``tally`` is a Store's."""
     judged = [i for i in range(len(tally)) if tally[i, 1] >= JUDGED and tally[i, 2] > 0]
     rates = {i: tally[i, 1] / tally[i, 2] * 1e9 for i in judged}
     found = {}

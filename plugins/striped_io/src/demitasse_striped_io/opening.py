@@ -13,11 +13,11 @@ from demitasse_striped_io.index import INDEX, JOURNAL, STRIPE, is_set, read_inde
 from demitasse_striped_io.options import split_query
 
 LOOKED_AT = 64
-"""Names of a folder that are looked at for a stripe's."""
+"""How many names in a folder are examined for a stripe's."""
 
 
 def open_striped(spec: DataSpec) -> DataSource | None:
-    """The source of a specification, or None when it is not ours. Raises DataError."""
+    """Return the source of a specification, or None if it is not ours. Raises DataError."""
     text = os.fspath(spec.source)
     plain, query = split_query(text) if "?" in text and not is_there(text) else (text, {})
     if spec.kind == "readers" or "reader" in query:
@@ -34,7 +34,7 @@ def open_striped(spec: DataSpec) -> DataSource | None:
 
 
 def _check_finished(path: Path) -> None:
-    """Raise DataError for a set whose writing was broken off, or whose index is missing or damaged."""
+    """Raise DataError for a set whose writing was interrupted, or whose index is missing or damaged."""
     if not is_folder(path):
         return
     if is_there(path / JOURNAL) and not is_there(path / INDEX):
@@ -42,6 +42,6 @@ def _check_finished(path: Path) -> None:
             f"{path}: is a striped set whose writing was interrupted: convert again to continue"
         )
     with suppress(OSError), os.scandir(path) as entries:
-        # A folder may have a million images: its first names tell enough.
+        # A folder may contain a million images: its first names are enough.
         if any(STRIPE.fullmatch(entry.name) for entry in islice(entries, LOOKED_AT)):
             read_index(path)

@@ -1,4 +1,4 @@
-"""What a specification asks of a striped set, checked: options of its own, or written after the path,
+"""Options of a striped set, checked: from the specification, or written after the path,
 ``imagenet.striped?order=block&run=128``."""
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 class Options:
     """How a set is read.
 
-    ``order`` and ``run``: see order.py; empty and 0 stand for the set's own. ``on_error``: a sample that
-    cannot be read stops the run, or is skipped and counted. ``io``: through the page cache, past it, or
-    by MPI-IO with the hints ``striping_factor`` and ``striping_unit``. ``threads``: that read and
-    decode; 0 for one a core, 8 in direct I/O. ``ahead``: mini-batches read in advance. ``verify``: which
-    reads compare checksums. ``rate``: bytes a second from each stripe at most (0: no limit).
-    ``patience``: seconds that a stripe may take for a mini-batch before it is a fault (0: any).
-    ``memory``: bytes up to which a set of raw records is kept in memory, negative for an eighth
-    of the machine's. ``height`` and ``width`` (encoded images are resized to them), ``mode``, ``crop``,
-    ``random``, ``stream`` and ``skip`` are what Caffe's Data layer asks for. ``transform`` has samples
-    cropped, mirrored and scaled when they are read: ``crop``, ``random``, ``mirror``, ``scale``,
-    ``mean`` (a number, one a channel, or an image).
+    ``order`` and ``run``: see order.py; empty and 0 stand for the set's own. ``on_error``: whether a
+    sample that cannot be read stops the training, or is skipped and counted. ``io``: through the page
+    cache, bypassing it, or by MPI-IO with the hints ``striping_factor`` and ``striping_unit``.
+    ``threads``: how many read and decode; 0 for one per core, or 8 with direct I/O. ``ahead``:
+    mini-batches read in advance. ``verify``: which reads compare checksums. ``rate``: limit of bytes per
+    second from each stripe (0: no limit). ``patience``: seconds that a stripe may take for a mini-batch
+    before that counts as a fault (0: no limit). ``memory``: a set of raw records of up to so many bytes
+    is kept in memory; negative for an eighth of the machine's. ``height`` and ``width`` (encoded images
+    are resized to them), ``mode``, ``crop``, ``random``, ``stream`` and ``skip`` are what Caffe's Data
+    layer requests. ``transform`` crops, mirrors and scales samples when they are read: ``crop``,
+    ``random``, ``mirror``, ``scale``, ``mean`` (one number, one per channel, or an image).
     """
 
     order: str = ""
@@ -69,28 +69,29 @@ class Options:
 
     @property
     def workers(self) -> int:
-        """The threads that read and decode."""
+        """The number of threads that read and decode."""
         return self.threads or (max(8, cores()) if self.io == "direct" else cores())
 
     def resident(self) -> int:
-        """The bytes up to which a set is kept in memory."""
+        """A set of up to so many bytes is kept in memory."""
         if self.memory >= 0:
             return self.memory
         return physical_memory() // 8 // local_processes()
 
 
 def local_processes() -> int:
-    """How many processes of this run share the machine, as MPI's launchers (Open MPI, MPICH) and srun
-    say."""
+    """How many processes of this run share the machine, according to MPI's launchers (Open MPI, MPICH)
+    and srun."""
     if (found := launched()) and found.local:
         return found.local
-    # Of the nodes of a step, such as 4(x2),3: the most, for SLURM_NODEID counts the allocation's nodes.
+    # By node of a step, such as 4(x2),3: use the largest, because SLURM_NODEID counts the allocation's
+    # nodes.
     told = os.environ.get("SLURM_STEP_TASKS_PER_NODE", "")
     return max([1, *(int(count) for count in re.findall(r"(?:^|,)([0-9]+)", told))])
 
 
 def check_system(name: str) -> None:
-    """Raises DataError where the system has not the calls by which sets are read and written."""
+    """Raise DataError if the system lacks the calls by which sets are read and written."""
     if not hasattr(os, "pread"):
         raise DataError(
             f"{name}: striped sets are read and written by pread and pwrite, which this system "
@@ -99,15 +100,15 @@ def check_system(name: str) -> None:
 
 
 def physical_memory(files: KernelFiles | None = None) -> int:
-    """Bytes of memory that this machine has or, where that is less, that a control group (of a
-    container, or of a job of Slurm's) or ``ulimit -v`` leaves this process."""
+    """Bytes of memory that this machine has or, if that is less, that a control group (of a container,
+    or of a Slurm job) or ``ulimit -v`` leaves this process."""
     whole = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     files = files or KernelFiles()
     for line in files.text("proc/self/cgroup").splitlines():
         _, controllers, group = (*line.split(":", 2), "", "")[:3]
         first = controllers == "" or "memory" in controllers.split(",")
         base, name = ("", "max") if controllers == "" else ("/memory", "limit_in_bytes")
-        # A container may see the host's path, though its files are those at the mount point.
+        # A container may see the host's path, although its files are at the mount point.
         around = (PurePosixPath("/", group), *PurePosixPath("/", group).parents) if first else ()
         for part in around:
             limit = files.number(f"sys/fs/cgroup{base}{str(part).rstrip('/')}/memory.{name}")
@@ -117,12 +118,12 @@ def physical_memory(files: KernelFiles | None = None) -> int:
 
 
 def cores() -> int:
-    """The cores that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def split_query(source: str) -> tuple[str, dict[str, str]]:
-    """A path, and the options written after it. Raises DataError for one that has no value."""
+    """Return a path and the options written after it. Raises DataError for an option without a value."""
     path, mark, query = source.partition("?")
     given = {}
     for part in query.split("&") if mark else ():
@@ -134,8 +135,9 @@ def split_query(source: str) -> tuple[str, dict[str, str]]:
 
 
 def options_of(spec: DataSpec, query: Mapping[str, str], kept: Mapping[str, Any]) -> Options:
-    """The options of a specification: its own first, then those after the path, then ``kept``, with
-    which the set was made. Raises DataError that names what is wrong and what is valid."""
+    """Return the options of a specification: its own take precedence over those after the path, and
+    these over ``kept``, with which the set was made. Raises DataError that says what is wrong and what
+    is valid."""
     known = {each.name: type(each.default) for each in fields(Options) if each.name != "transform"}
     made: dict[str, Any] = {}
     for name, value in {**kept, **query, **spec.options}.items():
@@ -151,14 +153,14 @@ def options_of(spec: DataSpec, query: Mapping[str, str], kept: Mapping[str, Any]
 
 
 def bytes_of(text: str) -> float:
-    """A number of bytes: ``4M``, ``256MiB``, ``1G``, ``77``. Raises ValueError."""
+    """Parse a number of bytes: ``4M``, ``256MiB``, ``1G``, ``77``. Raises ValueError."""
     short = text.strip().lower().removesuffix("b").removesuffix("i")
     unit = short[-1:] if short[-1:] in ("k", "m", "g") else ""
     return float(short.removesuffix(unit)) * UNITS[unit]
 
 
 def _value(name: str, value: Any, kind: type) -> Any:
-    if name == "mode" and value == "native":  # what Caffe's Data layer says when nothing is asked for
+    if name == "mode" and value == "native":  # what Caffe's Data layer sends by default
         return ""
     if name in CHOICES:
         if value not in CHOICES[name]:

@@ -1,9 +1,9 @@
-"""The global order of a set's samples: endless, epoch after epoch, the same for any division of the
+"""The global order of a set's samples: endless, epoch after epoch, and the same for any division of the
 work.
 
-``file`` is the order of the records. ``sample`` shuffles samples. ``block`` shuffles runs, stretches of
-records in one block: a process that reads a mini-batch reads consecutive bytes, of at most two stripes
-(swCaffe, V.B). All of them show every sample of an epoch once.
+``file`` is the order of the records. ``sample`` shuffles samples. ``block`` shuffles runs, which are
+stretches of records in one block: a process that reads a mini-batch then reads consecutive bytes of at
+most two stripes (swCaffe, V.B). All of them contain every sample once per epoch.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ import numpy as np
 
 ORDERS = ("file", "sample", "block")
 EPOCHS_KEPT = 3
-"""Streams of several workers and what they read ahead stand in two epochs; the third is made
+"""Streams of several workers, with their read-ahead, are in two epochs; the third is prepared
 meanwhile."""
 APART = 1 << 32
-"""Added to the seed for the order of stripes, so that it owes nothing to that of runs."""
+"""Added to the seed for the order of stripes, to make it independent of the order of runs."""
 
 
 class Order(Protocol):
-    """An epoch's samples, by position."""
+    """The samples of epochs, by position."""
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of samples in an epoch."""
 
     def numbers(self, first: int, count: int) -> np.ndarray:
-        """The records, shape (count,) int64, of ``count`` samples from number ``first`` of the
-        order on."""
+        """Return the records, (count,) int64, of ``count`` samples from number ``first`` of the order
+        on."""
 
     def close(self) -> None:
-        """Wait for what is made ahead."""
+        """Wait for the thread that prepares epochs."""
 
 
 @dataclass(frozen=True)
 class FileOrder:
-    """The records as they lie."""
+    """The order of the records in the set."""
 
     size: int
 
@@ -47,14 +47,14 @@ class FileOrder:
         return np.arange(first, first + count) % self.size
 
     def close(self) -> None:
-        """Nothing is made ahead."""
+        """Do nothing: nothing is prepared in advance."""
 
 
 class ShuffledOrder:
     """An order that is drawn for each epoch: of the samples, or of runs.
 
-    An epoch's order is made when it is first asked for, and the next one's whenever an epoch begins, by
-    a thread: drawing a million samples takes 40 ms, for which no worker should wait.
+    An epoch's order is made when first needed, and the next one's in a thread whenever an epoch begins:
+    drawing a million samples takes 40 ms, for which no worker should wait.
     """
 
     def __init__(self, size: int, seed: int, runs: Runs | None = None) -> None:
@@ -102,7 +102,7 @@ class ShuffledOrder:
     def _keep(self, epoch: int) -> None:
         if epoch not in self._epochs:
             made = self._made(epoch)
-            # A new dictionary: readers of the old one need no lock.
+            # A new dictionary, so that readers of the old one need no lock.
             kept = dict(list(self._epochs.items())[-(EPOCHS_KEPT - 1) :])
             self._epochs = kept | {epoch: made}
 
@@ -116,9 +116,9 @@ class ShuffledOrder:
 class Runs:
     """Stretches of records that are read in one piece.
 
-    Each block is cut into as many as have at least ``run`` records, as equal as can be: so a mini-batch
-    of up to ``run`` samples lies in at most two of them. (The run of a last block with fewer is as long
-    as that block.)
+    Each block is cut into as many runs of at least ``run`` records as possible, as equal as possible. A
+    mini-batch of up to ``run`` samples is therefore in at most two of them. (A last block with fewer
+    records is a single run.)
     """
 
     def __init__(self, bounds: np.ndarray, stripes: int, run: int) -> None:
@@ -138,13 +138,13 @@ class Runs:
         self.stripes = stripes
 
     def shuffled(self, seed: int, epoch: int) -> np.ndarray:
-        """An epoch's order of the runs, shape (runs,) int64.
+        """Return an epoch's order of the runs, (runs,) int64.
 
-        Runs of a stripe are in random order, and stripes take turns, in an order that is drawn once: any
-        N runs that follow each other are spread evenly, at most ceil(N / stripes) on each. So N
-        processes that each read a run at a time, or parts of two, are never more than 2 ceil(N /
-        stripes) on one stripe: the paper's bound, N / 32 x 2, not on average but at any time. A stripe
-        with fewer runs than others takes its turns in proportion.
+        The runs of a stripe are in random order, and stripes take turns, in an order that is drawn once.
+        Any N consecutive runs are therefore spread evenly, at most ceil(N / stripes) on each stripe. If
+        each of N processes reads one run at a time, or parts of two, never more than 2 ceil(N / stripes)
+        of them read from one stripe: the paper's bound, N / 32 x 2, but at any time rather than on
+        average. A stripe with fewer runs than others takes turns in proportion.
         """
         luck = np.empty(len(self.first), np.int64)
         luck[_permutation(seed, epoch, len(luck))] = np.arange(len(luck))
@@ -159,7 +159,7 @@ class Runs:
         return np.asarray(by_stripe[np.argsort(due, kind="stable")])
 
     def order(self, seed: int, epoch: int) -> np.ndarray:
-        """An epoch's order of the samples, int64."""
+        """Return an epoch's order of the samples, int64."""
         runs = self.shuffled(seed, epoch)
         length = self.length[runs]
         ends = np.cumsum(length)
@@ -168,7 +168,7 @@ class Runs:
 
 
 def _permutation(seed: int, epoch: int, size: int) -> np.ndarray:
-    # A compiled loop: who only looks whose a source is need not wait for its import.
+    # It is a compiled loop; code that only asks whose a source is should not wait for its import.
     from demitasse_striped_io.shuffling import permutation
 
     return permutation(seed, epoch, size)

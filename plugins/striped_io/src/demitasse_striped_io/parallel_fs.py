@@ -1,9 +1,9 @@
-"""Parallel file systems: stripes of our own laid out by Lustre, and reading and creating through MPI-IO.
+"""Parallel file systems: placing our stripes on Lustre, and reading and creating files through MPI-IO.
 
-Lustre by default puts a file on one storage target, as TaihuLight's file system does ("single-split",
-swCaffe V.B), which one stripe file on each target makes good. Where files are striped by the file system
-itself, the MPI-IO hints ``striping_factor`` (over how many targets) and ``striping_unit`` (bytes of a
-block) say how; they count when a file is created (MPI 4.1, 14.2.8).
+By default, Lustre puts a file on one storage target, as TaihuLight's file system does ("single-split",
+swCaffe V.B); one stripe file per target makes up for this. If the file system itself stripes files, the
+MPI-IO hints ``striping_factor`` (the number of targets) and ``striping_unit`` (bytes of a block) say
+how; they take effect when a file is created (MPI 4.1, 14.2.8).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from demitasse_striped_io import loops
 from demitasse_striped_io.options import Options
 
 LUSTRE = 0x0BD00BD0
-"""Lustre's number in statfs."""
+"""Lustre's magic number in statfs."""
 
 
 @dataclass(frozen=True)
 class Striping:
-    """How the file system is asked to lay out each stripe's file: over ``factor`` targets, in blocks of
-    ``unit`` bytes; 0 leaves it to the file system. ``mpi`` creates files through MPI-IO."""
+    """How the file system should lay out each stripe's file: over ``factor`` targets, in blocks of
+    ``unit`` bytes; 0 leaves the choice to the file system. ``mpi`` creates files through MPI-IO."""
 
     factor: int = 0
     unit: int = 0
@@ -40,11 +40,12 @@ class Striping:
 
 
 def file_system(path: Path) -> int | None:
-    """The number by which Linux knows the file system of a path; None elsewhere or for no such path."""
+    """Return Linux's magic number of a path's file system; None on other systems, or if there is no
+    path."""
     if not sys.platform.startswith("linux"):
         return None
     library = ctypes.CDLL(None, use_errno=True)
-    # f_type is the first word of struct statfs, which has at most 120 bytes where it is known.
+    # f_type is the first word of struct statfs, which has at most 120 bytes on known systems.
     about = (ctypes.c_long * 64)()
     if library.statfs(os.fsencode(path), ctypes.byref(about)) != 0:
         return None
@@ -52,12 +53,12 @@ def file_system(path: Path) -> int | None:
 
 
 def is_lustre(path: Path) -> bool:
-    """Whether a folder lies on Lustre."""
+    """Whether a folder is on Lustre."""
     return file_system(path) == LUSTRE
 
 
 def why_no_lustre(path: Path) -> str | None:
-    """Why files in a folder cannot be laid out by ``lfs``; None when they can."""
+    """Say why ``lfs`` cannot lay out files in a folder; None if it can."""
     if not is_lustre(path):
         return f"{path} is not on Lustre (its file system is {file_system(path) or 0:#x})"
     if shutil.which("lfs") is None:
@@ -66,7 +67,7 @@ def why_no_lustre(path: Path) -> str | None:
 
 
 def started_mpi() -> Any:
-    """mpi4py's module MPI, started: somebody else may have imported it and left that for later."""
+    """Return mpi4py's module MPI, initialised: other code may have imported it without doing so."""
     from mpi4py import MPI
 
     if not MPI.Is_initialized():
@@ -81,8 +82,8 @@ def _end(mpi: Any) -> None:
 
 
 def why_no_mpi() -> str | None:
-    """Why MPI-IO cannot be used; None when it can. MPI is not started: one that is not the launcher's
-    would end the process, also one that only asks."""
+    """Say why MPI-IO cannot be used; None if it can. Does not initialise MPI: if it is not the
+    launcher's MPI, that would end the process, even one that only asks."""
     try:
         import mpi4py
 
@@ -97,8 +98,8 @@ def why_no_mpi() -> str | None:
 
 
 def lfs_command(path: Path, stripe: int, targets: int, striping: Striping) -> list[str]:
-    """What lays out a stripe's file on Lustre before it is written: on one target, each stripe on the
-    next one, unless a factor is asked for."""
+    """Return the command that lays out a stripe's file on Lustre before it is written: on one target, a
+    different one for each stripe, unless a factor is given."""
     command = ["lfs", "setstripe", "-c", str(striping.factor or 1)]
     if striping.unit:
         command += ["-S", str(striping.unit)]
@@ -108,14 +109,14 @@ def lfs_command(path: Path, stripe: int, targets: int, striping: Striping) -> li
 
 
 def lustre_targets(folder: Path) -> int:
-    """How many storage targets a Lustre file system has; 0 when it does not say."""
+    """Return the number of storage targets of a Lustre file system; 0 if unknown."""
     done = subprocess.run(["lfs", "df", str(folder)], capture_output=True, text=True, check=False)
     return sum("[OST:" in line for line in done.stdout.splitlines())
 
 
 def create_stripe(path: Path, stripe: int, striping: Striping) -> None:
-    """Make a stripe's empty file with its layout. On another file system than Lustre, and unless MPI-IO
-    is asked for, there is nothing to be said about that. Raises DataError or OSError."""
+    """Create a stripe's empty file with its layout. If the file system is not Lustre, and MPI-IO is not
+    requested, the layout is left to the system. Raises DataError or OSError."""
     if striping.mpi:
         _create_by_mpi(path, striping)
     elif why_no_lustre(path.parent) is None:
@@ -126,7 +127,7 @@ def create_stripe(path: Path, stripe: int, striping: Striping) -> None:
 
 
 def hints(factor: int, unit: int) -> dict[str, str]:
-    """The MPI-IO hints for a layout."""
+    """Return the MPI-IO hints for a layout."""
     given = {"striping_factor": factor, "striping_unit": unit}
     return {name: str(value) for name, value in given.items() if value}
 
@@ -145,11 +146,11 @@ def _create_by_mpi(path: Path, striping: Striping) -> None:
 
 
 class MpiFiles:
-    """Stripes opened through MPI-IO, each process for itself: which blocks a process wants is drawn, so
-    there is no view of the files that processes could share, and a read is independent."""
+    """Stripes opened through MPI-IO, separately by each process. A process needs blocks in random order,
+    so there is no file view that processes could share, and each read is independent."""
 
     def __init__(self, paths: Sequence[Path], files: np.ndarray, options: Options) -> None:
-        """Raises DataError when there is no MPI-IO or a file cannot be opened."""
+        """Raises DataError if there is no MPI-IO or a file cannot be opened."""
         if (reason := why_no_mpi()) is not None:
             raise DataError(f"io=mpi: {reason}")
         MPI = started_mpi()
@@ -159,7 +160,7 @@ class MpiFiles:
         info: Any = MPI.Info.Create(hints(options.striping_factor, options.striping_unit))
         self._files: list[Any] = []
         for path, file in zip(paths, files, strict=True):
-            if file < 0:  # missing, or empty
+            if file < 0:  # missing or empty
                 self._files.append(None)
                 continue
             try:
@@ -178,7 +179,7 @@ class MpiFiles:
         status: np.ndarray,
         tally: np.ndarray,
     ) -> None:
-        """As ``loops.fetch``; MPI releases the interpreter's lock while it reads."""
+        """Read as ``loops.fetch`` does; MPI releases the interpreter's lock while it reads."""
         breaks = (
             (pieces[1:, 0] != pieces[:-1, 0])
             | (pieces[1:, 1] != pieces[:-1, 1] + pieces[:-1, 2])
@@ -190,7 +191,7 @@ class MpiFiles:
             stripe, offset, _, place = pieces[first].tolist()
             length = int(pieces[first:last, 2].sum())
             status[first:last] = self._read(stripe, offset, out[place : place + length])
-            if status[first] != loops.READ and last - first > 1:  # which of them was it?
+            if status[first] != loops.READ and last - first > 1:  # find out which of them it was
                 for piece in range(first, last):
                     _, start, size, at = pieces[piece].tolist()
                     status[piece] = self._read(stripe, start, out[at : at + size])

@@ -1,4 +1,4 @@
-"""The hooks of the striped_io plugin."""
+"""Hooks of the striped_io plugin."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from demitasse import DataError, DataSource, DataSpec, Event, Finding, hookimpl
 
 @hookimpl
 def data_source(spec: DataSpec) -> DataSource | None:
-    """Samples of a striped set, or of any other source by one reader or several (``?reader=``); None for
-    what is another plugin's.
+    """Open samples of a striped set, or of any other source by one reader or several (``?reader=``);
+    return None for sources of other plugins.
 
-    Raises DataError, with the specification's location in front, when the set is ours and cannot be
-    read.
+    Raises DataError, beginning with the specification's location, if the set is ours and cannot be read.
     """
     if spec.kind not in (None, "striped", "readers") or not isinstance(spec.source, str | os.PathLike):
         return None
@@ -27,16 +26,16 @@ def data_source(spec: DataSpec) -> DataSource | None:
         if spec.location is None:
             raise
         raise DataError(f"{spec.location}: {error}") from error
-    except PermissionError as error:  # of a folder into which the user may not look
+    except PermissionError as error:  # a folder that the user may not read
         where = f"{spec.location}: " * (spec.location is not None)
         raise DataError(f"{where}{error.filename} cannot be read: {error.strerror}") from error
 
 
 @hookimpl
 def programs() -> Mapping[str, Callable[..., Any]]:
-    """``convert_to_striped``: samples written as a striped set; ``readers``: a source whose samples one
-    reader distributes, or a reader for each worker; ``reading_cost``: what a step's reading costs on a
-    described machine, whose processes share its storage."""
+    """``convert_to_striped`` writes samples as a striped set. ``readers`` opens a source with one reader
+    that distributes samples, or a reader for each worker. ``reading_cost`` predicts the cost of a step's
+    reading on a described machine whose processes share its storage."""
     return {
         "convert_to_striped": _convert_to_striped,
         "readers": _readers,
@@ -45,7 +44,7 @@ def programs() -> Mapping[str, Callable[..., Any]]:
 
 
 def _convert_to_striped(runtime: Any, *asked: Any, **options: Any) -> Any:
-    # Compiled loops, which a composition need not wait for.
+    # Imports compiled loops, for which a composition need not wait.
     from demitasse_striped_io.convert import convert_to_striped
 
     return convert_to_striped(runtime, *asked, **options)
@@ -73,7 +72,7 @@ def commands() -> Mapping[str, Callable[..., Any]]:
 
 @hookimpl
 def observe() -> Callable[[Event], None]:
-    """At the end of a training that waited for samples, what to change."""
+    """At the end of a training that waited for samples, say what to change."""
     from demitasse_striped_io.listener import Listener
 
     return Listener()
@@ -81,7 +80,7 @@ def observe() -> Callable[[Event], None]:
 
 @hookimpl
 def diagnose() -> Iterable[Finding]:
-    """Whether images can be decoded, MPI-IO used, and Lustre told how to lay out files."""
+    """Report whether images can be decoded, MPI-IO used, and layouts requested from Lustre."""
     from demitasse_striped_io.diagnosis import findings
 
     return findings()

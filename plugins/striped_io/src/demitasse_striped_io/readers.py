@@ -1,9 +1,9 @@
 """S-Caffe's two ways to feed several workers from any source (S-Caffe, 3.2 and 4.1): one reader that
-distributes, and a reader with a queue of its own for each worker.
+distributes samples, or a reader with its own queue for each worker.
 
-The paper chose the second, since parallel reads of image files were quicker than passing images on, and
-found LMDB not to scale beyond 64 such readers; here both can be chosen, ``imagenet_lmdb?reader=one``,
-and measured, ``demitasse data measure --readers``.
+The paper chose the second, because reading image files in parallel was faster than passing images on,
+and found that LMDB does not scale beyond 64 such readers. Here you can choose either,
+``imagenet_lmdb?reader=one``, and measure both, ``demitasse data measure --readers``.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ AHEAD = 3
 
 
 def readers(runtime: Any, source: Any, reader: str = "own", **spec: Any) -> DataSource:
-    """The program ``readers``: what ``runtime`` reads from ``source`` (``spec`` as of a DataSpec), by
-    one reader for all streams or one for each. Raises DataError."""
+    """The program ``readers``: open what ``runtime`` reads from ``source`` (``spec`` as for a DataSpec),
+    with one reader for all streams or one for each. Raises DataError."""
     return with_readers(runtime.open_source(DataSpec(source, **spec)), reader)
 
 
 def with_readers(opened: DataSource, reader: str) -> DataSource:
-    """An open source whose streams share a reader (``one``) or have their own (``own``). Raises
+    """Make an open source's streams share a reader (``one``) or have their own (``own``). Raises
     DataError."""
     if reader not in READERS:
         raise DataError(unknown("reader", reader, READERS))
@@ -42,7 +42,8 @@ def with_readers(opened: DataSource, reader: str) -> DataSource:
 
 
 def open_with_readers(spec: DataSpec, plain: str, query: Mapping[str, str]) -> DataSource:
-    """The source of ``path?reader=one``, by whichever installed plugin reads it. Raises DataError."""
+    """Open the source of ``path?reader=one`` with whichever installed plugin reads it. Raises
+    DataError."""
     rest = dict(query)
     reader = rest.pop("reader", "own")
     kind = rest.pop("kind", None)
@@ -53,7 +54,7 @@ def open_with_readers(spec: DataSpec, plain: str, query: Mapping[str, str]) -> D
         if "data_source" in manifest.roles and manifest.automatic and not manifest.problem
     ]
     serving.sort(key=lambda manifest: -int(manifest.roles["data_source"].get("priority", 0)))
-    # A hook is given no runtime, and others' formats are only to be had through one.
+    # A hook gets no runtime, and other plugins' formats are available only through one.
     runtime = demitasse.compose(plugins=[manifest.name for manifest in serving])
     inner = replace(spec, source=f"{plain}?{left}" if left else plain, kind=kind)
     try:
@@ -65,7 +66,7 @@ def open_with_readers(spec: DataSpec, plain: str, query: Mapping[str, str]) -> D
 
 
 class _Owning:
-    """A source that closes the runtime which it came from."""
+    """A source that also closes the runtime from which it came."""
 
     def __init__(self, opened: DataSource, runtime: Any) -> None:
         self._opened, self._runtime = opened, runtime
@@ -80,8 +81,8 @@ class _Owning:
 
 
 class OneReader:
-    """A source whose streams are fed by one reader, as far as they take parts of the same batches: runs
-    of ``count`` samples that lie in the same ``step`` samples."""
+    """A source whose streams share one reader if they read parts of the same batches: shares of
+    ``count`` samples within the same ``step`` samples."""
 
     def __init__(self, opened: DataSource) -> None:
         self._opened = opened
@@ -90,14 +91,16 @@ class OneReader:
         self._lock = threading.Lock()
 
     def stream(self, first: int, count: int, step: int) -> Stream:
-        """A stream from sample ``first`` on. One whose runs lie across two batches reads for itself."""
+        """Return a stream from sample ``first`` on. If its shares cross batches, it has a reader of its
+        own."""
         number, offset = divmod(first, step)
         if first < 0 or count < 1 or offset + count > step:
             return self._opened.stream(first, count, step)
         return Share(self, number, offset, count, step)
 
     def joined(self, share: Share, number: int, step: int) -> Hub:
-        """The reader that has still to read batch ``number``, for this share too from now on."""
+        """Return a reader that has yet to read batch ``number``; from then on it also reads for this
+        share."""
         with self._lock:
             self._hubs = [hub for hub in self._hubs if not hub.ended]
             for hub in self._hubs:
@@ -117,15 +120,15 @@ class OneReader:
 
 
 class _Batch:
-    """A batch that has been read; ``left`` shares still have to be copied out of it."""
+    """A batch that has been read; ``left`` shares have not been copied out of it yet."""
 
     def __init__(self, run: dict[str, np.ndarray]) -> None:
         self.run, self.left, self.number = run, 0, -1
 
 
 class Hub:
-    """One reader: a thread that reads whole batches and hands each share to its worker's queue. It
-    begins when the first of them asks for samples."""
+    """One reader: a thread that reads whole batches and puts them in the queues of all shares. It starts
+    when the first share asks for samples."""
 
     def __init__(self, opened: DataSource, number: int, step: int) -> None:
         self._opened, self.fields = opened, opened.fields
@@ -138,7 +141,7 @@ class Hub:
         self._thread: threading.Thread | None = None
 
     def takes(self, share: Share, number: int) -> bool:
-        """Whether batch ``number`` has still to be read, and is for this share too then."""
+        """Whether batch ``number`` has yet to be read; if so, it will also be read for this share."""
         with self._lock:
             if self.ended or number < self.number:
                 return False
@@ -166,11 +169,11 @@ class Hub:
                     takers = [share for share in self._shares if share.wants(self.number)]
                     made.left, made.number = len(takers), self.number
                     self.number += 1
-                    for share in takers:  # while none of them can leave
+                    for share in takers:  # under the lock, so that none of them can leave
                         share.queue.put(made)
                 if not takers:
                     self._free.put(made)
-        except Exception as error:  # noqa: BLE001  it is raised where samples are read
+        except Exception as error:  # noqa: BLE001  raised where samples are read
             self.ended = True
             for share in list(self._shares):
                 share.queue.put(error)
@@ -179,14 +182,14 @@ class Hub:
                 stream.close()
 
     def done_with(self, made: _Batch) -> None:
-        """A share was copied out of a batch; with the last one its memory is free."""
+        """Note that a share was copied out of a batch; after the last one, its memory is reused."""
         with self._lock:
             made.left -= 1
             if made.left == 0:
                 self._free.put(made)
 
     def leave(self, share: Share) -> None:
-        """Nothing more is read for a share, and what was is free for others."""
+        """Stop reading for a share, and release the batches in its queue."""
         with self._lock:
             self._shares.discard(share)
             last = not self._shares
@@ -221,8 +224,9 @@ class Share:
 
     @property
     def cursor(self) -> int:
-        """The number of the next run's first sample; setting it leaves the reader for one that begins,
-        or stands, there. Raises ValueError for a number that is not this share's of some batch."""
+        """The number of the next share's first sample. Setting it leaves the reader for one that begins
+        there, or has not yet passed it. Raises ValueError if this worker's share of no batch begins at
+        that number."""
         return self._number * self._step + self._offset
 
     @cursor.setter
@@ -239,7 +243,7 @@ class Share:
         return not self._closed and number >= self._first
 
     def read(self, out: Mapping[str, np.ndarray]) -> None:
-        """Write the next run into ``out``. Raises DataError, also for what the one reader met."""
+        """Write the next share into ``out``. Raises DataError, also for errors of the common reader."""
         if self._closed:
             raise DataError(f"{self._hub.name}: the stream is closed")
         check_batch(self._hub.name, self._hub.fields, self._count, out)
@@ -259,7 +263,7 @@ class Share:
         self._number += 1
 
     def close(self) -> None:
-        """Take no more; with the last share the reader ends."""
+        """Take no more; after the last share, the reader ends."""
         if self._closed:
             return
         self._closed = True

@@ -1,5 +1,4 @@
-"""Mini-batches of a set in its global order, with what takes the place of samples that cannot be
-read."""
+"""Mini-batches of a set in its global order, with replacements for samples that cannot be read."""
 
 from __future__ import annotations
 
@@ -13,29 +12,29 @@ from demitasse_striped_io.order import Order
 from demitasse_striped_io.records import Fill, Records
 
 GOLDEN = 0.6180339887498949
-"""Of an epoch: how far on a sample's replacement stands. Multiples of it fall evenly, so neighbours that
-cannot be read, as all of a missing stripe, have replacements that are no neighbours."""
+"""The distance to a sample's replacement, as a fraction of an epoch. Its multiples are spread evenly, so
+bad neighbours, such as all samples of a missing stripe, have replacements far from each other."""
 ATTEMPTS = 64
 
 
 class Reading:
-    """Fills mini-batches. ``first`` is always a number of the global order, without what was skipped at
-    the start (Caffe's rand_skip)."""
+    """Fills mini-batches. ``first`` is always a number in the global order, not counting samples skipped
+    at the start (Caffe's rand_skip)."""
 
     def __init__(self, records: Records, order: Order, faults: Faults, skip: int) -> None:
         self.records, self.order, self.faults, self.skip = records, order, faults, skip
-        # Without a divisor in common with the size, so that its multiples reach every sample.
+        # Coprime with the size, so that its multiples reach every sample.
         self._stride = max(1, round(order.size * GOLDEN))
         while math.gcd(self._stride, order.size) != 1:
             self._stride += 1
 
     def numbers(self, first: int, count: int) -> np.ndarray:
-        """The records of samples, shape (count,) int64."""
+        """Return the records of samples, (count,) int64."""
         return self.order.numbers(first + self.skip, count)
 
     def fill(self, first: int, count: int, fill: Fill) -> None:
-        """Read samples ``first`` to ``first + count``. Raises DataError for a sample that cannot be
-        read, unless such are skipped: then another of its epoch takes its place."""
+        """Read ``count`` samples from ``first`` on. Raises DataError for a sample that cannot be read;
+        if such samples are skipped, another one of its epoch replaces it instead."""
         numbers, where = self.numbers(first, count), range(first, first + count)
         if not self.faults.found:
             found = fill(numbers, where)
@@ -48,7 +47,8 @@ class Reading:
         self.faults.replaced(self._replace(numbers, where, bad, fill))
 
     def _replace(self, numbers: np.ndarray, where: range, bad: np.ndarray, fill: Fill) -> int:
-        """Read a batch with others for the bad ones, until all could be read; how many were replaced."""
+        """Replace bad samples by others until all of them could be read; return how many were
+        replaced."""
         numbers, turns = numbers.copy(), np.zeros(len(numbers), np.int64)
         replaced = set(bad.tolist())
         for _ in range(ATTEMPTS):

@@ -1,4 +1,4 @@
-"""From records to samples: raw tensors straight into the batch, or images that are decoded."""
+"""From records to samples: raw tensors, straight into the batch, or images, which are decoded."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from demitasse_striped_io.faults import Fault
 from demitasse_striped_io.store import Store
 
 PORTION = 1 << 20
-"""Bytes that are read, then cast or transformed while they are in the cache."""
+"""So many bytes are read and then cast or transformed while they are in the cache."""
 
 
 Fill = Callable[[np.ndarray, range], list[Fault]]
-"""Reads the samples of some records, int64; those that cannot be read are returned. The range are their
+"""Reads the samples of some records, int64; returns those that cannot be read. The range has their
 numbers in the global order."""
 
 
 class Records(Protocol):
-    """Samples by the numbers of their records. ``direct`` says that they are copied as they are, from
-    the page cache or memory: then nothing is gained by preparing them in a buffer of one's own."""
+    """Samples by the numbers of their records. ``direct`` says that they are copied unchanged from the
+    page cache or memory, so that preparing them in a separate buffer would gain nothing."""
 
     fields: Mapping[str, Field]
     direct: bool
 
     def into(self, out: Mapping[str, np.ndarray]) -> Fill:
-        """What fills ``out`` (some fields or all; values are cast). The same arrays are filled batch
-        after batch, so all that depends on them alone is found out here."""
+        """Return the function that fills ``out`` (some or all fields; values are cast). The same arrays
+        are filled batch after batch, so this does all work that depends only on them."""
 
 
 class RawRecords:
-    """Tensors of one size, as they lie in the stripes."""
+    """Tensors of fixed size, as they are stored in the stripes."""
 
     def __init__(self, store: Store, seed: int) -> None:
         self._store, index = store, store.index
@@ -116,7 +116,7 @@ class RawRecords:
         records: np.ndarray | None,
     ) -> list[Fault]:
         size, faults = self._store.index.record, list[Fault]()
-        # A thread for each core, and the portions of each one after the other.
+        # A thread for each core, which takes portions one after the other.
         portion = max(1, PORTION // size)
         parts = min(self._store.options.workers, -(-len(numbers) // portion))
         cuts = np.arange(parts + 1) * len(numbers) // parts
@@ -157,7 +157,7 @@ class RawRecords:
 
 
 def _plain(out: Mapping[str, np.ndarray], main: Mapping[str, Field]) -> np.ndarray | None:
-    """The bytes into which records go as they are, where they can."""
+    """Return the bytes into which records can be copied unchanged; None if they cannot."""
     if len(main) != 1 or not out:
         return None
     ((name, array),) = out.items()
@@ -166,13 +166,13 @@ def _plain(out: Mapping[str, np.ndarray], main: Mapping[str, Field]) -> np.ndarr
 
 
 class EncodedRecords:
-    """Image files. ``data`` (channels, height, width) uint8, blue first; with a transform float32.
-    ``seconds`` counts what reading and what decoding took."""
+    """Image files. ``data`` (channels, height, width) uint8, blue first; float32 with a transform.
+    ``seconds`` counts the time spent reading and decoding."""
 
     direct = False
 
     def __init__(self, store: Store, seed: int) -> None:
-        """Raises DataError when images differ in size and nobody says what to make of them."""
+        """Raises DataError if images differ in size and no option makes them equal."""
         self.seconds = {"reading": 0.0, "decoding": 0.0}
         self._counting = threading.Lock()
         self._store, options = store, store.options
@@ -183,7 +183,7 @@ class EncodedRecords:
                 f"and {options.width}"
             )
         self._resized = (options.height, options.width) if options.height else None
-        # What is resized has one size already: then the net cuts, as from raw samples.
+        # Resized images have the same size: the net then crops them, as it does raw samples.
         self._crop = options.crop if self._resized is None else 0
         ((self._name, _),) = store.index.main.items()
         self._shape: tuple[int, ...]
@@ -236,7 +236,7 @@ class EncodedRecords:
         turn = iter(range(count))
 
         def part(_: int) -> None:
-            # Whoever is free takes the next: photos differ in size.
+            # Whichever thread is free takes the next, because photos differ in size.
             scratch = np.empty((1, *self._shape), np.uint8)
             straight = self._transform is None and target.dtype == np.uint8 and target.flags.c_contiguous
             for i in turn:
@@ -283,5 +283,5 @@ class EncodedRecords:
             )
         if channels == 1:
             out[0] = image[:, :, 0]
-        else:  # in vector code: 7 us for 256 x 256, a compiled loop takes 37
+        else:  # in vector code: 7 us for 256 x 256, where a compiled loop takes 37
             opencv().split(image, list(out))

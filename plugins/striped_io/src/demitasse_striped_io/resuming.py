@@ -1,8 +1,8 @@
-"""Whether a conversion that was broken off can be gone on with: its source still has what was written,
-and the stripes have what the journal says.
+"""Whether an interrupted conversion can be resumed: its source must still have what was written, and the
+stripes must have what the journal says.
 
-A list may have been put in another order since, or a file in it replaced: then a set would have some
-samples twice and others never.
+A list may have been reordered since, or a file in it replaced. The set would then have some samples
+twice and others never.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from demitasse_striped_io.inputs import Input
 from demitasse_striped_io.journal import Journal
 
 COMPARED = 16
-"""Samples, about, that are read again, spread over those that were written, with the last of them.
-(Lists are compared whole, by what an Input calls its ``identity``.)"""
+"""About how many samples are read again, spread over those that were written, including the last. (Lists
+are compared as a whole, by an Input's ``identity``.)"""
 
 
 def changed(source: Input, index: Index, journal: Journal, stripes: Sequence[Path]) -> str:
-    """What is not as the journal says; empty where all is. Raises DataError for a sample that cannot be
-    read."""
+    """Say what differs from the journal; empty if nothing does. Raises DataError for a sample that
+    cannot be read."""
     if not journal.done:
         return ""
     for stripe, (path, end) in enumerate(zip(stripes, _ends(index, journal), strict=True)):
@@ -46,7 +46,7 @@ def changed(source: Input, index: Index, journal: Journal, stripes: Sequence[Pat
 
 
 def _ends(index: Index, journal: Journal) -> list[int]:
-    """Where the last record ends that was written to each stripe."""
+    """Return the end of the last record that was written to each stripe."""
     ends = np.zeros(len(index.stripes), np.int64)
     if index.record:
         block, within = np.divmod(np.arange(journal.done), index.in_block)

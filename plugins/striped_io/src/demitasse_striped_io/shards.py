@@ -1,8 +1,9 @@
-"""WebDataset's tar shards: members that share a name up to its first dot are a sample, such as
+"""WebDataset's tar shards: members whose names are equal up to their first dot form a sample, such as
 ``n01440764/7.jpg`` and ``n01440764/7.cls``.
 
-Only the headers are read to find the members; their bytes are read where they stand. A compressed shard
-(gzip, bzip2, xz) is unpacked from its beginning on: once to find them, once by each thread that reads.
+Finding the members reads only headers; their bytes are later read where they are. A compressed shard
+(gzip, bzip2, xz) is decompressed from its beginning: once to find them, and once by each thread that
+reads.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def is_shards(source: str) -> bool:
 
 
 def shard_files(source: str) -> list[Path]:
-    """The files that a name with ``{000..099}``, ``*`` or commas means. Raises DataError for none."""
+    """Return the files that a name with ``{000..099}``, ``*`` or commas stands for. Raises DataError if
+    there are none."""
     names: list[str] = []
     for part in source.split(","):
         brace = re.search(r"\{(\d+)\.\.(\d+)\}", part)
@@ -49,8 +51,8 @@ def shard_files(source: str) -> list[Path]:
 
 
 def shard_items(source: str) -> list[Item]:
-    """The images in shards, each with its label (0 where none has one). Raises DataError for a shard
-    that is cut off or no tar file, and for a sample without an image or with several."""
+    """Return the images in shards, each with its label (0 if it has none). Raises DataError for a shard
+    that is truncated or not a tar file, and for a sample without an image or with several."""
     return [item for file in shard_files(source) for item in _items(file)]
 
 
@@ -99,8 +101,8 @@ def _samples(file: Path, archive: tarfile.TarFile) -> Iterator[Item]:
 
 @dataclass
 class _Sample:
-    """The members of a sample: its images, and by their endings the names and bytes of what may tell its
-    label."""
+    """The members of a sample: its images, and the names and bytes of members that may contain its
+    label, by suffix."""
 
     file: Path
     key: str
@@ -108,7 +110,8 @@ class _Sample:
     labels: dict[str, tuple[str, bytes]] = field(default_factory=dict)
 
     def item(self) -> Item:
-        """Its image with its label. Raises DataError for no image, for several, and for a bad label."""
+        """Return its image and label. Raises DataError for no image, for several, or for an invalid
+        label."""
         label, name = self._label(), shortened(self.key.lstrip("/"), quoted=True)
         if not self.images:
             raise DataError(f"{self.file}: the sample {name} has no image ({', '.join(IMAGE_ENDINGS)})")
@@ -121,8 +124,8 @@ class _Sample:
         return replace(self.images[0], label=label)
 
     def _label(self) -> int:
-        """What a member of its own tells, else a field of the JSON, which may tell other things; else
-        0."""
+        """Return the label from a member of its own, or else from a field of the JSON, which may contain
+        anything; otherwise 0."""
         ending = next((each for each in (*LABELS, "json") if each in self.labels), None)
         if ending is None:
             return 0

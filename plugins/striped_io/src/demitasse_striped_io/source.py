@@ -22,13 +22,13 @@ from demitasse_striped_io.stream import RingStream, ThroughStream
 class Source:
     """Samples of a striped set in the global order. Implements ``demitasse.DataSource``.
 
-    ``faults`` has what could not be read (``found``, ``skipped``), ``store.tally`` what each stripe was
-    asked for.
+    ``faults`` has the samples that could not be read (``found``, ``skipped``); ``store.tally`` counts
+    the requests to each stripe.
     """
 
     def __init__(self, path: Path, spec: DataSpec, query: Mapping[str, str]) -> None:
-        """Raises DataError for anything but a set, for one that is damaged, or cannot be read as
-        asked."""
+        """Raises DataError for anything but a set, and for a set that is damaged or cannot be read as
+        requested."""
         check_system(str(path))
         index = read_index(path)
         self.options = options = options_of(spec, query, index.decoding or {})
@@ -59,11 +59,11 @@ class Source:
 
     @property
     def waited(self) -> float:
-        """The seconds that its streams were waited for."""
+        """How many seconds its streams were waited for."""
         return sum(stream.waited for stream in self._streams)
 
     def origin(self, number: int) -> str:
-        """Where the sample of a number in the global order is from, for messages."""
+        """Say where the sample of this number in the global order comes from, for messages."""
         record = int(self._reading.numbers(number, 1)[0])
         return f"{self.name}: {self.store.layout.where(record)}"
 
@@ -92,8 +92,8 @@ class Source:
         return ShuffledOrder(self.size, spec.seed, runs)
 
     def stream(self, first: int, count: int, step: int) -> RingStream | ThroughStream:
-        """A stream from sample number ``first`` on. Raises ValueError for a negative ``first`` and for a
-        ``count`` or ``step`` below 1, DataError when the source is closed."""
+        """Return a stream from sample number ``first`` on. Raises ValueError if ``first`` is negative or
+        ``count`` or ``step`` is below 1, DataError if the source is closed."""
         first, count, step = map(operator.index, (first, count, step))
         if first < 0 or count < 1 or step < 1:
             raise ValueError(
@@ -102,7 +102,7 @@ class Source:
         if self._closed:
             raise DataError(f"{self.name}: the source is closed")
         if self.records.direct:
-            # What is done once is done now and not while a worker waits for its first samples.
+            # Do one-time work now, rather than while a worker waits for its first samples.
             self.store.prepare()
             self._reading.numbers(first, 1)
         about = self._reading, self.name, first, count, step, self.options.ahead

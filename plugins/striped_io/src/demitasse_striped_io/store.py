@@ -1,5 +1,5 @@
-"""The stripes of a set, opened: pieces of them are read into memory, checked, counted and, where
-something is wrong, explained."""
+"""The opened stripes of a set: pieces of them are read into memory, checked and counted; faults are
+explained."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from demitasse_striped_io.mapping import Mapped
 from demitasse_striped_io.options import Options, physical_memory
 
 DIVIDED = 1 << 21
-"""Bytes from which on a read is divided among threads: handing over a part takes as long as copying
-some 200 KB."""
+"""Reads of at least so many bytes are divided among threads: handing over a part takes as long as
+copying some 200 KB."""
 BOUNCE = 8 << 20
-"""Bytes of memory in which a thread's direct reads are put straight."""
+"""Bytes of memory in which a thread's direct reads are realigned."""
 NOTHING = np.empty(0, np.uint8)
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""What the process or the machine lacks when a file cannot be opened, which does not make it missing."""
+"""Errors of opening a file that mean a lack of resources, not that the file is missing."""
 
 Fetch = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray], None]
-"""Reads (pieces, out, checks, verify, status, tally) as ``loops.fetch`` does."""
+"""Reads (pieces, out, checks, verify, status, tally), as ``loops.fetch`` does."""
 
 
 class Store:
@@ -74,17 +74,17 @@ class Store:
         self.missing: dict[int, str] = {}
         self.files = np.full(len(self.index.stripes), -1, np.int32)
         flags = os.O_RDONLY | (getattr(os, "O_DIRECT", 0) if self.options.io == "direct" else 0)
-        flags |= os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)  # nobody waits for who writes to a pipe
+        flags |= os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)  # do not wait for a pipe's writer
         for stripe, path in enumerate(self.index.stripes):
             if not self.index.lengths[stripe]:
-                continue  # a small set has empty ones
+                continue  # a small set has empty stripes
             try:
                 self.files[stripe] = file = os.open(path, flags)
             except OSError as error:
                 why = error.strerror
                 if error.errno == errno.EINVAL and self.options.io == "direct":
                     why = "its file system has no direct I/O; use io=page"
-                if error.errno in EXHAUSTED:  # no fault of the set's: nothing is skipped
+                if error.errno in EXHAUSTED:  # not a fault of the set: nothing is skipped
                     self._close_files()
                     raise DataError(f"{path}: {why}; {self._needed()}") from error
                 self.missing[stripe] = f"{path}: {why}"
@@ -137,8 +137,8 @@ class Store:
         loops.fetch(self.files, pieces, out, checks, verify, status, tally, bounce)
 
     def read(self, numbers: np.ndarray, out: np.ndarray) -> list[Fault]:
-        """Read records, one after the other, into ``out`` (uint8, flat, as long as they are); those that
-        could not be read are returned. Raises DataError when the store is closed."""
+        """Read records, one after the other, into ``out`` (uint8, flat, of their total length); return
+        those that could not be read. Raises DataError if the store is closed."""
         if self._closed:
             raise DataError(f"{self.name}: the source is closed")
         parts = min(len(numbers), 1 + out.nbytes // DIVIDED)
@@ -170,12 +170,12 @@ class Store:
         return [self.fault(int(numbers[i]), int(status[i])) for i in np.flatnonzero(status)]
 
     def _may_be_mapped(self) -> bool:
-        """Whether records are copied from a map of the stripes once they were read.
+        """Whether records may be copied from a map of the stripes once they have been read.
 
-        The system's own copying takes half as long again as copying from a map (10 and 16 GB/s on one
-        core), and a call for each small record as long as copying it. But what a map has is not checked
-        when it is copied: so a record is first read, and checked, by a system call, and only records
-        that were, of a set that fits twice into memory, come from the map from then on.
+        The system's copying takes half as long again as copying from a map (10 and 16 GB/s on one core),
+        and a call for each small record takes as long as copying it. But what a map contains is not
+        checked when it is copied. So a record is first read by a system call, and checked. Only records
+        that were read this way, of a set that fits twice into memory, then come from the map.
         """
         options = self.options
         plain = options.io == "page" and options.verify == "first" and options.memory != 0
@@ -183,8 +183,8 @@ class Store:
         return plain and small and not options.rate and not options.patience
 
     def _copied(self, numbers: np.ndarray, out: np.ndarray, parts: int) -> bool:
-        """Copy records from the map, in so many parts; False where they have to be read: not all were
-        seen yet, or a stripe was cut off since."""
+        """Copy records from the map, in so many parts. Returns false if they have to be read instead,
+        because some were not seen yet, or a stripe was truncated since."""
         if not self._mappable or (maps := self._maps or self._map()) is None:
             return False
         if not self.index.record:
@@ -219,12 +219,12 @@ class Store:
     def _still(self, maps: Mapped) -> bool:
         if maps.whole():
             return True
-        self._mappable = False  # from now on system calls read, and name what is missing
+        self._mappable = False  # from now on, use system calls, which identify what is missing
         return False
 
     def prepare(self) -> None:
-        """Do now what is done once, so that no worker waits for it: keep a small set in memory, map
-        another one."""
+        """Do one-time work now, so that no worker waits for it: load a small set into memory, or map a
+        larger one."""
         if self.resident() is None and self._mappable:
             self._map()
 
@@ -234,20 +234,21 @@ class Store:
                 try:
                     self._maps = Mapped(self.files.tolist(), self.index.lengths)
                 except OSError:
-                    self._mappable = False  # records are read by system calls, which name a fault
+                    self._mappable = False  # records are read by system calls, which identify faults
             return self._maps
 
     def small(self, name: str, out: np.ndarray) -> Callable[[np.ndarray], Any]:
-        """What writes a field that is kept with the index, of the records by number, into ``out``."""
+        """Return a function that writes a field stored with the index into ``out``, for records by
+        number."""
         key = name, out.dtype.str
         if key not in self._small:
             self._small[key] = self.table[name].astype(out.dtype, copy=False)
         take = self._small[key].take
-        return lambda numbers: take(numbers, 0, out, "clip")  # they are in range; "raise" copies twice
+        return lambda numbers: take(numbers, 0, out, "clip")  # all are in range; "raise" copies twice
 
     def divide(self, part: Callable[[int], None], parts: int) -> None:
-        """``part`` of every number below ``parts``, in threads, the last in this one. Raises what the
-        first of them raised."""
+        """Call ``part`` with every number below ``parts``, in threads, the last one in this thread.
+        Raises the error of the first that failed."""
         if parts == 1:
             part(0)
             return
@@ -263,8 +264,8 @@ class Store:
             future.result()
 
     def resident(self) -> np.ndarray | None:
-        """All records, flat, where the set is small enough to be kept in memory; read and checked when
-        first asked for. None for a set that is larger or of varying records."""
+        """Return all records, flat, if the set is small enough to be kept in memory; they are read and
+        checked at the first call. None for a larger set or records of varying length."""
         if self._records is None and self._kept:
             with self._loading:
                 if self._records is None:
@@ -276,16 +277,16 @@ class Store:
 
     @property
     def announced(self) -> bool:
-        """Whether it pays to say which records will be wanted: not when they are copied from memory."""
+        """Whether announcing records is worthwhile: not if they are copied from memory."""
         return self.resident() is None and not (self._all_seen and self._maps is not None)
 
     def soon(self, numbers: np.ndarray) -> None:
-        """Have the system read records into its page cache."""
+        """Ask the system to read records into its page cache."""
         pieces = self.layout.pieces(numbers)
         loops.advise(self.files, pieces[np.lexsort((pieces[:, 1], pieces[:, 0]))])
 
     def fault(self, number: int, status: int) -> Fault:
-        """What is wrong with a record that could not be read."""
+        """Explain what is wrong with a record that could not be read."""
         stripe, offset, length, _ = (int(n) for n in self.layout.pieces(np.array([number]))[0])
         path = self.index.stripes[stripe]
         if stripe in self.missing:
@@ -326,7 +327,7 @@ class Store:
             self.tally += tally
 
     def close(self) -> None:
-        """Close the stripes; what is being read is read first."""
+        """Close the stripes, after reads in progress have finished."""
         if self._closed:
             return
         self._closed = True
@@ -338,7 +339,7 @@ class Store:
             held: Any = getattr(self, name, None)
             if held is not None:
                 held.close()
-        with self._lock:  # who still copies from it keeps it until then
+        with self._lock:  # threads that still copy from the memory keep it alive
             self._maps, self._mappable = None, False
         self._close_files()
 

@@ -1,8 +1,9 @@
-"""Streams: runs of samples for one worker.
+"""Streams: batches of samples for one worker.
 
-Two kinds. Records that are copied as they are go straight into the caller's batch, from memory or from
-the page cache, into which a thread has the system read the next runs: one copy in all. What has to be
-decoded or transformed, or comes past the page cache, is prepared by a thread in buffers that go round.
+There are two kinds. Records that are copied unchanged go straight into the caller's batch, from memory
+or from the page cache, into which a thread has the system read the next batches: one copy in all. What
+has to be decoded or transformed, or bypasses the page cache, is prepared by a thread in rotating
+buffers.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ Run = dict[str, np.ndarray]
 def check_batch(
     name: str, fields: Mapping[str, Field], count: int, out: Mapping[str, np.ndarray]
 ) -> None:
-    """Raise DataError for a field that a source has not, and for an array of another shape than a
-    run."""
+    """Raise DataError for a field that the source does not have, and for an array whose shape is not
+    that of ``count`` samples."""
     for field, array in out.items():
         if field not in fields:
             raise DataError(unknown("field", field, fields, name))
@@ -43,13 +44,13 @@ def check_batch(
 
 
 def _same(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> bool:
-    """Whether they have the very same arrays, by the same names."""
+    """Whether both have the same array objects under the same names."""
     return len(one) == len(other) and all(map(is_, map(one.get, other), other.values()))
 
 
 class _Thread:
-    """A thread that prepares something for the runs from a first one on. It refers to this record and
-    never to the stream, so that a stream which nobody closes can be collected, and its thread ends."""
+    """A thread that prepares something for batches from a first one on. It refers to this record, never
+    to the stream, so that a stream that nobody closes can be collected; its thread then ends."""
 
     def __init__(self, reading: Reading, name: str, first: int, count: int, step: int) -> None:
         self.reading, self.name = reading, name
@@ -66,7 +67,7 @@ class _Thread:
                 self.prepare(run)
                 self.first += self.step
                 self.ready.put(run)
-        except Exception as error:  # noqa: BLE001  it is raised where the run is read
+        except Exception as error:  # noqa: BLE001  raised where the batch is read
             self.ready.put(error)
         finally:
             self.ready.put(None)
@@ -89,8 +90,8 @@ _running: weakref.WeakSet[_Thread] = weakref.WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    """Wait for threads of streams that nobody closed: one that is in a decoder, which is C++, when the
-    interpreter ends would have the process aborted."""
+    """Wait for threads of streams that nobody closed: a thread that is in a decoder, which is C++, when
+    the interpreter ends would abort the process."""
     left = [each for each in _running if each.thread.is_alive()]
     for each in left:
         each.stop()
@@ -99,7 +100,7 @@ def _end_all() -> None:
 
 
 class _Announcer(_Thread):
-    """Tells the system which records will be wanted."""
+    """Tells the system which records will be needed."""
 
     def __init__(
         self, reading: Reading, name: str, first: int, count: int, step: int, store: Store
@@ -112,8 +113,8 @@ class _Announcer(_Thread):
 
 
 class _Stream:
-    """What both kinds of stream have in common. ``waited`` counts the seconds that ``read`` and ``take``
-    waited for samples that were not there yet."""
+    """The common part of both kinds of stream. ``waited`` is the number of seconds that ``read`` and
+    ``take`` waited for samples that were not ready."""
 
     def __init__(
         self, reading: Reading, name: str, first: int, count: int, step: int, ahead: int
@@ -127,7 +128,7 @@ class _Stream:
 
     @property
     def cursor(self) -> int:
-        """The number of the next run's first sample; setting it starts reading from there."""
+        """The number of the next batch's first sample; setting it makes reading continue there."""
         return self._cursor
 
     @cursor.setter
@@ -137,7 +138,7 @@ class _Stream:
         self._cursor = first
 
     def close(self) -> None:
-        """End what is read ahead and wait for its thread; a ``read`` that waits raises DataError."""
+        """End the read-ahead and wait for its thread; a waiting ``read`` raises DataError."""
         self._closed = True
         self._end()
 
@@ -145,8 +146,8 @@ class _Stream:
         """Stop reading ahead."""
 
     def lend(self, allocator: Allocator) -> None:
-        """Take the buffers of this stream from a worker's own allocator. To be called before the first
-        run is read."""
+        """Take the buffers of this stream from a worker's own allocator. Must be called before the first
+        batch is read."""
         self._allocator = allocator
 
     def _check_open(self) -> None:
@@ -155,7 +156,7 @@ class _Stream:
 
 
 class ThroughStream(_Stream):
-    """Reads each run straight into the batch. Implements ``demitasse.Stream``."""
+    """Reads each batch straight into the caller's arrays. Implements ``demitasse.Stream``."""
 
     def __init__(
         self,
@@ -176,8 +177,8 @@ class ThroughStream(_Stream):
         self._fill: Fill = reading.records.into({})
 
     def read(self, out: Mapping[str, np.ndarray]) -> None:
-        """Write the next run into ``out`` (some or all fields, values are cast) and move the cursor by
-        the step. Raises DataError and leaves the cursor when a sample cannot be read."""
+        """Write the next batch into ``out`` (some or all fields; values are cast) and advance the cursor
+        by the step. Raises DataError, and leaves the cursor in place, if a sample cannot be read."""
         start = time.perf_counter()
         self._check_open()
         if not _same(out, self._out):
@@ -194,7 +195,8 @@ class ThroughStream(_Stream):
         self._out, self._fill = dict(out), self._reading.records.into(out)
 
     def take(self) -> Mapping[str, np.ndarray]:
-        """The next run in a buffer of the stream's own, good until the next but one is taken."""
+        """Return the next batch in a buffer of the stream's own, valid until the next but one is
+        taken."""
         if not self._own:
             make = self._reading.records.fields, self._count, self._allocator
             self._own = [batch(*make), batch(*make)]
@@ -204,7 +206,7 @@ class ThroughStream(_Stream):
 
     def _announce(self) -> None:
         if self._announcer is None:
-            # The run that is read now need not be announced any more.
+            # The batch that is read now need not be announced any more.
             first = self._cursor + self._step
             self._announcer = _Announcer(
                 self._reading, self._name, first, self._count, self._step, self._store
@@ -224,7 +226,7 @@ class ThroughStream(_Stream):
 
 
 class RingStream(_Stream):
-    """Has runs prepared by a thread, in buffers that go round. Implements ``demitasse.Stream``."""
+    """Lets a thread prepare batches in rotating buffers. Implements ``demitasse.Stream``."""
 
     def __init__(
         self, reading: Reading, name: str, first: int, count: int, step: int, ahead: int
@@ -236,7 +238,7 @@ class RingStream(_Stream):
         self._runs: list[Run] = []
 
     def read(self, out: Mapping[str, np.ndarray]) -> None:
-        """As ThroughStream's."""
+        """As in ThroughStream."""
         self._check_open()
         check_batch(self._name, self._reading.records.fields, self._count, out)
         run = self._next()
@@ -247,8 +249,8 @@ class RingStream(_Stream):
         self._cursor += self._step
 
     def take(self) -> Mapping[str, np.ndarray]:
-        """The next run where it was prepared, good until the next is taken or read: nothing is
-        copied."""
+        """Return the next batch where it was prepared, without copying; it is valid until the next one
+        is taken or read."""
         self._check_open()
         if self._taken is not None:
             self._give_back(self._taken)
@@ -283,7 +285,7 @@ class RingStream(_Stream):
     def _start(self) -> _Thread:
         if not self._runs:
             fields = self._reading.records.fields
-            # One is being read by the caller, one is being prepared: as many more are ready.
+            # The caller reads one, one is being prepared, and the others are ready.
             self._runs = [batch(fields, self._count, self._allocator) for _ in range(self._ahead + 1)]
         self._thread = _Thread(self._reading, self._name, self._cursor, self._count, self._step)
         self._collected = weakref.finalize(self, self._thread.stop)

@@ -1,5 +1,5 @@
-"""A queue and a thread for each stripe: a slow stripe holds up nobody's reads but its own, its rate can
-be limited, and what does not come in time can be given up."""
+"""A queue and a thread for each stripe: a slow stripe delays only its own reads, its rate can be
+limited, and pieces that do not arrive in time can be given up."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from demitasse_striped_io.loops import LATE
 
 
 class RateLimit:
-    """Lets bytes of each stripe pass at a rate: who reads waits until what was read before is paid
-    for."""
+    """Limits the rate of each stripe: a read waits until earlier reads have used up their time."""
 
     def __init__(self, stripes: int, rate: float) -> None:
         self.rate = rate
@@ -26,7 +25,7 @@ class RateLimit:
         self._stop = threading.Event()
 
     def take(self, stripe: int, count: int) -> None:
-        """Wait for as long as ``count`` bytes take, after all that were taken before."""
+        """Wait for the time that ``count`` bytes take, after all bytes taken before."""
         if not self.rate:
             return
         with self._lock:
@@ -35,13 +34,13 @@ class RateLimit:
         self._stop.wait(self._free[stripe] - time.perf_counter())
 
     def stop(self) -> None:
-        """Let all pass who wait."""
+        """Release all that wait."""
         self._stop.set()
 
 
 class StripeQueues:
-    """Reads pieces by stripe, all stripes at once. ``patience`` is how many seconds a stripe may take
-    for what is asked of it at a time (0: any); then its pieces are late, and what still comes of them is
+    """Reads pieces by stripe, from all stripes at once. ``patience`` is how many seconds a stripe may
+    take for one request (0: any number). After that its pieces are late, and those that still arrive are
     dropped."""
 
     def __init__(self, stripes: int, fetch: Callable[..., None], rate: float, patience: float) -> None:
@@ -59,7 +58,7 @@ class StripeQueues:
         status: np.ndarray,
         tally: np.ndarray,
     ) -> None:
-        """As ``loops.fetch``; the status of a piece that did not come in time is LATE."""
+        """Read as ``loops.fetch`` does; the status of a piece that did not arrive in time is LATE."""
         asked: list[tuple[np.ndarray, Future[Any]]] = []
         for stripe in np.unique(pieces[:, 0]):
             some = np.flatnonzero(pieces[:, 0] == stripe)
@@ -91,7 +90,7 @@ class StripeQueues:
         verify: np.ndarray,
         shape: tuple[int, ...],
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        # Into memory of its own: who gave up on it may use the batch for something else by now.
+        # Into separate memory: a caller that gave up may already use the batch for something else.
         ends = np.cumsum(pieces[:, 2])
         pieces[:, 3] = ends - pieces[:, 2]
         got = np.empty(ends[-1], np.uint8)
@@ -112,7 +111,7 @@ class StripeQueues:
             return found
 
     def close(self) -> None:
-        """End the threads; what waits for its turn is not read any more."""
+        """End the threads; reads that are still queued are dropped."""
         self.limit.stop()
         for thread in self._threads:
             if thread is not None:

@@ -1,9 +1,9 @@
-"""Writing a striped set: in parallel, whole or not at all, and to be gone on with after a kill.
+"""Writing a striped set: in parallel, whole or not at all, and resumable after a kill.
 
-Threads read (and decode) chunks of the input, each its own lane; in the order of the samples the chunks
-get their places, are written by threads again, and are entered in the journal once they are on the
-disks. The index comes last and replaces, with one rename, that of a set that was there before: its
-stripes have other names and are removed only then.
+Threads read (and decode) chunks of the input, each in its own lane. In the order of the samples, the
+chunks are given their places, written, again by threads, and entered in the journal once they are on
+disk. The index comes last. With one rename it replaces that of an earlier set, whose stripes have other
+names and are removed only then.
 """
 
 from __future__ import annotations
@@ -45,15 +45,16 @@ from demitasse_striped_io.parallel_fs import Striping, create_stripe
 from demitasse_striped_io.resuming import changed
 
 CHUNK = 8 << 20
-"""Bytes, about, that are read, and written, at a time."""
+"""About how many bytes are read, and written, at a time."""
 MOST_IN_CHUNK = 4096
 KEPT_SAFE = 256 << 20
-"""Bytes after which what is written is made safe on the disks, and entered in the journal."""
+"""After so many bytes, what was written is flushed to disk and entered in the journal."""
 
 
 @dataclass(frozen=True)
 class Making:
-    """How a set is laid out. ``folders`` get the stripes in turn; none means the set's own."""
+    """How a set is laid out. ``folders`` get the stripes in turn; if empty, the set's own folder
+    does."""
 
     stripes: int = STRIPES
     block: int = BLOCK
@@ -65,10 +66,10 @@ class Making:
 
 
 class Writer:
-    """Writes one set. ``resumed`` is how many samples a writer before this one had written."""
+    """Writes one set. ``resumed`` is how many samples an earlier writer had written."""
 
     def __init__(self, target: Path, source: Input, making: Making, force: bool) -> None:
-        """Raises DataError when there is something at the target already, or the layout cannot be."""
+        """Raises DataError if the target exists already, or the layout is not possible."""
         check_system(str(target))
         self.target, self.source, self.making = target, source, making
         record = record_bytes(source.main) if source.form == "raw" else 0
@@ -97,9 +98,9 @@ class Writer:
         self.journal: journals.Journal
 
     def write(self, progress: Callable[[int, int], object] | None = None) -> Index:
-        """Write, or go on writing, until the set is whole. ``progress`` is told samples done and all.
-        Raises DataError that names stripe, block and sample, with what was written kept, and where
-        somebody else is writing there."""
+        """Write, or continue to write, until the set is complete. ``progress`` is called with the
+        samples done and all samples. Raises DataError that names stripe, block and sample, or says that
+        somebody else is writing there; what was written is kept."""
         with ExitStack() as stack:
             try:
                 stack.callback(os.close, self._held())
@@ -110,15 +111,15 @@ class Writer:
             return self._written(progress or (lambda done, size: None))
 
     def _held(self) -> int:
-        """The open folder of the set, which one writer has at a time: another one would go on with this
-        one's journal. Raises DataError, OSError."""
+        """Return the open folder of the set, locked, because a second writer would continue this one's
+        journal. Raises DataError, OSError."""
         self.target.mkdir(parents=True, exist_ok=True)
         folder = os.open(self.target, os.O_RDONLY)
         try:
             with suppress(ImportError):  # a system without locks
                 import fcntl
 
-                with suppress(OSError):  # a folder without locks, in a network
+                with suppress(OSError):  # a network folder without locks
                     try:
                         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     except BlockingIOError as error:
@@ -169,8 +170,8 @@ class Writer:
         self.index = self._empty_index(tag)
 
     def _goes_on(self, path: Path, tag: str) -> bool:
-        """Whether what was written before is still what would be written; what is not is removed, if
-        that is forced. Raises DataError where it is not."""
+        """Whether what was written is still what would be written now. If not, it is removed if
+        ``force`` is set; otherwise this raises DataError."""
         self._lay_out(tag)
         self.journal = journals.resume(path, self.index.columns())
         if not (why := changed(self.source, self.index, self.journal, self.paths)):
@@ -184,7 +185,7 @@ class Writer:
         return False
 
     def _settings(self) -> dict[str, Any]:
-        """What must be the same for a conversion that was broken off to go on."""
+        """The settings that must be the same to resume an interrupted conversion."""
         source, making = self.source, self.making
         return {
             "source": source.name,
@@ -201,9 +202,9 @@ class Writer:
         }
 
     def _tag_to_go_on(self, path: Path, settings: Mapping[str, Any]) -> str | None:
-        """What stands in the names of the stripes that a conversion of the same settings has begun; None
-        where there is none. Another one's stripes are removed, if that is forced, and those here of one
-        whose journal is damaged."""
+        """Return the tag in the names of the stripes that a conversion with the same settings has begun;
+        None if there is none. Stripes of other conversions are removed if ``force`` is set, as are those
+        here of a conversion whose journal is damaged."""
         if not path.exists():
             return None
         try:
@@ -232,7 +233,7 @@ class Writer:
         return None
 
     def _check_free(self) -> None:
-        """Raise DataError where a set, or anything else, is at the target."""
+        """Raise DataError if a set, or anything else, is at the target."""
         names = [path.name for path in self.target.iterdir()]
         if all(name == JOURNAL or name.endswith(".partial") for name in names):
             return
@@ -269,7 +270,7 @@ class Writer:
         ]
 
     def _remove(self, header: dict[str, Any]) -> None:
-        """Remove the stripes of a conversion that nobody goes on with."""
+        """Remove the stripes of a conversion that nobody continues."""
         said = header.get("folders", ())
         folders = [each for each in said if isinstance(each, str)] if isinstance(said, list) else []
         for folder in [self.target, *map(Path, folders)]:
@@ -278,7 +279,7 @@ class Writer:
         (self.target / JOURNAL).unlink()
 
     def _remove_unknown(self) -> None:
-        """Remove a damaged journal, and the stripes in the set's folder that no index names."""
+        """Remove a damaged journal, and stripes in the set's folder that no index names."""
         with suppress(DataError):
             if not (self.target / INDEX).exists():
                 kept = frozenset[Path]()
@@ -312,7 +313,7 @@ class Writer:
                 open_lanes[number % lanes] = lane
             return lane.read(min(count, size - starts[number]))
 
-        # One thread a lane, so that a lane's chunks are read in turn and never two at once.
+        # One thread per lane, so that a lane's chunks are read in turn and never two at once.
         readers = [ThreadPoolExecutor(1, thread_name_prefix="convert") for _ in range(lanes)]
         writers = ThreadPoolExecutor(lanes, thread_name_prefix="write")
         try:
@@ -322,7 +323,7 @@ class Writer:
                     next_ = len(reading)
                     reading.append(readers[next_ % lanes].submit(read, next_))
                 chunk = reading[number].result()
-                reading[number] = Future()  # its memory may go
+                reading[number] = Future()  # to free its memory
                 self._place(chunk, done, writers)
                 if done.bytes >= KEPT_SAFE or number == len(starts) - 1:
                     self._make_safe(done)
@@ -335,7 +336,7 @@ class Writer:
 
     @dataclass
     class _Pending:
-        """How far places are given out, and what is being written."""
+        """The next free place, and what is being written."""
 
         samples: int
         end: int
@@ -343,7 +344,7 @@ class Writer:
         writing: list[Future[None]] = field(default_factory=list)
 
     def _place(self, chunk: Chunk, done: Writer._Pending, writers: ThreadPoolExecutor) -> None:
-        """Give a chunk's records their places, and have them written."""
+        """Give a chunk's records their places, and start to write them."""
         count, table, block = len(chunk.lengths), self.journal.table, self.making.block
         rows = slice(done.samples, done.samples + count)
         starts = np.cumsum(chunk.lengths) - chunk.lengths
@@ -393,7 +394,7 @@ class Writer:
                 view, offset = view[wrote:], offset + wrote
 
     def _make_safe(self, done: Writer._Pending) -> None:
-        """Wait for what is being written, have it on the disks, and say so in the journal."""
+        """Wait for what is being written, flush it to disk, and enter it in the journal."""
         for future in done.writing:
             future.result()
         for stripe, file in enumerate(self._files):
@@ -406,13 +407,14 @@ class Writer:
         done.writing.clear()
 
     def _finish(self) -> Index:
-        """The table, then the index: now the set is there. Then what it replaces goes."""
+        """Write the table and then the index, with which the set exists; then remove what it
+        replaces."""
         before: Index | None = None
         if (self.target / INDEX).exists():
             try:
                 before = read_index(self.target)
             except DataError:
-                before = None  # damaged: what its stripes were called is not known
+                before = None  # damaged: the names of its stripes are unknown
         body = b"".join(column.tobytes() for column in self.journal.table.values())
         check = f"{int(loops.xxh64(np.frombuffer(body, np.uint8))):016x}"
         self.index = _with(self.index, table_check=check)
@@ -421,7 +423,7 @@ class Writer:
             write_index(self.target, self.index)
         except OSError as error:
             raise DataError(f"{self.target}: cannot be written: {error.strerror or error}") from error
-        # An index may be a stranger's: what it names is removed only if it is called as a stripe is.
+        # An index may be a stranger's: files it names are removed only if they are named like stripes.
         old = () if before is None else (p for p in before.stripes if STRIPE.search(p.name))
         for path in (*old, *(() if before is None else [self.target / before.table])):
             if path not in (*self.index.stripes, self.target / self.index.table):
@@ -435,13 +437,13 @@ def _with(index: Index, **changes: Any) -> Index:
 
 
 class _Naming:
-    """Makes an OSError a DataError that says where, and that nothing is lost."""
+    """Turns an OSError into a DataError that says where it happened, and that nothing is lost."""
 
     def __init__(self, where: str) -> None:
         self.where = where
 
     def __enter__(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError):

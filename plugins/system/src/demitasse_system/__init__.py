@@ -1,1 +1,1 @@
-"""Probes of the machine that Demitasse runs on."""
+"""Probes and measurements of the machine that Demitasse runs on."""

@@ -1,4 +1,4 @@
-"""Accelerators, from the files of their drivers; none of their libraries is loaded."""
+"""Accelerators, found in their drivers' files without loading their libraries."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from demitasse import KernelFiles
 
 
 def devices(files: KernelFiles) -> tuple[str, ...]:
-    """``gpu:0 MODEL`` for each accelerator that this process can open."""
+    """Return ``gpu:0 MODEL`` and so on, for each accelerator that this process can open."""
     models = [*_nvidia(files), *_amd(files)]
     return tuple(f"gpu:{index} {model}" for index, model in enumerate(models))
 
 
 def _nvidia(files: KernelFiles) -> list[str]:
-    # A container sees all of the host's devices in /proc, but only its own in /dev.
+    # In a container, /proc shows all of the host's devices, but /dev only its own.
     nodes = {
         int(match[1])
         for name in files.names("dev", "nvidia*")

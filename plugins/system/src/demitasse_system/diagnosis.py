@@ -1,4 +1,4 @@
-"""What of this machine limits training, each with its remedy."""
+"""Findings about limits of this machine that slow down training, each with a remedy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ PAGES = "sys/kernel/mm/transparent_hugepage/enabled"
 def findings(
     root: Path = Path("/"), affinity: Set[int] | None = None, directory: Path | None = None
 ) -> Iterator[Finding]:
-    """Cores, memory, pages, memory domains, devices and storage; arguments as in ``probed``."""
+    """Check cores, memory, pages, memory domains, devices and storage; arguments are as for
+    ``probed``."""
     files = KernelFiles(root)
     yield from _cores(files, affinity)
     yield from _memory(files)

@@ -1,5 +1,5 @@
-"""What the control groups of this process allow it, in version 1 and 2 of their file system, and how
-many threads its environment asks for."""
+"""Limits of this process: by its control groups, in version 1 and 2 of their file system, and the number
+of threads that its environment requests."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ THREADS = "OMP_NUM_THREADS"
 
 @dataclass(frozen=True)
 class Limits:
-    """CPUs' worth of time, and bytes of memory; None where there is no limit."""
+    """Processor time, in CPUs, and bytes of memory; None if there is no limit."""
 
     cpus: float | None = None
     memory: int | None = None
 
 
 def limits(files: KernelFiles) -> Limits:
-    """The tightest limits of this process's groups and of all those around them."""
+    """Return the tightest limits of this process's groups and of all groups that contain them."""
     cpus: list[float] = []
     memory: list[int] = []
     for line in files.text("proc/self/cgroup").splitlines():
@@ -46,9 +46,10 @@ def limits(files: KernelFiles) -> Limits:
 
 
 def threads_asked(environment: Mapping[str, str] | None = None) -> int | None:
-    """The threads that ``OMP_NUM_THREADS`` (OpenMP 5.2, section 21.1.2) leaves to this process, or to
-    all that a launcher has started on this host; None where it does not say, or nobody how many these
-    are. Who runs many processes sets it, and expects of any program that it is kept to."""
+    """Return the number of threads that ``OMP_NUM_THREADS`` (OpenMP 5.2, section 21.1.2) allows this
+    process or, if a launcher started several processes on this host, all of them. None if it is not set,
+    or if the number of these processes is unknown. Users who run many processes set it, and expect every
+    program to respect it."""
     found = os.environ if environment is None else environment
     outermost = found.get(THREADS, "").partition(",")[0].strip()
     if not (outermost.isascii() and outermost.isdigit()):
@@ -58,8 +59,8 @@ def threads_asked(environment: Mapping[str, str] | None = None) -> int | None:
 
 
 def _groups(base: str, path: str) -> list[str]:
-    """The folders of a group and of those around it. A container may see the host's path of its
-    group though its files are those at the mount point, which is always among these."""
+    """Return the folders of a group and of those that contain it. A container may see the host's path of
+    its group, although its files are at the mount point, which is always among the results."""
     group = PurePosixPath("/", path)
     return [f"{base}{str(part).rstrip('/')}" for part in (group, *group.parents)]
 
@@ -72,5 +73,5 @@ def _quota(text: str) -> list[float]:
 
 
 def _bytes(limit: int | None) -> list[int]:
-    # Version 1 writes "no limit" as the largest whole number of pages.
+    # Version 1 writes "no limit" as the largest multiple of the page size.
     return [] if limit is None or not 0 < limit < 1 << 60 else [limit]

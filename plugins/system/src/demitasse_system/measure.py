@@ -1,4 +1,4 @@
-"""Quick measurements of this machine: memory bandwidth, a matrix product, what convolutions reach."""
+"""Quick measurements of this machine: memory bandwidth, a matrix product, the rates of layers."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from demitasse import Level, Machine, Quantity, Rate, Runtime
 from demitasse_system.sustained import sustained
 
 SECONDS = 0.3
-"""How long each of the two is repeated; the best of all times counts."""
+"""Seconds for which each of the two is repeated; the best time counts."""
 
 MIB = 2**20
 
 
 def measured(runtime: Runtime) -> Machine:
-    """The machine of a runtime, measured: the program ``measure``."""
+    """Return a runtime's machine with measured numbers: the program ``measure``."""
     return replace(runtime.machine, levels=measure(runtime.machine.levels, sustained(runtime)))
 
 
 def measure(levels: Iterable[Level], reached: Rate | None = None) -> tuple[Level, ...]:
-    """The levels, the outermost with its measured memory bandwidth and float32 peak, and what layers
-    have ``reached``, where that was measured.
+    """Return the levels, the outermost with its measured memory bandwidth and float32 peak, and with the
+    rates that layers have ``reached``, if these were measured.
 
-    Takes about a second, and three arrays that together are twice as large as the last caches
-    (192 MiB at least, a quarter of the memory at most). All cores of the level take part.
+    Takes about a second, and three arrays that together are twice as large as the last-level caches (at
+    least 192 MiB, at most a quarter of the memory). All cores of the level take part.
     """
     node, *inner = levels
     memory = node.memory
@@ -39,16 +39,17 @@ def measure(levels: Iterable[Level], reached: Rate | None = None) -> tuple[Level
             size = min(size, memory[0].capacity.value / 12)
         bandwidth = triad(node.cores or 1, int(size))
         memory = (replace(memory[0], bandwidth=_measured(bandwidth, "B/s")), *memory[1:])
-    # Filters that need fewer products than are counted may reach more than a product does.
+    # A convolution by fewer multiplications than are counted may exceed the rate of a product.
     peak = max([product(), *([reached.value] if reached else [])])
     return replace(node, memory=memory, peak=_measured(peak, "FLOP/s"), sustained=reached), *inner
 
 
 def triad(threads: int, size: int = 64 * MIB) -> float:
-    """Bytes per second of ``a = b + s * c`` on float64 arrays of ``size`` bytes, split over threads.
+    """Return bytes per second of ``a = b + s * c`` on float64 arrays of ``size`` bytes, divided over
+    threads.
 
-    As in STREAM, what is read and written counts, not the lines that a write fetches first. NumPy
-    takes two passes over ``a``, so that five arrays move.
+    As in STREAM, bytes read and written count, but not cache lines that a write fetches first. NumPy
+    takes two passes over ``a``, so five arrays are moved.
     """
     import numpy as np
 
@@ -57,7 +58,7 @@ def triad(threads: int, size: int = 64 * MIB) -> float:
     parts = [slice(*edges) for edges in pairwise(range(0, count + 1, count // threads))]
 
     def touch(part: slice) -> None:
-        # Each thread's part lies in its own domain's memory when the thread is the first to write.
+        # Each thread writes to its part first, which places the part in the thread's memory domain.
         a[part], b[part], c[part] = 0, 1, 2
 
     def add(part: slice) -> None:
@@ -71,7 +72,8 @@ def triad(threads: int, size: int = 64 * MIB) -> float:
 
 
 def product(size: int = 1536) -> float:
-    """Operations per second of a square float32 matrix product by NumPy's BLAS, on its threads."""
+    """Return operations per second of a square float32 matrix product by NumPy's BLAS, on its
+    threads."""
     import numpy as np
 
     a = np.full((size, size), 0.5, np.float32)
@@ -90,5 +92,5 @@ def _best(work: Callable[[], object]) -> float:
 
 
 def _measured(value: float, unit: str) -> Quantity:
-    # Three digits are what so short a measurement can tell.
+    # So short a measurement is accurate to three digits at most.
     return Quantity(float(f"{value:.3g}"), unit, "measured")

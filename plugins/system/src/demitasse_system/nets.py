@@ -1,5 +1,5 @@
-"""Nets whose training for a moment shows what layers reach: convolutions of the known nets' kinds, and
-the layers that stand between these; of ``times`` as many images as keep a few cores busy."""
+"""Nets that are trained briefly to measure the rates of layers: the kinds of convolutions in well-known
+nets, and the layers between them. ``times`` multiplies a batch that keeps a few cores busy."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ BATCH = 8
 SIDE = 56
 CHANNELS = 256
 NARROW = (64, 128, 256, 512)
-"""Channels of each stage of bottlenecks; at each of its ends are four times as many."""
+"""Channels inside each stage of bottlenecks; the ends of each have four times as many."""
 
 IMAGES = 224
-"""The side of images as nets take them."""
+"""The side of nets' usual input images."""
 
 ROWS = 32
 WIDE = 4096
-"""Images, and outputs, of inner products as large as AlexNet's and VGG-16's."""
+"""Batch size and outputs of inner products as large as those of AlexNet and VGG-16."""
 
 _CONVOLUTION = """
 layer {{ name: "{top}" type: "Convolution" bottom: "{bottom}" top: "{top}" convolution_param {{
@@ -41,8 +41,8 @@ layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "{bottom}" bottom: "label"
 
 @dataclass
 class Net:
-    """A net as the text of its file. It takes ``batch`` samples of ``shape``. Its convolutions by their
-    layers' names tell what their rates are of; of others their operations' names do."""
+    """A net as the text of its file. It takes ``batch`` samples of ``shape``. ``convolutions`` says, by
+    layer name, for which rate each convolution counts; for other operations, their names do."""
 
     name: str
     batch: int
@@ -60,8 +60,8 @@ class Net:
     def convolve(
         self, outputs: int, side: int, *, stride: int = 1, group: int = 1, of: int | None = None
     ) -> None:
-        """A convolution, whose rate is of filters of its window that read ``of`` channels at most, and a
-        rectifier."""
+        """Add a convolution and a ReLU. The convolution's rate is for filters of its window that read at
+        most ``of`` channels."""
         top = f"convolution{len(self.convolutions) + 1}"
         about = {"top": top, "bottom": self.last, "outputs": outputs, "group": group}
         self.text += _CONVOLUTION.format(**about, side=side, pad=side // 2, stride=stride)
@@ -69,38 +69,38 @@ class Net:
         self.last = top
 
     def add(self, kind: str, top: str, about: str = "", *, in_place: bool = False) -> None:
-        """A layer of that type."""
+        """Add a layer of this type."""
         text = _PLAIN.format(type=kind, top=top, bottom=self.last, about=about)
         self.text += text.replace(f'top: "{top}"', f'top: "{self.last}"') if in_place else text
         self.last = self.last if in_place else top
 
     def rectify(self) -> None:
-        """A rectifier in place."""
+        """Add a ReLU in place."""
         self.add("ReLU", f"{self.last}_relu", in_place=True)
 
     def normalise(self) -> None:
-        """By the batch, with a scale, and rectified."""
+        """Add batch normalisation, a scale and a ReLU, in place."""
         name = self.last
         self.add("BatchNorm", f"{name}_normalised", in_place=True)
         self.add("Scale", f"{name}_scaled", "scale_param { bias_term: true }", in_place=True)
         self.rectify()
 
     def multiply(self, outputs: int) -> None:
-        """An inner product."""
+        """Add an inner product."""
         top = f"product{self.text.count('InnerProduct') + 1}"
         self.text += _PRODUCT.format(top=top, bottom=self.last, outputs=outputs)
         self.last = top
 
     def end(self) -> Net:
-        """Ten classes and a loss."""
+        """Add ten classes and a loss; return the net."""
         self.multiply(10)
         self.text += _LOSS.format(bottom=self.last)
         return self
 
 
 def bottlenecks(times: int = 1) -> Net:
-    """The convolutions that ResNet-50 has most of: at four sizes of images, points that narrow the
-    channels to a quarter, 3 x 3 taps, and points that widen them again."""
+    """Return the most common convolutions of ResNet-50, at four image sizes: 1 x 1 ones that reduce
+    channels to a quarter, 3 x 3 ones, and 1 x 1 ones that expand them again."""
     net = Net("bottlenecks", times * BATCH, (CHANNELS, SIDE, SIDE))
     for stage, narrow in enumerate(NARROW):
         net.convolve(narrow, 1, stride=2 if stage else 1)
@@ -114,8 +114,8 @@ def bottlenecks(times: int = 1) -> Net:
 
 
 def varieties(times: int = 1) -> Net:
-    """What other nets have: filters that read images, larger ones, such of one channel and of a few, and
-    what normalises, pools and drops."""
+    """Return what other nets contain: filters that read images, larger filters, filters of one channel
+    and of a few, and normalisation, pooling and dropout."""
     net = Net("varieties", times * BATCH, (3, IMAGES, IMAGES))
     few, some, many = CHANNELS // 4, CHANNELS // 2, CHANNELS
     net.convolve(few, 7, stride=2, of=4)
@@ -139,7 +139,7 @@ def varieties(times: int = 1) -> Net:
 
 
 def inner_products(times: int = 1) -> Net:
-    """Those behind the convolutions of AlexNet and VGG-16."""
+    """Return the inner products that follow the convolutions of AlexNet and VGG-16."""
     net = Net("inner_products", times * ROWS, (WIDE,))
     for _ in range(2):
         net.multiply(WIDE)

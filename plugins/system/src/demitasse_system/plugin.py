@@ -1,4 +1,4 @@
-"""The hooks of the system plugin."""
+"""Hooks of the system plugin."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def programs() -> Mapping[str, Callable[..., Any]]:
 
 @hookimpl
 def diagnose() -> Iterable[Finding]:
-    """What of this machine limits training: cores, memory, pages, storage."""
+    """Find limits of this machine that slow down training: cores, memory, pages, storage."""
     from demitasse_system.diagnosis import findings
 
     return findings()

@@ -31,20 +31,20 @@ class Processors:
     cores: frozenset[frozenset[int]]
 
     def within(self, cpus: Set[int]) -> int:
-        """How many of the cores are among ``cpus``, in whole or in part."""
+        """Return how many of the cores have at least one CPU in ``cpus``."""
         return sum(1 for core in self.cores if core & cpus)
 
 
 def probed(
     root: Path = Path("/"), affinity: Set[int] | None = None, directory: Path | None = None
 ) -> tuple[Level, ...]:
-    """The machine whose /proc, /sys and /dev lie below ``root``, outermost level first.
+    """Return the levels of the machine whose /proc, /sys and /dev are below ``root``, outermost first.
 
-    One node with the cores, memory, caches and devices that this process may use; below it the
-    memory domains, where several of them have cores. ``affinity`` limits the CPUs (default: this
-    process's, on its own machine, where ``OMP_NUM_THREADS`` limits the cores, too); storage is that of
-    ``directory`` (default: the working one).
-    Facts that the system does not tell are left out; nothing is raised.
+    There is one node with the cores, memory, caches and devices that this process may use and, if
+    several memory domains have cores, a level for these domains below it. ``affinity`` limits the CPUs
+    (default: this process's, on its own machine, where ``OMP_NUM_THREADS`` also limits the cores).
+    Storage is that of ``directory`` (default: the working directory). Facts that the system does not
+    report are left out; nothing is raised.
     """
     files = KernelFiles(root)
     cpus = processors(files, affinity)
@@ -84,7 +84,7 @@ def probed(
 
 
 def processors(files: KernelFiles, affinity: Set[int] | None = None) -> Processors:
-    """The CPUs that are online and that ``affinity`` allows, and the cores that they make up."""
+    """Return the CPUs that are online and allowed by ``affinity``, and the cores that they form."""
     cpus = files.numbers(f"{CPUS}/online") or frozenset(
         int(number) for number in re.findall(r"(?m)^processor\s*:\s*(\d+)", _cpuinfo(files))
     )
@@ -103,7 +103,7 @@ def processors(files: KernelFiles, affinity: Set[int] | None = None) -> Processo
 
 
 def memory(files: KernelFiles) -> int | None:
-    """The machine's memory in bytes."""
+    """Return the machine's memory in bytes."""
     total = files.size("proc/meminfo", "MemTotal")
     if total is None and files.own and "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -111,8 +111,8 @@ def memory(files: KernelFiles) -> int | None:
 
 
 def domains(files: KernelFiles, cpus: Processors) -> tuple[dict[int, int | None], dict[int, int | None]]:
-    """The memory domains that are online and allowed, each with its bytes: those with CPUs that
-    this process may use, and those that have memory only."""
+    """Return the memory domains that are online and allowed, each with its bytes: first those with CPUs
+    that this process may use, then those with memory only."""
     online = files.numbers(f"{DOMAINS}/online")
     allowed = re.search(r"Mems_allowed_list:\s*(\S+)", files.text("proc/self/status"))
     if allowed:
@@ -130,7 +130,7 @@ def domains(files: KernelFiles, cpus: Processors) -> tuple[dict[int, int | None]
 
 
 def caches(files: KernelFiles, cpus: Processors) -> tuple[MemorySpace, ...]:
-    """The data caches that these CPUs share or have, smallest level first, with their number."""
+    """Return the data caches that these CPUs have or share, with their number, smallest level first."""
     found = set()
     for cpu in cpus.cpus:
         for index in files.names(f"{CPUS}/cpu{cpu}/cache", "index*"):
@@ -149,13 +149,13 @@ def caches(files: KernelFiles, cpus: Processors) -> tuple[MemorySpace, ...]:
 
 
 def features(files: KernelFiles) -> tuple[str, ...]:
-    """The vector and matrix extensions of the processor."""
+    """Return the vector and matrix extensions of the processor."""
     lines = re.findall(r"(?m)^(?:flags|Features|cpu)\s*:(.*)$", _cpuinfo(files))
     return tuple(sorted(set(EXTENSIONS.findall(lines[0])))) if lines else ()
 
 
 def clock(files: KernelFiles, cpus: Processors) -> Quantity | None:
-    """The highest clock rate that the kernel names, or the one that it saw last."""
+    """Return the highest clock rate that the kernel reports, or else the one it last observed."""
     kilohertz = [files.number(f"{CPUS}/cpu{cpu}/cpufreq/cpuinfo_max_freq") for cpu in cpus.cpus]
     if highest := max((rate for rate in kilohertz if rate), default=0):
         return Quantity(highest * 1e3, "Hz", "measured")
@@ -164,7 +164,7 @@ def clock(files: KernelFiles, cpus: Processors) -> Quantity | None:
 
 
 def storage(files: KernelFiles, directory: Path | None = None) -> tuple[MemorySpace, ...]:
-    """The file system of a directory, named by its type."""
+    """Return the file system of a directory, named by its type."""
     try:
         place = (directory or Path.cwd()).resolve()
         total = shutil.disk_usage(place).total
@@ -174,7 +174,7 @@ def storage(files: KernelFiles, directory: Path | None = None) -> tuple[MemorySp
 
 
 def filesystem(files: KernelFiles, place: Path) -> str:
-    """The type of the file system that a path lies in: ext4, nfs4, lustre, ..."""
+    """Return the type of the file system that contains a path: ext4, nfs4, lustre, ..."""
     best, kind = -1, "storage"
     for line in files.text("proc/self/mountinfo").splitlines():
         mount, _, described = line.partition(" - ")
@@ -191,7 +191,7 @@ def _cpuinfo(files: KernelFiles) -> str:
 
 
 def _bytes(size: int | None) -> Quantity | None:
-    """Measured bytes, of large sizes whole MiB."""
+    """Return measured bytes, with large sizes in whole MiB."""
     if not size:
         return None
     return Quantity(float(size if size < 1 << 30 else size >> 20 << 20), "B", "measured")

@@ -1,4 +1,4 @@
-"""What layers reach on this machine: the operations of short trainings, by the composed kernels."""
+"""The rates that layers reach on this machine, from short trainings with the composed kernels."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from demitasse import CompositionError, ModelError, Quantity, Rate, Runtime
 from demitasse_system.nets import SOLVER, Net, bottlenecks, inner_products, varieties
 
 SECONDS = 2.0
-"""How long steps of each net are repeated, in each precision; of each operation the quickest counts."""
+"""Seconds for which steps of each net are repeated, per precision; each operation's best time counts."""
 
 PRECISIONS = "f32", "bf16"
-"""The first one is float32: it is taken for what no other is measured of."""
+"""The first must be float32, whose rate stands for operations that were not measured in another."""
 
 OPERATIONS = (
     "inner_product", "inner_product_backward_data", "inner_product_backward_weights",
@@ -23,40 +23,41 @@ OPERATIONS = (
     "pooling_max", "pooling_max_backward", "pooling_average", "pooling_average_backward",
     "dropout", "dropout_backward",
 )  # fmt: skip
-"""Whose rates are told besides those of convolutions: neither bytes alone nor the rate of products tell
-how long these take."""
+"""Operations whose rates are reported besides those of convolutions, because neither their bytes nor the
+rate of matrix products predicts their time."""
 
 ALL = "convolution"
-"""What the rate of all that has none of its own is measured by: those of bottlenecks together."""
+"""The rate for all operations without one of their own: of the bottlenecks' convolutions together."""
 
 MOVES = "reorder"
-"""What brings a tensor into the layout of the kernel behind it: its time is of that one's rate."""
+"""The operation that changes a tensor's layout for the next kernel; its time counts for that kernel."""
 
 
 class Spent(NamedTuple):
-    """The operations of some of a plan's entries, and the seconds that these take together."""
+    """The flops of some of a plan's entries, and the seconds that these take together."""
 
     flops: float = 0.0
     seconds: float = 0.0
 
 
 def sustained(runtime: Runtime, precisions: Sequence[str] = PRECISIONS, times: int = 1) -> Rate | None:
-    """FLOP/s that layers reach in training steps, in float32 and other precisions: the convolutions of
-    bottlenecks together, forward and backward, and by operation; with ``times`` as many images, which
-    wide devices need. None where the composed plugins train no such nets."""
+    """Return FLOP/s that layers reach in training steps, in float32 and other precisions: of the
+    convolutions of bottlenecks together, forward and backward, and by operation. ``times`` multiplies
+    the number of images, which wide devices need. None if the composed plugins cannot train such
+    nets."""
     reached = dict[str, dict[str, Quantity]]()
     for precision in precisions:
         spent = dict[str, Spent]()
         for net in (bottlenecks(times), varieties(times), inner_products(times)):
             try:
                 profile = quickest(runtime, net, precision)
-            except (CompositionError, ModelError):  # no trainer, or nobody reads such files
+            except (CompositionError, ModelError):  # there is no trainer, or no reader of such files
                 return None
             for name, flops, seconds in counted(net, profile):
                 before = spent.get(name, Spent())
                 spent[name] = Spent(before.flops + flops, before.seconds + seconds)
         for name, (flops, seconds) in spent.items():
-            # Three digits are what so short a measurement can tell.
+            # So short a measurement is accurate to three digits at most.
             rate = Quantity(float(f"{flops / seconds:.3g}"), "FLOP/s", "measured")
             reached.setdefault(name, {})[precision] = rate
     whole = _rate(reached.pop(ALL))
@@ -67,7 +68,7 @@ def sustained(runtime: Runtime, precisions: Sequence[str] = PRECISIONS, times: i
 
 
 def quickest(runtime: Runtime, net: Net, precision: str) -> list[tuple[Any, float]]:
-    """A net's operations in the order of its step, with the seconds of the quickest time of each."""
+    """Return a net's operations in the order of its step, each with its best time in seconds."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "net.prototxt").write_text(net.text, encoding="utf-8")
         solver = Path(folder) / "solver.prototxt"
@@ -83,7 +84,8 @@ def quickest(runtime: Runtime, net: Net, precision: str) -> list[tuple[Any, floa
 
 
 def counted(net: Net, profile: list[tuple[Any, float]]) -> Iterator[tuple[str, float, float]]:
-    """What each operation counts for, its flops, and its seconds with those of the moves before it."""
+    """Yield the rate for which each operation counts, its flops, and its seconds including moves before
+    it."""
     moving = 0.0
     for entry, seconds in profile:
         if entry.operation == MOVES:
@@ -99,7 +101,7 @@ def counted(net: Net, profile: list[tuple[Any, float]]) -> Iterator[tuple[str, f
 
 
 def samples(net: Net) -> dict[str, object]:
-    """A batch for a net: any numbers do."""
+    """Return a batch for a net, with arbitrary numbers."""
     import numpy as np
 
     random = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Whether the processes of a run can all go on, agreed before anything that they share is changed."""
+"""Agreement of a run's processes that all can continue, before anything that they share changes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from demitasse import NumericsError, Processes, WorkerError
 
 
 class ElsewhereError(WorkerError):
-    """Another process, or another worker of this one, could not go on, and all have agreed to stop."""
+    """Another process, or another worker of this one, could not continue, and all have agreed to
+    stop."""
 
 
 class Accord:
-    """Of ``workers`` in this process, each of which calls ``arrive`` or ``fail`` once in an iteration:
-    behind its last forward pass, before its gradients are summed with anybody's. Who fails later than
-    that, or ends by an interrupt, has the others learn of it as they wait for him.
+    """The agreement of ``workers`` in this process with those of others. In each iteration, each calls
+    ``arrive`` or ``fail`` once: after its last forward pass, before its gradients are summed with
+    anybody's. If one fails later, or ends by an interrupt, the others learn of it while they wait for
+    it.
 
-    All processes then know of a failure at the same point, with parameters as the iteration before left
-    them and no message under way, and can still do something together, such as writing a snapshot.
-    ``stopped`` is whether that is so, ``keeps`` whether what was trained so far is worth it, which it is
-    not where a loss is no number."""
+    All processes then know of a failure at the same point. Parameters are as the iteration before left
+    them, and no message is under way, so they can still do something together, such as writing a
+    snapshot. ``stopped`` says whether this has happened. ``keeps`` says whether what was trained so far
+    is worth keeping; it is not if a loss is not finite."""
 
     def __init__(self, processes: Processes) -> None:
         self.stopped = self.keeps = False
@@ -30,16 +32,16 @@ class Accord:
         self._processes = processes
         self._changed = threading.Condition()
         self._missing: set[int] = set()
-        self._verdict: Exception | bool | None = None  # of all: True, for going on, or what says not to
+        self._verdict: Exception | bool | None = None  # common to all: True to continue, or the error
 
     def begin(self, workers: int) -> None:
-        """An iteration begins, or a test, of so many workers."""
+        """Begin an iteration, or a test, of this many workers."""
         self._missing = set(range(workers))
         self._verdict, self.error, self.stopped, self.keeps = None, None, False, False
 
     def arrive(self, worker: int) -> None:
-        """The worker can go on. Raises ElsewhereError where another cannot, and WorkerError where a
-        process has ended."""
+        """Report that the worker can continue, and wait for the others. Raises ElsewhereError if another
+        worker cannot continue, WorkerError if a process has ended."""
         self._here(worker)
         with self._changed:
             self._changed.wait_for(lambda: self._verdict is not None)
@@ -47,7 +49,8 @@ class Accord:
             raise self._verdict
 
     def fail(self, worker: int, error: Exception) -> None:
-        """The worker cannot go on. It waits for nobody, since siblings may wait for its end."""
+        """Report that the worker cannot continue. Does not wait, because siblings may wait for its
+        end."""
         with self._changed:
             if worker in self._missing and self.error is None:
                 self.error = error
@@ -62,14 +65,14 @@ class Accord:
                 return
         try:
             verdict: Exception | bool = self._agreed()
-        except Exception as error:  # noqa: BLE001  raised in all that have arrived
+        except Exception as error:  # noqa: BLE001  raised in all workers that have arrived
             verdict = error
         with self._changed:
             self._verdict = verdict
             self._changed.notify_all()
 
     def _agreed(self) -> Exception | bool:
-        if isinstance(self.error, WorkerError):  # of another's end, which all come to know
+        if isinstance(self.error, WorkerError):  # a process has ended, and all get to know that
             return self.error
         hopeless = isinstance(self.error, NumericsError)
         mine = np.array([self.error is not None, hopeless], np.float64)
@@ -78,17 +81,17 @@ class Accord:
         return ElsewhereError("another process could not continue") if self.stopped else True
 
     def ended(self, error: BaseException, keep: Callable[[BaseException], None]) -> BaseException:
-        """What this process ends with once all have stopped: its own error or, where it has none, the
-        WorkerError that names the process which has one, once that has told of it. ``keep`` is called
-        in all of them first, with what each of them has of an error, where there is anything to keep."""
+        """Return the error with which this process ends once all have stopped: its own or, if it has
+        none, the WorkerError that names the process that failed, once that one has reported it. If there
+        is anything to keep, ``keep`` is called first, in all processes, each with the error it has."""
         if self.error is not None and isinstance(error, ElsewhereError):
-            error = self.error  # a sibling's, which has not come out of its own worker yet
+            error = self.error  # of a sibling, whose own worker has not raised it yet
         if self.keeps:
             keep(error)
         if not isinstance(error, ElsewhereError):
             return error
         try:
-            while True:  # what others gather meanwhile is of no interest
+            while True:  # ignore what others gather in the meantime
                 self._processes.gather(None)
         except WorkerError as news:
             return news

@@ -1,4 +1,4 @@
-"""What the processes of a run must have alike: what they train, and how their parameters lie."""
+"""What the processes of a run must have in common: what they train, and how parameters are laid out."""
 
 from __future__ import annotations
 
@@ -31,33 +31,34 @@ from demitasse import (
 from demitasse_training.arguments import rate_of
 
 OWN = ("snapshot_prefix", "display_interval")
-"""Settings of a solver that only process 0 follows."""
+"""Settings of a solver that only process 0 uses."""
 
 PLACES = re.compile(r""" "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' | \b0x[0-9a-f]+ """, re.VERBOSE)
-"""Texts, and addresses of objects, in what a layer's parameters print as."""
+"""Matches texts and addresses of objects in the repr of a layer's parameters."""
 
 SETTING = re.compile(r"[\w']+(?: ?= ?|: | \{)")
-"""Where a setting begins in what layers' parameters and descriptions print as."""
+"""Matches the beginning of a setting in the repr of layers' parameters and descriptions."""
 
 WORD = re.compile(r"\S+")
 
 SHOWN = 60
-"""Characters of a fact that an error shows."""
+"""How many characters of a fact an error shows."""
 
 
 class DisagreementError(WorkerError):
-    """Processes differ: each of them raises it, in the same words."""
+    """Processes differ. Each of them raises this error, with the same message."""
 
     everywhere = True
 
 
 def agree(processes: Processes, facts: Mapping[str, str]) -> None:
-    """Compare facts, told by name, over all processes. Raises DisagreementError, in each of them, that
-    names the processes that differ from the most, and in what; WorkerError where one has ended."""
+    """Compare facts, given by name, over all processes. If they differ, raises DisagreementError in each
+    process, which names the processes that differ from the majority, and in what; WorkerError if a
+    process has ended."""
     if processes.size == 1:
         return
     told = processes.gather({name: _brief(text) for name, text in facts.items()})
-    if None in told:  # of one that an earlier trainer of this runtime went on without
+    if None in told:  # a process without which an earlier trainer of this runtime continued
         raise WorkerError(
             f"{_ranks([r for r, each in enumerate(told) if each is None])} of {processes.size} "
             f"ended earlier; start as many processes again and resume from the last snapshot"
@@ -79,7 +80,7 @@ def agree(processes: Processes, facts: Mapping[str, str]) -> None:
 def composition(
     runtime: Runtime, solver: Solver, precision: str, scaling: str, seed: int
 ) -> dict[str, str]:
-    """A run's facts: plugins, machine, precision, the solver's settings and the layers of its net."""
+    """Return a run's facts: plugins, machine, precision, the solver's settings and its net's layers."""
     described = runtime.machine
     facts = {f"plugin {name}": version for name, version in runtime.composition.versions.items()}
     if described.path is not None:
@@ -101,8 +102,8 @@ def composition(
 
 
 def samples(graph: Graph, whose: str = "") -> dict[str, str]:
-    """How many samples each of a net's sources has, and of which fields: a host's copy of a data set may
-    be an old one, or cut off."""
+    """Return how many samples each of a net's sources has, and with which fields: a host's copy of a
+    data set may be outdated or truncated."""
     facts = dict[str, str]()
     for feed in graph.feeds:
         fields = (
@@ -116,8 +117,8 @@ def samples(graph: Graph, whose: str = "") -> dict[str, str]:
 
 
 def _layers(net: NetDefinition, whose: str) -> dict[str, str]:
-    """A net's layers and their settings; of those that begin it without texts and addresses, as where
-    samples are may differ from host to host."""
+    """Return a net's layers and their settings. Layers without bottoms are given without texts and
+    addresses, because the samples' location may differ from host to host."""
     facts = {f"{whose} list of layers": " ".join(layer.name for layer in net.layers)}
     for layer in net.layers:
         settings = repr(layer.parameters)
@@ -131,8 +132,8 @@ def _layers(net: NetDefinition, whose: str) -> dict[str, str]:
 def planned_alike(
     processes: Processes, tuner: Tuner | None, plan: Callable[[Plan | None], Plan]
 ) -> Plan:
-    """``plan(like)`` made in every process so that flat memory lies as process 0's does, whose tuner
-    tries kernels while the others wait for its choices."""
+    """Make ``plan(like)`` in every process, so that flat memory is laid out as in process 0. Process 0's
+    tuner tries kernels while the others wait for its choices."""
     if processes.size == 1:
         return plan(None)
     first = processes.rank == 0
@@ -190,15 +191,15 @@ def _heard(told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def digest(array: Any) -> str:
-    """A short text that tells arrays apart by their bytes. Of an axis that repeats one element (a
-    simulation's memory is only counted) that one is taken."""
+    """Return a short text that distinguishes arrays by their bytes. If an array repeats one element
+    along an axis (a simulation's memory is only counted), that element alone is read."""
     array = np.asarray(array)
     some = array[tuple(slice(None if step else 1) for step in array.strides)]
     return f"{zlib.crc32(np.ascontiguousarray(some).reshape(-1).view(np.uint8).data):08x}"
 
 
 def _brief(text: str) -> str:
-    """What tells long facts apart: processes that agree need not send each other all of them."""
+    """Return a fact, or a digest of a long one, so that processes that agree need not send all of it."""
     return text if len(text) <= SHOWN else f"{len(text)} characters, {zlib.crc32(text.encode()):08x}"
 
 
@@ -207,7 +208,7 @@ def _table(values: Mapping[str, Any]) -> str:
 
 
 def _short(text: str, other: str) -> str:
-    """A fact; of long ones the settings, or the words, in which they differ."""
+    """Return a fact for an error; of a long one, only the settings or words in which it differs."""
     if max(len(text), len(other)) <= SHOWN:
         return text
     apart = _alike(text, other)
@@ -224,5 +225,5 @@ def _ranks(ranks: list[int]) -> str:
 
 
 def _alike(text: str, other: str) -> int:
-    """How many characters two texts begin with in common."""
+    """Return the length of the common beginning of two texts."""
     return sum(takewhile(bool, map(eq, text, other)))

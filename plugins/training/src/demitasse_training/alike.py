@@ -1,4 +1,4 @@
-"""Kernels for shapes of which there are many: those that were chosen for others."""
+"""Choosing kernels for many shapes: the choices made for some are reused for others."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any
 from demitasse import Candidate, Request, Tuner
 
 WEIGHTS = ("w", "dw")
-"""The operands whose extents say what is computed, and not of how much."""
+"""Operands whose shapes determine the kind of computation, rather than its amount."""
 
 LARGER = 4
-"""How many times as many elements a choice holds for."""
+"""A choice holds for up to this many times as many elements."""
 
 
 @dataclass
 class Alike:
-    """A tuner for one net in many shapes. While it ``tries``, ``tuner`` picks, and it remembers what for
-    how many elements. Else it picks that again for an operation that differs by the number and the sizes
-    of images alone, unless it has many more elements: to try kernels takes longer than they save where
-    each is used a few times."""
+    """A tuner for one net in many shapes. While it ``tries``, ``tuner`` picks, and each pick is
+    remembered with the number of elements. Otherwise, that pick is reused for an operation that differs
+    only in the number and sizes of images, unless it has many more elements: trying kernels takes longer
+    than it saves if each shape is used only a few times."""
 
     tuner: Tuner
     tries: bool = True
     _picked: dict[Any, tuple[str, int]] = field(repr=False, default_factory=dict)
 
     def pick(self, plugin: str, request: Request, candidates: Sequence[Candidate]) -> tuple[int, str]:
-        """As a Tuner's."""
+        """As in Tuner."""
         key, kernels = _key(plugin, request), [candidate.kernel for candidate in candidates]
         elements = sum(math.prod(spec.shape) for spec in (*request.inputs, *request.outputs) if spec)
         kernel, known = self._picked.get(key, ("", 0))
@@ -40,16 +40,16 @@ class Alike:
         return position, reason
 
     def choices(self) -> dict[str, str]:
-        """As a Tuner's."""
+        """As in Tuner."""
         return self.tuner.choices()
 
     def prefer(self, choices: Mapping[str, str]) -> None:
-        """As a Tuner's."""
+        """As in Tuner."""
         self.tuner.prefer(choices)
 
 
 def _key(plugin: str, request: Request) -> Any:
-    """What is the same for images of all numbers and sizes."""
+    """The part of a request that is the same for images of any number and size."""
     word = request.operation
     shapes = [spec.shape for spec in (*request.inputs, *request.outputs) if spec]
     sizes = {part for shape in shapes for part in (shape, shape[2:])}
@@ -66,5 +66,5 @@ def _key(plugin: str, request: Request) -> Any:
 
 
 def _is_one(value: Any, sizes: set[tuple[int, ...]]) -> bool:
-    """Whether an attribute is one of the sizes, as of the image whose gradient is made."""
+    """Whether an attribute is one of the sizes, such as that of the image whose gradient is computed."""
     return isinstance(value, tuple) and value in sizes

@@ -1,4 +1,4 @@
-"""What users ask of a net or a trainer, checked before anything is made."""
+"""Checks of the arguments that users give a net or a trainer, before anything is made."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ PHASES = ("train", "test")
 BACKWARD = (None, "objective", "every blob")
 SCALINGS = ("strong", "weak")
 IN_MEMORY = "the weights given"
-"""What those that are in no file are called."""
+"""The name, in errors, of weights that are not in a file."""
 
 
 def chosen_precision(runtime: Runtime, asked: str | None) -> str:
-    """The precision that a run asks for, else that of the machine's description. Raises
+    """Return the precision that a run asks for or, by default, that of the machine's description. Raises
     CompositionError with the valid ones."""
     precision = runtime.machine.precision if asked is None else asked
     if not isinstance(precision, str) or precision not in PRECISIONS:
@@ -40,13 +40,13 @@ def chosen_precision(runtime: Runtime, asked: str | None) -> str:
 
 
 def check_scaling(scaling: str) -> None:
-    """Raise CompositionError for what ``scaling`` cannot be."""
+    """Raise CompositionError for an invalid ``scaling``."""
     if not isinstance(scaling, str) or scaling not in SCALINGS:
         raise CompositionError(unknown("scaling", str(scaling), SCALINGS))
 
 
 def check_overrides(overrides: Any) -> None:
-    """Raise ModelError unless ``overrides`` maps what is to be another value to that."""
+    """Raise ModelError unless ``overrides`` is a mapping of settings to values."""
     if overrides is None or (
         isinstance(overrides, Mapping) and all(isinstance(k, str) for k in overrides)
     ):
@@ -56,20 +56,20 @@ def check_overrides(overrides: Any) -> None:
 
 
 def check_asks(**asks: Any) -> None:
-    """Raise ModelError for what a run is to ask and cannot: not after hours, when it is asked first."""
+    """Raise ModelError for callbacks that cannot be called: now, not at their first call after hours."""
     for name, ask in asks.items():
         if ask is not None and not callable(ask):
             raise ModelError(f"{name} must be a function that says whether to; given {ask!r:.99}")
 
 
 def check_retain(retain: str | None) -> None:
-    """Raise CompositionError for what ``retain`` cannot be."""
+    """Raise CompositionError for an invalid ``retain``."""
     if retain is not None and retain != "all":
         raise CompositionError(f"unknown retain {retain!r} (valid: None, 'all')")
 
 
 def check_backward(backward: str | None, retain: str | None) -> None:
-    """Raise CompositionError for what ``backward`` cannot be."""
+    """Raise CompositionError for an invalid ``backward``."""
     if backward not in BACKWARD:
         raise CompositionError(
             f"unknown backward {backward!r} (valid: {', '.join(map(repr, BACKWARD))})"
@@ -79,21 +79,21 @@ def check_backward(backward: str | None, retain: str | None) -> None:
 
 
 def at_least_one(iterations: Any) -> None:
-    """Raise ModelError for a number of iterations that is no number of times."""
+    """Raise ModelError unless ``iterations`` is a whole number of at least one."""
     if not isinstance(iterations, Integral) or iterations < 1:
         raise ModelError(f"iterations must be a whole number, at least 1; given {iterations!r}")
 
 
 def whole_seed(seed: Any) -> int:
-    """A random seed as an int. Raises ModelError for what is no whole number of 64 bits: random numbers
-    depend on no more of it."""
+    """Return a random seed as an int. Raises ModelError unless it is a whole number of 64 bits: random
+    numbers depend on no more than these."""
     if not isinstance(seed, Integral) or not -(2**63) <= int(seed) < 2**64:
         raise ModelError(f"seed must be a whole number from -2**63 to 2**64 - 1; given {seed!r}")
     return int(seed)
 
 
 def rate_of(solver: Solver, iteration: int) -> float:
-    """A solver's learning rate for an iteration. Raises ModelError where it gives no number."""
+    """Return a solver's learning rate for an iteration. Raises ModelError if it is not a number."""
     rate: Any = solver.rate(iteration)
     try:
         if not isinstance(rate, str):
@@ -120,8 +120,8 @@ def check_data(data: Mapping[str, Mapping[str, Any] | DataSpec] | None) -> None:
 
 
 def read_weights(runtime: Runtime, weights: WeightsFiles | None) -> list[tuple[str, Weights]]:
-    """Weights given as one path, a comma-separated list of paths, Weights, or several of these: what
-    each is called, and its arrays. Raises ModelError for what is none of them."""
+    """Read weights given as a path, a comma-separated list of paths, Weights, or several of these.
+    Returns the name and the arrays of each. Raises ModelError for anything else."""
     if weights is None:
         return []
     several: Any = weights.split(",") if isinstance(weights, str) else weights

@@ -1,4 +1,4 @@
-"""What a training begins with: parameters as filled, read and resumed, alike in all processes."""
+"""The initial parameters of a training: filled, read or resumed, and equal in all processes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def begun(
     path: str | Path | None,
     setting: Mapping[str, Any],
 ) -> dict[str, parameters.Loaded]:
-    """Fill all workers' parameters, read ``weights`` over them, and go on from what was ``saved`` in the
-    file ``path`` by a run with the same ``setting``. What each of the weights gave, by its name."""
+    """Fill all workers' parameters, read ``weights`` over them, and continue from what was ``saved`` in
+    the file ``path`` by a run with the same ``setting``. Returns, by name, what each of the weights
+    gave."""
     loaded: dict[str, parameters.Loaded] = {}
     given = read_weights(runtime, weights)
     for worker in (worker for worker in workers if not worker.borrows):
@@ -49,7 +50,7 @@ def begun(
 
 
 def in_common(worker: Worker, batch: int, iteration: int) -> dict[str, str]:
-    """What processes must have alike once they are ready to begin."""
+    """What processes must have in common once they are ready to begin."""
     found = {"the batch": str(batch), "the iteration to begin at": str(iteration)}
     found |= agreement.samples(worker.graph)
     for slot in worker.plan.slots:

@@ -1,4 +1,4 @@
-"""Normalisations with a clip of their result, as ReLU6 is one, in one operation each way."""
+"""Normalisations that clip their result, as in ReLU6, computed by one operation in each direction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from demitasse_training.fusion import NORMALISATIONS, followers, request_for
 
 
 def _words(name: str) -> tuple[Operation, Operation]:
-    """A normalisation with a clip, and its gradient."""
+    """Return the operations of a normalisation with a clip and of its gradient."""
     forward, backward = VOCABULARY[name], VOCABULARY[f"{name}_backward"]
     limits, gradient = {"least": 0.0, "most": 1.0}, f"{name}_clip_backward"
     return (
@@ -33,16 +33,17 @@ def _words(name: str) -> tuple[Operation, Operation]:
 
 
 OPERATIONS = tuple(word for name in NORMALISATIONS for word in _words(name))
-"""Each normalisation with a clip, and its gradient: they have the limits of the clip beside their own
-attributes, and else what the normalisation has."""
+"""Each normalisation with a clip, and its gradient: in addition to what the normalisation has, their
+attributes include the limits of the clip."""
 
 
 def clip_normalisations(graph: Graph, kernels: Kernels, place: Place) -> None:
-    """Before gradients are derived, have each normalisation clip its result where a clip is all that
-    reads it: its gradient tells from its input what was clipped, so that what lies between is neither
-    written nor kept, and both passes go over memory one time less.
+    """Before gradients are derived, let each normalisation clip its result if a clip is the only reader.
+    The gradient can tell from the normalisation's input what was clipped. The blob in between is
+    therefore neither written nor kept, and both passes go over memory one time less.
 
-    Only where who computes the normalisation also computes both passes of the two in one."""
+    This is done only if the plugin that computes the normalisation also computes the merged operation in
+    both directions."""
     follower = followers(graph)
     for i, node in enumerate(graph.nodes):
         clip = follower(node) if node.operation.name in NORMALISATIONS else None
@@ -69,7 +70,7 @@ def _are_served(graph: Graph, node: Node, one: Node, kernels: Kernels, place: Pl
 
 
 def _gradient(graph: Graph, one: Node) -> Node:
-    """What computes all gradients of the inputs that have some."""
+    """Return the node that computes all gradients of the inputs that have some."""
     (rule,) = one.operation.gradients
     word, named = graph.vocabulary[rule.operation], dict[str, Tensor | None]()
     for operands, tensors in (

@@ -1,4 +1,4 @@
-"""What each of several processes has, collected by the first: plain data, large bytes in parts."""
+"""Collecting plain data from all processes in process 0; large bytes are sent in parts."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any
 from demitasse import Processes
 
 LARGE = 1 << 12
-"""Bytes from which on they are sent in parts."""
+"""Bytes objects of at least this size are sent in parts."""
 ROOM = 1 << 26
-"""Bytes of all processes that each has room for at a time: whoever gathers has what all give."""
+"""Bytes of all processes that a process can hold at a time: a gather gives each what all others sent."""
 
 
 def collected(value: Any, processes: Processes) -> list[Any] | None:
-    """What each gives, by rank (None of one that is lost), for the first; None for others. All call it,
-    with values of the same size or not: numbers, text, bytes, lists and mappings by text or number."""
+    """Return in process 0 the values of all processes by rank, with None for a lost one; None in the
+    others. All must call this. Values may differ in size; they are numbers, text, bytes, lists, and
+    mappings whose keys are text or numbers."""
     large = list[bytes]()
     told = processes.gather([_outline(value, large), sum(map(len, large))])
     mine, first = b"".join(large), processes.rank == 0
@@ -33,7 +34,8 @@ def collected(value: Any, processes: Processes) -> list[Any] | None:
 
 
 def _outline(value: Any, large: list[bytes]) -> Any:
-    """The value with the lengths of large bytes in their place; these are added to ``large``."""
+    """Return the value with large bytes replaced by their lengths; these bytes are appended to
+    ``large``."""
     if type(value) is dict:
         return {key: _outline(item, large) for key, item in value.items()}
     if type(value) is list:
@@ -45,7 +47,7 @@ def _outline(value: Any, large: list[bytes]) -> Any:
 
 
 def _filled(outline: Any, stream: bytearray) -> Any:
-    """The value that an outline is of, whose large bytes are in ``stream`` in order."""
+    """Return the value of an outline, whose large bytes are in ``stream`` in order."""
     end = 0
 
     def fill(value: Any) -> Any:

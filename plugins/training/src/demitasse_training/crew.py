@@ -1,4 +1,4 @@
-"""The workers of this process as one: tasks done by all, steps bound in the threads that run them."""
+"""The workers of this process as a unit: tasks that all of them run, each in its own thread."""
 
 from __future__ import annotations
 
@@ -30,20 +30,21 @@ P = ParamSpec("P")
 
 
 class Crewed(Protocol):
-    """What has a crew."""
+    """An object that has a crew."""
 
     _crew: Crew
 
     def close(self) -> None:
-        """End what it has."""
+        """Release everything it has."""
 
 
 C = TypeVar("C", bound=Crewed)
 
 
 def one_at_a_time(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[C, P], T]:
-    """A method that is one thread's from its beginning to its end, of all that are so marked; others get
-    ``Crew.check``'s WorkerError. (No call stands where an interrupt would leave the turn taken.)"""
+    """Make a method exclusive: of all methods marked this way, one thread at a time runs one, from
+    beginning to end; others get the WorkerError of ``Crew.check``. (There is no call at any point where
+    an interrupt would leave the turn taken.)"""
 
     @wraps(method)
     def alone(self: C, /, *arguments: P.args, **options: P.kwargs) -> T:
@@ -55,14 +56,14 @@ def one_at_a_time(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenat
                 return method(self, *arguments, **options)
             finally:
                 crew.at_work = before
-                if before is None and crew.closed:  # meanwhile, by a listener that could not wait
+                if before is None and crew.closed:  # meanwhile, by a listener, which could not wait
                     self.close()
 
     return alone
 
 
 class Crew:
-    """``workers``, the first of which stands for all where one is asked."""
+    """``workers`` of one process; properties of all of them are asked of the first."""
 
     def __init__(self) -> None:
         self.workers: list[Worker] = []
@@ -71,7 +72,7 @@ class Crew:
         self._process, self._own = os.getpid(), set[int]()
         self.turn = threading.RLock()
         self.at_work: int | None = None  # the thread whose turn it is
-        self.shown = False  # whether a user has the first worker's parameters, and may write to them
+        self.shown = False  # whether a user holds the first worker's parameters and may write to them
         self.closed = self._ended = self._broken_off = False
 
     @property
@@ -86,8 +87,8 @@ class Crew:
         return not self.asynchronous and any(level.joined for level in levels or [GradientSync()])
 
     def check(self) -> None:
-        """Raise WorkerError where another thread is at work or what was under way was broken off, and
-        PlanError in a forked process, which has none of the threads that would be waited for."""
+        """Raise WorkerError if another thread is at work or earlier work was broken off, and PlanError
+        in a forked process, which lacks the threads that it would wait for."""
         if self._process != os.getpid():
             raise PlanError(
                 "this trainer was made before its process was forked, and would wait for threads that "
@@ -105,17 +106,18 @@ class Crew:
             )
 
     def check_open(self) -> None:
-        """Raise WorkerError once closed."""
+        """Raise WorkerError if closed."""
         if self.closed:
             raise WorkerError("this trainer is closed; make another (resume= continues from a snapshot)")
 
     def run(self, task: Callable[[int], T], interrupted: Callable[[], object] | None = None) -> list[T]:
-        """``task(worker)`` by each worker, in its own thread where there are several, which is told
-        first that it computes with its memory. Raises what ``check`` does, and WorkerError once closed.
+        """Run ``task(worker)`` for each worker; return the results. If there are several workers, each
+        runs in its own thread, which first learns that it computes with the worker's memory. Raises what
+        ``check`` raises, and WorkerError if closed.
 
-        Python raises what interrupts a program in its main thread, wherever that is. With
-        ``interrupted`` this is never within a task, but once all are done; it is called when that
-        comes."""
+        Python raises interrupts in a program's main thread, wherever that thread is. With
+        ``interrupted``, they are raised after all tasks are done, never within one; ``interrupted`` is
+        called when the interrupt comes."""
         self.check_open()
         self.check()
         task = self._watched(task)
@@ -127,7 +129,7 @@ class Crew:
         try:
             return threads.run(task)
         except BaseException:
-            self._broken_off = True  # if another interrupt comes while this waits
+            self._broken_off = True  # in case another interrupt comes during the wait
             if interrupted is not None:
                 interrupted()
             threads.finish(broken_off=interrupted is None)
@@ -135,7 +137,7 @@ class Crew:
             raise
 
     def _watched(self, task: Callable[[int], T]) -> Callable[[int], T]:
-        """The task; what comes out of an accelerator's code meanwhile names it, and whose it is."""
+        """Wrap the task, so that errors in an accelerator's code name its function and plugin."""
 
         def watched(number: int) -> T:
             worker = self.workers[number]
@@ -154,8 +156,9 @@ class Crew:
         self.workers[number].enter()
 
     def bind(self, iteration: int) -> list[Step | Passes]:
-        """Steps that go on at ``iteration``, bound in the threads that run them, one after the other:
-        what kernels keep for themselves is near, and so are the threads that they start."""
+        """Return steps that continue at ``iteration``. Each is bound in the thread that will run it, one
+        after the other, so that what its kernels allocate is near, and so are the threads that they
+        start."""
 
         def bind(number: int) -> Step | Passes:
             with self._binding:
@@ -166,25 +169,25 @@ class Crew:
         return self.run(bind)
 
     def rewind(self) -> None:
-        """Have all samples read again from where the next ``bind`` says."""
+        """Close the sample streams; they are read again from where the next ``bind`` says."""
         for worker in self.workers:
             worker.rewind()
 
     def quiesce(self) -> None:
-        """Have synchronisation finish what is under way: outer levels first, from whose workers inner
-        ones take."""
+        """Have synchronisation finish what is under way: outer levels first, because inner levels take
+        from their workers."""
         for levels in reversed([*zip_longest(*(worker.watched for worker in self.workers))]):
             for level in levels:
                 if level is not None:
                     level.quiesce()
 
     def show(self) -> None:
-        """The first worker's parameters are a user's, too, from now on."""
+        """Note that from now on a user can write to the first worker's parameters."""
         self.shown = True
 
     def follow(self) -> None:
-        """Have all workers of this process train on what a user may have written to the first one's
-        parameters. Not where theirs are meant to differ."""
+        """If a user may have written to the first worker's parameters, copy them to all workers of this
+        process, unless the workers' parameters are meant to differ."""
         first, *others = self.workers
         levels, flat = first.levels, first.flat.parameters
         apart = any(level.apart for level in levels)
@@ -198,39 +201,39 @@ class Crew:
                 worker.flat.parameters[part] = flat[part]
 
     def clock(self) -> Phases:
-        """The first worker's phases so far."""
+        """The first worker's time by phase so far."""
         step = self.workers[0].step
         return Phases(**vars(step.phases)) if step is not None else Phases()
 
     def spans(self) -> list[tuple[str, float, float]]:
-        """What the first worker's synchronisation did beside the last step."""
+        """What the first worker's synchronisation did concurrently with the last step."""
         return [span for level in self.workers[0].levels for span in level.spans()]
 
     def lost_parameter(self) -> str:
-        """Which of the first worker's parameters is no longer finite, in words; empty where all are. On
-        a device they are not looked at: to copy them here takes longer than a step."""
+        """Name a parameter of the first worker that is no longer finite; empty if all are finite.
+        Parameters on a device are not checked: copying them to the host takes longer than a step."""
         first = self.workers[0]
         flat = first.flat.parameters
-        # The sum of all is cheap, and finite only where all are.
+        # The sum of all is cheap to compute, and finite only if all are finite.
         with np.errstate(all="ignore"):
             if not isinstance(flat, np.ndarray) or np.isfinite(flat.sum()):
                 return ""
         return lost_parameter(first.plan.slots, flat)
 
     def keep_statistics(self) -> None:
-        """Remember what forward passes change besides activations."""
+        """Copy what forward passes change besides activations."""
         for worker in self.workers:
             worker.statistics.keep()
 
     def restore_statistics(self) -> None:
-        """Have it as it was."""
+        """Restore what ``keep_statistics`` copied."""
         for worker in self.workers:
             worker.statistics.restore()
 
     def close(self, end: Callable[[], None]) -> None:
-        """Have nobody begin another iteration, wait until nobody is at work, and ``end``, once. One of
-        its own threads, where a listener may be told, does not wait: who is at work closes then. In a
-        forked process all is the parent's."""
+        """Let nobody begin another iteration, wait until nobody is at work, and call ``end``, once. In
+        one of the crew's own threads, where a listener may run, this does not wait: the thread at work
+        then closes. In a forked process it does nothing, because everything belongs to the parent."""
         self.closed = True
         if self._process != os.getpid() or threading.get_ident() in self._own:
             return
@@ -240,7 +243,7 @@ class Crew:
                 self._ended = True
 
     def end(self) -> None:
-        """End threads, reading and synchronising."""
+        """End threads, reading and synchronisation."""
         self.closed = True
         if self._threads is not None:
             self._threads.close()

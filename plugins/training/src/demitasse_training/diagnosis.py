@@ -19,7 +19,7 @@ DIVERGED = "the last updates diverged, or samples are not finite; lower the lear
 
 
 def lost_parameter(slots: Sequence[Slot], flat: Any) -> str:
-    """Which parameter is no longer finite, in words; empty where all are."""
+    """Name a parameter that is no longer finite; empty if all are finite."""
     for slot in _lost(slots, flat):
         layer, number = slot.owners[0]
         return f"parameter {number} of layer {layer!r} is no longer finite"
@@ -31,26 +31,29 @@ def _lost(slots: Sequence[Slot], flat: Any) -> list[Slot]:
 
 
 def diagnose(step: Step) -> str:
-    """Which layer first makes a number that is not finite.
+    """Name the first layer that makes a number that is not finite.
 
-    Walks forward once more, entry by entry, over the samples that the step has read: a loss is
-    checked before it can reach a parameter, and random numbers depend only on the iteration.
+    Runs forward once more, entry by entry, on the samples that the step has read. This finds the same
+    numbers, because a loss is checked before it can reach a parameter, and random numbers depend only on
+    the iteration.
     """
     return _first(step, "forward") or "no layer's output shows it"
 
 
 def causes(workers: Sequence[Worker]) -> list[str]:
-    """Why parameters of workers that have stopped are no longer finite, as far as a walk shows it."""
+    """Say why parameters of workers that have stopped are no longer finite, as far as a pass shows
+    it."""
     found = [cause for worker in workers if worker.step is not None and (cause := _cause(worker))]
     return found or [DIVERGED]
 
 
 def _cause(worker: Worker) -> str:
-    """Which layer first makes a gradient that is not finite; empty where none shows it.
+    """Name the first layer that makes a gradient that is not finite; empty if none is found.
 
-    Walks forward and backward once more, with the parameters that are lost filled anew for so long: as
-    they are nothing would be finite. At the first iteration that is what they were, later such as they
-    may be. Where that shows nothing, what is left of the gradients of the last update does.
+    Runs forward and backward once more. Meanwhile, parameters that are lost have the values of their
+    fillers, because with their own nothing would be finite. At the first iteration these are the values
+    they had; later they are only plausible ones. If that shows nothing, the gradients left over from the
+    last update are used.
     """
     step, flat, left = worker.step, worker.flat, ""
     assert step is not None
@@ -64,7 +67,7 @@ def _cause(worker: Worker) -> str:
     worker.statistics.keep()
     try:
         parameters.fill(worker.graph, worker.plan, flat.parameters, worker.graph.seed, lost)
-        flat.gradients[...] = 0  # to which a walk may add
+        flat.gradients[...] = 0  # the pass may add to them
         for entry, work in step.works:
             if entry.phase == "forward":
                 work()
@@ -76,7 +79,7 @@ def _cause(worker: Worker) -> str:
 
 
 def _first(step: Step, phase: str) -> str:
-    """The first layer of a phase whose result is not finite, in words, by doing that phase's works."""
+    """Run a phase's works; name the first layer whose result is not finite."""
     for entry, work in step.works:
         if entry.phase != phase:
             continue
@@ -94,7 +97,7 @@ def _named(entry: Entry) -> str:
 
 
 def _outputs(entry: Entry) -> tuple[Buffer | None, ...]:
-    """Where the results of an entry are once it is done: of stretches, the last one's place."""
+    """The buffers that hold an entry's results once it is done; for stretches, the last one's."""
     first, *others = entry.outputs or (None,)
     if first is not None and entry.stretches:
         spec = TensorSpec((len(entry.stretches[0]),), first.spec.dtype)

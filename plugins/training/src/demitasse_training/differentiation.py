@@ -1,4 +1,4 @@
-"""A graph's gradients: operations by the vocabulary's rules, from the last layer to the first."""
+"""The gradients of a graph: operations by the vocabulary's rules, from the last layer to the first."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from demitasse_training.graph import NetGraph
 
 Operands = dict[str, Any]
-"""Tensors by an operation's names for them: one, a list for a variadic operand, or None for one that is
-left out; ``d`` and an output's name is the gradient of that output."""
+"""Tensors by an operation's names for them: one tensor, a list for a variadic operand, or None for one
+that is left out. ``d`` and an output's name is the gradient of that output."""
 
 
 class Differentiation:
-    """A graph's objective being differentiated: ``active`` are the tensors whose gradients are wanted,
-    ``arriving`` the gradients that have come to each tensor so far, one from each of its readers."""
+    """The state while a graph's objective is differentiated. ``active`` are the tensors whose gradients
+    are wanted; ``arriving`` are the gradients that have come to each tensor so far, one from each
+    reader."""
 
     def __init__(self, graph: NetGraph, passes: int, every_blob: bool) -> None:
         self._graph, self._passes, self._every_blob = graph, passes, every_blob
@@ -31,7 +32,7 @@ class Differentiation:
         self._named = {blob for made in graph.history.values() for _, blob in made}
 
     def append(self) -> dict[Tensor, Tensor]:
-        """Append the operations to the graph; the gradients of tensors. Raises PlanError where an
+        """Append the operations to the graph; return the gradients of tensors. Raises PlanError if an
         operation without gradients would keep something from being learned."""
         check_learning(self._graph.objective, self._forward, self.active)
         self._activate()
@@ -53,8 +54,8 @@ class Differentiation:
         return {tensor: parts[0] for tensor, parts in self.arriving.items()}
 
     def _activate(self) -> None:
-        """Gradients are wanted of what is learned, of inputs if asked for, and of all that depends on
-        them."""
+        """Mark the tensors whose gradients are wanted: what is learned, inputs on request, and all that
+        depends on these."""
         if self._every_blob:
             self.active.update(t for t in self._fed if t.dtype == self._graph.dtype)
         for node in self._forward:
@@ -62,7 +63,7 @@ class Differentiation:
                 self.active.update(t for t in node.outputs if t is not None)
 
     def _begin_at_the_objective(self) -> None:
-        """The first gradients: the weights of the terms of the objective."""
+        """Create the first gradients: the weights of the objective's terms."""
         graph = self._graph
         graph.objective = weighted(graph, graph.share)
         for tensor, weight in graph.objective:
@@ -73,7 +74,8 @@ class Differentiation:
             self.arriving.setdefault(tensor, []).append(seed)
 
     def _begin_at_blobs(self, node: Node) -> None:
-        """Zeros, for the user to write to, where nothing arrives at a blob that a node makes."""
+        """Give each blob that a node makes, and that no gradient reaches, zeros for the user to
+        overwrite."""
         for made in node.outputs:
             if made in self._named and made in self.active and made not in self.arriving:
                 self.arriving[made] = [self._constant(f"d{made.name}", made, self._graph.dtype, 0.0)]
@@ -84,8 +86,8 @@ class Differentiation:
         return made
 
     def _total(self, tensor: Tensor, near: Node) -> None:
-        """Add up the gradients that several readers give a tensor. Where all blobs are retained the sum
-        stands by itself, between the readers and the layer that made the tensor."""
+        """Sum the gradients that several readers give a tensor. If all blobs are retained, the sum is
+        separate: it stands between the readers and the layer that made the tensor."""
         graph, parts = self._graph, self.arriving[tensor]
         (total,) = self._emit("sum", parts, {}, near)
         total.name = parts[0].name
@@ -99,7 +101,8 @@ class Differentiation:
                 graph.splits[f"{tensor.name}_split"] = number
 
     def _apply(self, rule: Gradient, node: Node) -> None:
-        """Emit the operation by which a rule makes gradients of a node's operands, if any is wanted."""
+        """Emit the operation by which a rule computes gradients of a node's operands, if any is
+        wanted."""
         operands: Operands = dict(by_operand(node))
         of = [t for name in rule.of for t in listed(operands[name])]
         if not any(t in self.active for t in of):
@@ -108,17 +111,17 @@ class Differentiation:
         backward = self._graph.vocabulary[rule.operation]
         for name, operand in zip(rule.operands, backward.inputs, strict=False):
             if operands[name] is None and not operand.optional:
-                return  # nothing arrives where this gradient comes from: it is 0
+                return  # no gradient arrives at the output that this rule reads: it is 0
         inputs = [t for name in rule.operands for t in listed(operands[name])]
         if self._is_plain_sum(node, of):
-            for tensor in of:  # each term's gradient is the sum's own, and needs no copy
+            for tensor in of:  # each term's gradient is that of the sum, and needs no copy
                 if tensor in self.active:
                     self.arriving.setdefault(tensor, []).extend(filter(None, inputs))
             return
         given = self._attributes(backward, node, of)
         outputs = self._emit(rule.operation, inputs, given, node)
         made = self._graph.nodes[-1].outputs
-        made[len(of) :] = [None] * (len(outputs) - len(of))  # what it could give besides
+        made[len(of) :] = [None] * (len(outputs) - len(of))  # further optional results
         for position, (tensor, found) in enumerate(zip(of, outputs, strict=False)):
             if tensor is None:
                 made[position] = None
@@ -128,7 +131,7 @@ class Differentiation:
                     self.arriving.setdefault(tensor, []).append(found)
 
     def _add_arriving(self, operands: Operands, node: Node) -> None:
-        """Add to a node's operands the gradients of its outputs, each in one tensor."""
+        """Add the gradients of a node's outputs to its operands, each as one tensor."""
         for tensor in node.outputs:
             if tensor is not None and len(self.arriving.get(tensor, ())) > 1:
                 self._total(tensor, node)
@@ -146,8 +149,8 @@ class Differentiation:
         return self.arriving[tensor][0]
 
     def _is_plain_sum(self, node: Node, of: Sequence[Tensor | None]) -> bool:
-        """Whether terms can have the sum's gradient itself: not where it is scaled, nor where each is to
-        have an array of its own."""
+        """Whether the terms of a sum can share the sum's gradient: not if it is scaled, nor if each
+        needs an array of its own."""
         learned = any(t is not None and t.kind == "parameter" for t in of)
         apart = node.attributes.get("coefficients") or self._graph.retains_all or learned
         return node.operation.name == "sum" and not apart
@@ -155,7 +158,8 @@ class Differentiation:
     def _attributes(
         self, backward: Operation, node: Node, of: Sequence[Tensor | None]
     ) -> dict[str, Any]:
-        """The node's own that the gradient's operation has too, and what that asks about operands."""
+        """The attributes that the gradient's operation shares with the node, and those that ask about
+        operands."""
         shapes = tuple(t.shape if t is not None else None for t in of)
         asked = {
             "shape": shapes[0],
@@ -168,28 +172,28 @@ class Differentiation:
     def _emit(
         self, operation: str, inputs: Sequence[Tensor | None], attributes: dict[str, Any], of: Node
     ) -> list[Tensor]:
-        """Append an operation that belongs to the layer of a forward one."""
+        """Append an operation that belongs to the layer of a forward node."""
         node = self._graph.node(operation, inputs, attributes, "backward")
         node.layer = of.layer
         self._graph.nodes.append(node)
         return [tensor for tensor in node.outputs if tensor is not None]
 
     def _behind(self, node: Node | None) -> int:
-        """Where in the graph stands what follows a node; of none, its end."""
+        """The index in the graph after a node; after None, the graph's end."""
         nodes = self._graph.nodes
         return len(nodes) if node is None else 1 + next(i for i, n in enumerate(nodes) if n is node)
 
     def _collect(
         self, parameter: Parameter, parts: list[Tensor], in_place: bool, made: dict[Tensor, Node]
     ) -> None:
-        """Have a parameter's gradient ``made`` where it is to lie, or added up there."""
+        """Have a parameter's gradient computed where it is to lie, or summed there."""
         graph = self._graph
         slot = Tensor(f"d{parameter.tensor.name}", parameter.tensor.shape, graph.dtype, "gradient")
         slot.kind = "parameter_gradient"
         parameter.gradient = slot
         for part in parts:
             node = made.get(part)
-            if node is None or node.operation.view:  # its memory is another's
+            if node is None or node.operation.view:  # its memory belongs to another tensor
                 copy = graph.node("sum", [part], {}, "backward")
                 copy.layer, (part,) = parameter.owners[0][0], filter(None, copy.outputs)
                 graph.nodes.insert(self._behind(node), copy)
@@ -206,12 +210,12 @@ class Differentiation:
 def check_learning(
     objective: Sequence[tuple[Tensor, float]], forward: Sequence[Node], learned: set[Tensor]
 ) -> None:
-    """Raise PlanError for an operation without gradients between what is ``learned`` and the
-    objective: what is before it would stay as it is, and nobody would know."""
+    """Raise PlanError for an operation without gradients between what is ``learned`` and the objective:
+    everything before it would silently stay unchanged."""
     # Each tensor that depends on what is learned, and the first operation that cuts its gradient.
     cuts = dict.fromkeys(learned, "")
     for node in forward:
-        if node.operation.name == "stop_gradient":  # asked for
+        if node.operation.name == "stop_gradient":  # intended
             continue
         operands, rules = by_operand(node), node.operation.gradients
         own = "" if rules else f"layer {node.layer!r}: operation {node.operation.name!r}"
@@ -229,5 +233,5 @@ def check_learning(
 
 
 def listed(operand: Tensor | list[Tensor] | None) -> list[Tensor | None]:
-    """An operand's tensors: one, or those of a variadic one."""
+    """Return an operand's tensors as a list, whether it is one tensor or variadic."""
     return [*operand] if isinstance(operand, list) else [operand]

@@ -1,4 +1,4 @@
-"""Threads that compute tell their memory's allocator so, once each."""
+"""Threads that compute tell their memory's allocator, once each."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from demitasse import Allocator, blamed
 
 
 class Entrance:
-    """Called by a thread before it computes: lets the allocator bind it near, the first time. ``leave``
-    has each thread be as it was before."""
+    """Called by each thread before it computes; the first call lets the allocator bind the thread near
+    its memory. ``leave`` undoes this for all threads."""
 
     def __init__(self, allocator: Allocator) -> None:
         self._allocator = allocator
@@ -27,7 +27,7 @@ class Entrance:
             self._here.entered = True
 
     def leave(self) -> None:
-        """Nobody computes any more; a thread that does after all enters anew."""
+        """Unbind all threads. A thread that computes again after this enters anew."""
         self._here = threading.local()
         while self._undo:
             with blamed(self._allocator, "undoing enter"):

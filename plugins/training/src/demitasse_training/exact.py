@@ -1,5 +1,5 @@
-"""Which operations make labels and places, which a bf16 plan is not to store in 16 bits: of numbers
-above 256 that keeps some, and a label becomes another class."""
+"""Operations on labels and positions, which a bf16 plan must not store in 16 bits: above 256, bfloat16
+cannot represent every integer, so a label would become another class."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from demitasse_training.own_shapes import users_of
 
 
 def mark_exact(graph: Graph) -> None:
-    """Mark what is moved, added or scaled on its way to an operand through which no gradient passes, as
-    labels, indices and the boxes that others are told from are, or to a user's code, which may take it
-    for one. It ends where learned numbers come in: what is read of those is a measure, and an index made
-    of them (the place of a maximum) is whole from there on. What is made of samples alone on its way to
-    an output of more than a number, where a label may be looked at, is marked as well."""
+    """Mark operations that move, add or scale numbers on their way to an operand without a gradient,
+    such as labels, indices, and the reference of box offsets, or to a user's code, which may treat them
+    as labels. The marking ends where learned numbers come in, because what is read of those is a
+    measurement; it starts again with an index computed from them (the position of a maximum), which is
+    an integer. Also marked is what samples alone determine on its way to a non-scalar output, where
+    someone may look at a label."""
     plain = {*graph.inputs.values(), *graph.constants, *graph.scalars.values()}
     plain.update(tensor for feed in graph.feeds for tensor in feed.tensors.values())
     for node in graph.nodes:
@@ -40,8 +41,8 @@ def mark_exact(graph: Graph) -> None:
 
 
 def _outputs(node: Node) -> list[bool]:
-    """Of each output whether no gradient arrives at it, nor at what it is a view of, or it is what a
-    user's code makes."""
+    """For each output, whether no gradient arrives at it or at the tensor of which it is a view, or
+    whether a user's code makes it."""
     operation, own = node.operation, bool(users_of(node))
     arrives = {name for rule in operation.gradients for name in rule.operands}
     names = _named(operation.outputs, node.outputs)
@@ -49,6 +50,6 @@ def _outputs(node: Node) -> list[bool]:
 
 
 def _named(operands: Sequence[Operand], tensors: Sequence[Tensor | None]) -> list[str]:
-    """What each tensor is to its operation; the last operand may be several."""
+    """The operand name of each tensor; the last operand may have several tensors."""
     names = [operand.name for operand in operands]
     return [*names, *names[-1:] * (len(tensors) - len(names))][: len(tensors)]

@@ -1,5 +1,5 @@
-"""Inputs and samples that are not finite, told before a ReLU or the largest of a pool makes an ordinary
-number of one: some kernels take a NaN for less than 0."""
+"""Finding inputs and samples that are not finite, before a ReLU or a max pooling turns them into
+ordinary numbers: some kernels treat NaN as less than 0."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from demitasse import Graph, Tensor
 
 _CHUNK = 2**18
-"""Numbers that stay in a cache between two looks at them."""
+"""How many numbers are checked at a time, so that they stay in a cache."""
 
 _MULTIPLIES = ("convolution", "deconvolution", "inner_product", "matrix_product")
 _BOUNDS = (
@@ -26,11 +26,11 @@ _BOUNDS = (
     "largest",
     "maximum",
 )
-"""Beginnings of the words behind which nothing is infinite, or none reads it as a number."""
+"""Name prefixes of operations whose results are finite, or that do not read infinities as numbers."""
 
 
 _UNKNOWN = ("lpq_loss", "downsample_known", "warp")
-"""Beginnings of the words that take NaN for what is not known, as the true flow of a pixel may be."""
+"""Name prefixes of operations to which NaN means unknown, such as the true flow of a pixel."""
 _MOVES = (
     "concat",
     "crop",
@@ -44,20 +44,20 @@ _MOVES = (
     "stop_gradient",
     "sum",
 )
-"""Beginnings of the words that leave NaN what it is."""
+"""Name prefixes of operations that pass NaN on unchanged."""
 
 Key: TypeAlias = str | tuple[str, str]
 """An input's name, or the layer and the field of samples."""
 
 
 class Finite:
-    """Which inputs and samples of a net have to be finite numbers."""
+    """Knows which inputs and samples of a net must be finite."""
 
     def __init__(self, graph: Graph) -> None:
         self.multiplied, self._unknown = multiplied(graph), may_be_unknown(graph)
 
     def problem(self, key: Key, array: np.ndarray) -> str:
-        """Which number of an array should be finite and is not, in words; empty where none is."""
+        """Name a number of an array that should be finite and is not; empty if there is none."""
         return "" if key in self._unknown else not_finite(array, key not in self.multiplied)
 
 
@@ -68,8 +68,8 @@ def _sources(graph: Graph) -> dict[Tensor, set[Key]]:
 
 
 def may_be_unknown(graph: Graph) -> Collection[Key]:
-    """The inputs and samples of which NaN means that a number is not known: all that reads them, as they
-    are or after they were moved, added or scaled, takes it so."""
+    """Return the inputs and samples in which NaN means an unknown number, because everything that reads
+    them, directly or after they were moved, added or scaled, treats it so."""
     reach, served, numbers = _sources(graph), set[Key](), set[Key]()
     for node in graph.nodes:
         name = node.operation.name
@@ -85,9 +85,9 @@ def may_be_unknown(graph: Graph) -> Collection[Key]:
 
 
 def multiplied(graph: Graph) -> Collection[Key]:
-    """The inputs, and the samples by layer and field, that come to a convolution or a product, whatever
-    moves, adds or scales them before: it makes NaN of what is infinite. Elsewhere that may have a
-    meaning, as in a mask before a softmax."""
+    """Return the inputs, and the samples by layer and field, that reach a convolution or a product,
+    whatever moves, adds or scales them before: it turns infinities into NaN. Elsewhere, infinities may
+    have a meaning, as in a mask before a softmax."""
     reach, found = _sources(graph), set[Key]()
     for node in graph.nodes:
         read = {key for tensor in node.inputs if tensor for key in reach.get(tensor, ())}
@@ -101,8 +101,8 @@ def multiplied(graph: Graph) -> Collection[Key]:
 
 
 def not_finite(array: np.ndarray, infinite: bool = False) -> str:
-    """Which number of an array of samples is not finite (or, where ``infinite`` ones are right, NaN), in
-    words; empty where none is."""
+    """Name a number in an array of samples that is not finite (or, if ``infinite`` ones are valid, that
+    is NaN); empty if there is none."""
     if array.dtype.kind != "f" or _is_finite(array):
         return ""
     wrong = np.isnan(array) if infinite else ~np.isfinite(array)

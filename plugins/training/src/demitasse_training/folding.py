@@ -1,4 +1,4 @@
-"""Normalisations and scales of channels folded into the weights of the layer before them."""
+"""Folding normalisations and scales of channels into the weights of the layer before them."""
 
 from __future__ import annotations
 
@@ -33,16 +33,18 @@ FOLD = define(
     flops=per_element("w"),
     attributes={"axis": 0, "epsilon": 1e-5},
 )
-"""What a product's weights and biases are together with what follows it."""
+"""The operation that computes the weights and biases of a product merged with what follows it."""
 
 
 def fold_normalisations(graph: Graph, kernels: Kernels, place: Place) -> None:
-    """Have each convolution or inner product do what follows it, normalisations of its channels by kept
-    statistics and scales of them by known numbers, by weights and biases that are computed from the
-    parameters; a ReLU that was part of a normalisation follows by itself again, for the product to do.
+    """Let each convolution or inner product also compute what follows it, by weights and biases derived
+    from the parameters. What follows may be normalisations of its channels by stored statistics and
+    scales of them by known numbers. A ReLU that was part of a normalisation becomes a layer of its own
+    again, for the product to compute.
 
-    For a net of which no gradients are asked, and whose parameters stay as they are: the new weights are
-    then made once. Only where nobody else reads what lies between, and somebody computes them."""
+    The net must not compute gradients, and its parameters must not change, so that the new weights are
+    computed once. A layer is folded only if nobody else reads the blob in between, and if a kernel for
+    the folding exists."""
     if FOLD.name not in graph.vocabulary:
         return
     follower, known = followers(graph), _known(graph)
@@ -66,7 +68,7 @@ def fold_normalisations(graph: Graph, kernels: Kernels, place: Place) -> None:
 
 
 def _known(graph: Graph) -> set[Tensor]:
-    """Parameters that no operation changes, and constants."""
+    """Return the constants and the parameters that no operation changes."""
     changed = {
         tensor
         for node in graph.nodes
@@ -77,7 +79,7 @@ def _known(graph: Graph) -> set[Tensor]:
 
 
 def _folds(product: Node, after: Node, known: set[Tensor]) -> bool:
-    """Whether what follows is a number for each of the product's channels times it, plus another."""
+    """Whether what follows multiplies each of the product's channels by a number and adds another."""
     channels = 1 if product.operation.name == "convolution" else product.attributes["axis"]
     learned = [tensor for tensor in after.inputs[1:] if tensor is not None]
     return (
@@ -89,7 +91,7 @@ def _folds(product: Node, after: Node, known: set[Tensor]) -> bool:
 
 
 def _fold(graph: Graph, product: Node, after: Node) -> Node:
-    """The operation that computes the weights and biases of both."""
+    """Return the operation that computes the weights and biases of both."""
     w, b = (*product.inputs[1:], None)[:2]
     assert w is not None
     kept = after.inputs[1:4] if after.operation.name == "batch_norm_inference" else [None] * 3

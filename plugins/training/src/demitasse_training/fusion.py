@@ -1,4 +1,4 @@
-"""Layers that follow each other and are one operation, or better the other way round."""
+"""Successive layers that are computed as one operation, or faster in the opposite order."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ NORMALISATIONS = ("batch_norm", "batch_norm_inference")
 
 
 def fuse_normalisations(graph: Graph) -> None:
-    """Make one node of each normalisation and the layers that follow it, a scale of its channels, a
-    ReLU or both, before gradients are derived: it reads its input twice and writes its output, and its
-    gradient does with its input, where the layers apart take twice as many passes over memory.
+    """Merge each normalisation and the layers that follow it (a scale of its channels, a ReLU or both)
+    into one node, before gradients are derived. The merged node reads its input twice and writes its
+    output, and its gradient does the same with its own input; separate layers take twice as many passes
+    over memory.
 
-    Only where nobody else reads what lies between: no second layer, no objective, no user of the net's
-    outputs. The blobs that lie between are in no plan then."""
+    This is done only if nobody else reads the blobs in between: no second layer, no objective, no user
+    of the net's outputs. These blobs are then in no plan."""
     follower = followers(graph)
     gone = set[int]()
     for node in graph.nodes:
         if node.operation.name not in NORMALISATIONS:
             continue
         chain = [node]
-        plain = node.inputs[-2:] == [None, None]  # it has no scale and no level of its own
+        plain = node.inputs[-2:] == [None, None]  # it has no scale and no shift of its own
         if plain and (scale := follower(node)) is not None and _scales_channels(scale):
             node.inputs[-2:] = scale.inputs[1:]
             chain.append(scale)
@@ -36,10 +37,10 @@ def fuse_normalisations(graph: Graph) -> None:
 
 
 def pool_before_rectifying(graph: Graph) -> None:
-    """Where all that reads a ReLU is a maximum over windows, take the maximum first: neither result nor
-    gradients change, for max(relu(x)) = relu(max(x)), whose gradient is none where that is 0. What lies
-    between is never needed again then, the largest tensors of such nets (VGG-16 keeps 190 of 500 MB less
-    for its backward pass), and ReLU and its gradient work on the smaller result."""
+    """If the only reader of a ReLU is a maximum over windows, take the maximum first. Neither results
+    nor gradients change: max(relu(x)) = relu(max(x)), and the gradient is zero where that is 0. The blob
+    in between, among the largest tensors of such nets, is then never needed again (VGG-16 keeps 190 of
+    500 MB less for its backward pass), and ReLU and its gradient work on the smaller result."""
     follower = followers(graph)
     for rectifier in [node for node in graph.nodes if _rectifies(node)]:
         pool = follower(rectifier)
@@ -55,7 +56,7 @@ def pool_before_rectifying(graph: Graph) -> None:
 
 
 def followers(graph: Graph) -> Callable[[Node], Node | None]:
-    """Who tells the only reader of a node's first output, where nobody else needs that."""
+    """Return a function that gives the only reader of a node's first output, if nobody else needs it."""
     readers = defaultdict[Tensor, list[Node]](list)
     for node in graph.nodes:
         for tensor in node.inputs:
@@ -74,7 +75,7 @@ def followers(graph: Graph) -> Callable[[Node], Node | None]:
 
 
 def request_for(node: Node, place: Place, fixed: bool = False) -> Request:
-    """What a node asks of kernels, all tensors being plain."""
+    """Return the request that a node makes of kernels, with plain layouts for all tensors."""
     inputs, outputs = (
         tuple(None if t is None else TensorSpec(t.shape, t.dtype) for t in tensors)
         for tensors in (node.inputs, node.outputs)
@@ -83,7 +84,7 @@ def request_for(node: Node, place: Place, fixed: bool = False) -> Request:
 
 
 def _scales_channels(node: Node) -> bool:
-    """Whether it is a scale by one number for each channel, known before the forward pass."""
+    """Whether the node scales by one number per channel that is known before the forward pass."""
     learned = [tensor for tensor in node.inputs[1:] if tensor is not None]
     return (
         node.operation.name == "scale"

@@ -50,19 +50,19 @@ from demitasse_training.shares import Share
 from demitasse_training.terms import weights_of
 
 Scoring: TypeAlias = Callable[[Sequence[np.ndarray]], Mapping[str, Any]]
-"""What a test tells of a top, from its rows in all batches, by what is put behind the top's name."""
+"""Computes a test's scores of a top from its rows in all batches; the keys are appended to its name."""
 
 
 class NetGraph(Graph):
-    """What layer types build on. ``phase`` is train or test, ``dtype`` the real numbers' type;
-    ``retain="all"`` keeps every blob, so that no layers become one operation.
-    Inputs and samples have ``input_shapes`` and, by layer and field, ``sample_shapes`` instead of what
-    is declared or the first sample has; ``varying`` are the layers whose samples come one at a time,
-    each in a shape of its own. ``history`` has, by blob, the layers (by number) that made it
-    and what it was then; ``found`` cuts from a top as it was planned what is there, where its layer's
-    type can tell, and ``scoring`` says what a test tells of one, where that is not its mean; ``diffs``
-    the gradients of tensors; ``splits``, by the name that a sum of the gradients of several readers has
-    for a layer, the number of the layer below."""
+    """The graph that layer types build. ``phase`` is train or test; ``dtype`` is the type of real
+    numbers; ``retain="all"`` keeps every blob, so that no layers are fused. ``input_shapes`` and
+    ``sample_shapes`` (by layer and field) replace the declared shapes of inputs and the shapes of a
+    source's first sample. ``varying`` has the layers whose samples come one at a time, each in a shape
+    of its own. ``history`` has, for each blob, the numbers of the layers that made it and the tensor it
+    then was. ``found`` cuts a planned top to the rows that exist, if its layer's type can tell;
+    ``scoring`` computes a test's score of a top if that is not its mean. ``diffs`` has the gradients of
+    tensors. ``splits`` maps the name of a sum of several readers' gradients to the number of the layer
+    below."""
 
     def __init__(
         self,
@@ -99,10 +99,10 @@ class NetGraph(Graph):
     # What a layer type calls while it builds.
 
     def apply(self, operation: str, *inputs: Tensor | None, **attributes: Any) -> Any:
-        """Emit an operation and return its output tensor, or a tuple where it has several (optional
-        ones included; what nobody reads is not computed).
+        """Emit an operation and return its output tensor, or a tuple if it has several (including
+        optional ones; outputs that nobody reads are not computed).
 
-        Raises ShapeError that names every operand and its shape when they do not fit.
+        Raises ShapeError that names every operand and its shape if they do not fit.
         """
         check_operands(operation, inputs, self._where())
         if operation not in self.vocabulary:
@@ -122,9 +122,10 @@ class NetGraph(Graph):
         shared: str | None = None,
         permissive: bool = False,
     ) -> Tensor:
-        """The layer's next parameter. Layers that give the same ``shared`` name have it in common,
-        with the first one's filler and multipliers; where it is ``permissive``, in another shape of as
-        many elements. A rate of 0 freezes it: no gradient is made, but in a net that ``frees`` all."""
+        """Return the layer's next parameter. Layers that give the same ``shared`` name share it, with
+        the first layer's filler and multipliers. If it is ``permissive``, it may have another shape with
+        the same number of elements. A rate of 0 freezes it: it gets no gradient, except in a net that
+        ``frees`` all."""
         assert self._layer is not None
         layer = self._layer.name
         check_shape("a parameter", shape, self._where())
@@ -164,7 +165,8 @@ class NetGraph(Graph):
         return tuple(self._named)
 
     def input(self, name: str, shape: Shape) -> Tensor:
-        """A tensor that the caller of the net fills; its declared shape may be overridden."""
+        """Return a tensor that the net's caller fills; ``input_shapes`` may override the declared
+        shape."""
         check_shape("an input", shape, self._where())
         shape = tuple(self._input_shapes.get(name, shape))
         tensor = Tensor(name, shape, self.dtype, "input")
@@ -172,15 +174,15 @@ class NetGraph(Graph):
         return tensor
 
     def constant(self, name: str, value: np.ndarray) -> Tensor:
-        """A tensor that is filled once, before the first step."""
+        """Return a tensor that is filled once, before the first step."""
         tensor = Tensor(name, tuple(value.shape), self.dtype, "constant")
         self.constants[tensor] = value
         return tensor
 
     def source(self, spec: DataSpec, batch: int, fields: Mapping[str, str]) -> tuple[Tensor, ...]:
-        """Tensors that a data source fills each step with this worker's part of ``batch`` samples:
-        one for each entry of ``fields``, a field's name to an element type (``raw`` as it is stored,
-        ``real`` the plan's)."""
+        """Return tensors that a data source fills in each step with this worker's part of ``batch``
+        samples: one for each entry of ``fields``, which maps a field's name to an element type (``raw``
+        as stored, ``real`` for the plan's)."""
         assert self._layer is not None
         check_asked(fields, batch, self._where())
         try:
@@ -214,12 +216,12 @@ class NetGraph(Graph):
         return tuple(tensors.values())
 
     def scalar(self, name: str) -> Tensor:
-        """One of SCALARS as a one-element tensor. Raises PluginError for another."""
+        """Return one of SCALARS as a one-element tensor. Raises PluginError for any other name."""
         if name not in self.scalars:
             raise PluginError(unknown("scalar", name, self.scalars, self._where()))
         return self.scalars[name]
 
-    # How a graph comes to be.
+    # Construction.
 
     def build(self, net: NetDefinition, layer_types: Mapping[str, LayerType]) -> NetGraph:
         """Expand all layers of a net. Raises ModelError or ShapeError that names file, line and
@@ -260,7 +262,8 @@ class NetGraph(Graph):
         return [self.blobs[bottom] for bottom in layer.bottoms]
 
     def _tops(self, layer: Layer, kind: LayerType, bottoms: Sequence[Tensor]) -> Sequence[Tensor]:
-        """What a layer type makes of a layer's bottoms: a tensor for each top, perhaps more."""
+        """Return what a layer type builds from a layer's bottoms: a tensor for each top, perhaps
+        more."""
         try:
             known = getattr(kind, "raises", (ValueError, OSError))
             with blamed(kind, "in build", self._where(), known):
@@ -290,19 +293,19 @@ class NetGraph(Graph):
         self.blobs[name] = tensor
 
     def _overwrite(self, name: str, tensor: Tensor) -> None:
-        """Note that the present layer makes blob ``name``. What it was before is a tensor of its own."""
+        """Note that the current layer makes blob ``name``. Its earlier value is a tensor of its own."""
         made, old = self.history.setdefault(name, []), self.blobs.get(name)
         if old is not None and old is not tensor and old.name == name:
             old.name = f"{name}@{len(made) - 1}"
         made.append((self.stream, tensor))
 
     def differentiate(self, passes: int = 1, *, every_blob: bool = False) -> None:
-        """Append the operations that compute every trainable parameter's gradient of the objective,
-        which is weighted by this worker's share in it and by 1 / passes. With several passes, several
-        uses of a parameter, or all blobs retained, gradients add up in place (after a fill with 0).
-        ``every_blob`` (of a retained net) adds the gradients of inputs and samples, and lets backward
-        begin at any blob: one that no objective depends on has a gradient of zeros, to be written by the
-        user."""
+        """Append the operations that compute the gradient of the objective for every trainable
+        parameter. The objective is weighted by this worker's share of it and by 1 / passes. With several
+        passes, several uses of a parameter, or all blobs retained, gradients are summed in place, after
+        a fill with 0. ``every_blob`` (only if all blobs are retained) adds the gradients of inputs and
+        samples, and lets backward begin at any blob: a blob that no objective depends on has a gradient
+        of zeros, for the user to write."""
         self.diffs = Differentiation(self, passes, every_blob).append()
 
     def node(
@@ -312,9 +315,9 @@ class NetGraph(Graph):
         attributes: Mapping[str, Any],
         phase: str = "forward",
     ) -> Node:
-        """An operation of the present layer on tensors, with attributes complete and output tensors of
-        its own; it is not in the graph yet. Raises PlanError for operands or attributes that do not
-        fit it, ShapeError for shapes that do not."""
+        """Return an operation of the current layer on tensors, with complete attributes and output
+        tensors of its own; it is not yet in the graph. Raises PlanError if operands or attributes do not
+        fit the operation, ShapeError if shapes do not fit."""
         operation, inputs = self.vocabulary[name], [*given]
         complete = dict(operation.attributes)
         for key, value in attributes.items():
@@ -357,7 +360,7 @@ class NetGraph(Graph):
             )
             for operand, shape in zip(kinds, made, strict=True)
         ]
-        # What is made of losses is told in full; gradients begin there.
+        # Values computed from losses are exact, because gradients begin there.
         node.exact = all(t is None or t.shape == () for t in (*inputs, *node.outputs))
         return node
 
@@ -372,6 +375,6 @@ class NetGraph(Graph):
 
 
 def _scored(kind: Any, layer: Layer, where: str, batches: Sequence[np.ndarray]) -> Mapping[str, Any]:
-    """What a layer type tells of all batches."""
+    """The scores that a layer type computes from all batches."""
     with blamed(kind, "in score", where):
         return dict(kind.score(layer, batches))

@@ -1,4 +1,4 @@
-"""A step whose loss is checked where it is computed, in memory that a host does not read at once."""
+"""A step whose loss is checked on the accelerator, in memory that the host cannot read at once."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from demitasse import NumericsError, Step, Work, in_rows
 
 
 class Guard(Protocol):
-    """What an accelerator checks a loss by. ``work``, between forward and backward, adds the losses up
-    and, where that is no finite number, makes the rate negative, by which updates change nothing."""
+    """An accelerator's check of a loss. ``work``, between forward and backward, sums the losses. If the
+    sum is not finite, it makes the learning rate negative, which lets updates change nothing."""
 
     work: Work
 
     def read(self) -> float:
-        """The loss, once the step is done."""
+        """Return the loss, once the step is done."""
 
 
 MakeGuard = Callable[[Sequence[tuple[Any, float]], Any], Guard]
-"""A guard of losses (with their weights) and the rate, both in the accelerator's memory."""
+"""Makes a guard for losses (with their weights) and the rate, both in the accelerator's memory."""
 
 
 class GuardedStep(Step):
-    """The step of one worker alone, in one pass, as one row of works: nobody waits in its middle."""
+    """The step of a lone worker with one pass, as one sequence of works: nobody waits in its middle."""
 
     def __init__(self, make: MakeGuard, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -33,8 +33,8 @@ class GuardedStep(Step):
         self._works = in_rows([*self.begin, *self.first, self._guard.work, *self.last])
 
     def run(self, iteration: int, rate: float) -> float:
-        """One iteration; the loss. Raises NumericsError for one that is not finite, parameters as they
-        were."""
+        """Run one iteration; return the loss. Raises NumericsError if it is not finite; parameters are
+        then unchanged."""
         self.scalars(iteration, rate)
         clock, phases = time.perf_counter, self.phases
         start = clock()
@@ -45,8 +45,8 @@ class GuardedStep(Step):
             work()
         loss = self._guard.read()
         phases.read += read - start
-        phases.backward += clock() - read  # and forward: the host knows no border
+        phases.backward += clock() - read  # includes forward: the host cannot tell where it ends
         if not math.isfinite(loss):
-            self.told.clear()  # the rate is what the guard has made it
+            self.told.clear()  # the guard has changed the rate
             raise NumericsError(f"iteration {iteration}: the loss is {loss}")
         return loss

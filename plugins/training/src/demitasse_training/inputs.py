@@ -1,4 +1,4 @@
-"""Arrays that a user gives as a net's inputs, checked against what the net declares."""
+"""Arrays that a user passes as a net's inputs, checked against the net's declarations."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ def given_input(
     name: str,
     value: Any,
 ) -> np.ndarray:
-    """An input's value as an array of real numbers of the declared rank; of those that have to be
-    ``finite``, in the range of the net's element type. Raises ModelError for what is no input, no
-    numbers, NaN, or not finite, ShapeError for another rank and for no elements."""
+    """Return an input's value as an array of real numbers of the declared rank. If the input must be
+    ``finite``, all numbers are in the range of the net's element type. Raises ModelError for an unknown
+    input, and for a value that is not numeric, is NaN, or is not finite; ShapeError for another rank or
+    an array without elements."""
     where = definition.location
     if name not in graph.inputs:
         raise ModelError(_no_input(definition, graph, name))
@@ -57,7 +58,7 @@ def given_input(
 
 
 def against(name: str, shape: tuple[int, ...], declared: tuple[int, ...]) -> str:
-    """The words for an input's shape beside the declared one, whose batch is anybody's choice."""
+    """Return the words that compare an input's shape with the declared one, whose batch size is free."""
     inner = "".join(f", {extent}" for extent in declared[1:])
     return f"input {name!r} has shape {shape} here; declared (N{inner or ','})"
 

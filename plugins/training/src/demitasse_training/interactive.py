@@ -1,4 +1,4 @@
-"""A trainer that is stepped by hand: its net walked layer by layer, its updates made when asked."""
+"""A trainer that is stepped by hand: its net is run layer by layer, and updates on request."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from demitasse_training.resume import resume
 from demitasse_training.trainer import Trainer
 
 Following = Callable[[Callable[..., None]], None]
-"""Runs a forward pass by a call, which takes whether it is again on the same samples and, for some of
-the layers, the numbers of the first and the last one."""
+"""Runs a forward pass by calling its argument, which takes two things: whether to use the same samples
+again and, to run only some layers, the numbers of the first and the last."""
 
 Returning = Callable[[Callable[..., None]], None]
-"""Runs a backward pass by a call, which takes, for some of the layers, the numbers of the first and the
-last one to be run."""
+"""Runs a backward pass by calling its argument, which takes, to run only some layers, the numbers of the
+first and the last."""
 
 
 class InteractiveTrainer(Trainer):
-    """A trainer on one worker for a user who looks at its nets between the layers, writes to them,
-    gives them other shapes, and makes the parts of an iteration himself.
+    """A trainer on one worker for a user who reads and writes its nets' blobs between layers, changes
+    their shapes, and runs the parts of an iteration himself.
 
-    The worker has the parameters, their gradients and the solver's state. ``trained`` and ``test_nets``
-    are nets over that memory that keep every blob.
+    The worker holds the parameters, their gradients and the solver's state. ``trained`` and
+    ``test_nets`` are nets over that memory that keep every blob.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class InteractiveTrainer(Trainer):
         following: Following = lambda run: run(False),
         returning: Returning = lambda run: run(),
     ) -> float:
-        """One iteration; the smoothed loss. ``before`` is called when gradients are zero, before the
-        first forward pass, ``prepare`` before each, ``after`` when gradients are complete, before they
-        are used; ``following`` runs each forward pass, and may run it again, on the same samples,
-        ``returning`` each backward pass; either may do it layer by layer. Raises
+        """Run one iteration; return the smoothed loss. ``before`` is called once gradients are zero,
+        before the first forward pass; ``prepare`` before each forward pass; ``after`` once gradients are
+        complete, before they are used. ``following`` runs each forward pass, and may repeat it on the
+        same samples; ``returning`` runs each backward pass; both may do it layer by layer. Raises
         NumericsError before a loss that is not finite reaches a parameter."""
         self.trained.walk.clear()
         for call in before:
@@ -105,7 +105,7 @@ class InteractiveTrainer(Trainer):
         return smoothed
 
     def forward(self, number: int = 0, following: Following = lambda run: run(False)) -> float:
-        """The forward pass of that number in the present iteration; its loss."""
+        """Run forward pass ``number`` of the current iteration; return its loss."""
         first = number * self.batch // self.solver.passes
 
         def run(again: bool, start: int = 0, last: int | None = None) -> None:
@@ -122,7 +122,7 @@ class InteractiveTrainer(Trainer):
         self.iteration += 1
 
     def apply_update(self) -> None:
-        """Update all parameters by their gradients, at the present iteration's rate."""
+        """Update all parameters by their gradients, at the current iteration's learning rate."""
         if not self._updates:
             self._bind_updates()
         self._scalars["iteration"][0], self._scalars["rate"][0] = self.iteration, self.rate
@@ -131,7 +131,7 @@ class InteractiveTrainer(Trainer):
 
     @one_at_a_time
     def restore(self, path: str | Path) -> None:
-        """Go on from a snapshot: parameters, solver state and iteration. Raises SnapshotError."""
+        """Continue from a snapshot: parameters, solver state and iteration. Raises SnapshotError."""
         saved = self.runtime.read(path).weights()
         resume(self._workers[0], saved, path, self._setting)
         self.iteration = saved.iteration or 0

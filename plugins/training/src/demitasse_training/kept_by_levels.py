@@ -1,5 +1,5 @@
-"""What workers' synchronisation keeps for itself, such as gradients that it has not sent yet: gathered
-for a snapshot, and given back."""
+"""State of the workers' synchronisation, such as gradients that it has not sent yet: gathering it for a
+snapshot, and restoring it."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ if TYPE_CHECKING:
 log = logging.getLogger("demitasse.training")
 
 KEY = "synchronisation"
-"""Of a snapshot's record: for each process, worker and level [plugin, what that has saved]."""
+"""The key in a snapshot's record: for each process, worker and level, [plugin, the level's state]."""
 
 
 def gathered_levels(workers: Sequence[Worker], processes: Processes) -> list[Any] | None:
-    """What a snapshot's record has under ``KEY``; None where nobody keeps anything, and for all but the
-    first process. All call it, with nothing under way."""
+    """Return the value of ``KEY`` in a snapshot's record; None if no level keeps any state, and in all
+    processes but the first. All must call this, with no synchronisation under way."""
     if not _keepers(workers):
         return None
     mine = [[[level.plugin, level.saved()] for level in worker.watched] for worker in workers]
     found = collected(mine, processes)
-    return found and [each or [] for each in found]  # one that is lost has left nothing
+    return found and [each or [] for each in found]  # a lost process has left nothing
 
 
 def restore_levels(
     workers: Sequence[Worker], processes: Processes, saved: Weights, path: object
 ) -> None:
-    """Give each what it has saved in the file ``path``; one that keeps something, and for whom there is
-    nothing, begins anew, which is told. Raises SnapshotError for what no run has written."""
+    """Restore the state of each level from the file ``path``. A level that keeps state but has none
+    there starts afresh, with a warning. Raises SnapshotError if no run can have written the file's
+    value."""
     kept = saved.record.get(KEY)
     if kept is not None and not _is_table(kept):
         raise SnapshotError(f"{path}: its record has no table of processes and workers under {KEY!r}")
@@ -48,7 +49,7 @@ def restore_levels(
         if plugins == [level.plugin for level in worker.watched]:
             for level, (_, state) in zip(worker.watched, theirs, strict=True):
                 if state is not None:
-                    level.restore(deepcopy(state))  # which others may be given, too
+                    level.restore(deepcopy(state))  # other levels may be given it, too
         else:
             anew += [level.plugin for level in _keepers([worker])]
     if not anew or processes.rank > 0:
@@ -66,7 +67,7 @@ def _keepers(workers: Sequence[Worker]) -> list[Watched]:
 
 
 def _is_table(value: Any) -> bool:
-    """Whether it is lists (processes) of lists (workers) of lists (levels) of a name and a value."""
+    """Whether it is a list (processes) of lists (workers) of lists (levels) of a name and a value."""
     if type(value) is not list or not all(type(process) is list for process in value):
         return False
     workers = [worker for process in value for worker in process]

@@ -1,4 +1,4 @@
-"""Whether the types of a net's layers are known, and what helps where one is not."""
+"""A check that the types of a net's layers are known; its error says what to do."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _LISTED = "the READMEs of plugins with layer types list"
 
 
 MOST_TOLD = 4000
-"""Characters of what is told of a layer: what a file says may be as long as the file."""
+"""How many characters of a layer an error shows: a string in a file may be as long as the file."""
 
 
 def check_types(net: NetDefinition, known: Collection[str]) -> None:
-    """Raise ModelError for a layer of an unknown type, before any layer is built: samples that are not
-    there are the lesser trouble. A type that no installed plugin has is named first, since to compose
-    one for the others would not do."""
+    """Raise ModelError for a layer of an unknown type, before any layer is built: missing samples would
+    be the lesser problem. A type that no installed plugin provides is named first, because adding a
+    plugin for the others would not be enough."""
     first: dict[str, Layer] = {}
     for layer in net.layers:
         if layer.type not in known:

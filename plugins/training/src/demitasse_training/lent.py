@@ -12,11 +12,11 @@ from demitasse_training.shares import Share
 
 @dataclass(frozen=True)
 class Lent:
-    """Where a net computes, and memory that is not its own.
+    """The place where a net computes, and the memory that it borrows.
 
     - ``worker``: the worker's place;
-    - ``slots``, ``flat``: where parameters lie, and the flat memory that they lie in;
-    - ``gradients``: flat memory for gradients, if the net has some;
+    - ``slots``, ``flat``: where parameters lie, and the flat memory that contains them;
+    - ``gradients``: flat memory for gradients, if the net computes any;
     - ``arena``: memory for its arena, if that is lent, too;
     - ``regions``: blocks for other regions of its plans, by name;
     - ``share``: the worker's share of the samples."""

@@ -1,4 +1,4 @@
-"""Listeners to a run: plugins' own, whose errors name the plugin, and how all are told."""
+"""Listeners to a run: they come from plugins, their errors name the plugin, and events go to all."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from demitasse import DemitasseError, Event, PluginError, raised
 
 
 def listener_of(plugin: str, hook: Callable[[], Any]) -> Callable[[Event], None] | None:
-    """What a plugin's ``observe`` hook returns, its errors made PluginErrors; None where that wants to
-    hear nothing. Raises PluginError when that is no listener."""
+    """Return the result of a plugin's ``observe`` hook, with its errors turned into PluginErrors; None
+    if it does not want to listen. Raises PluginError if the result is not a listener."""
     listener = hook()
     if listener is None:
         return None
@@ -30,7 +30,7 @@ def listener_of(plugin: str, hook: Callable[[], Any]) -> Callable[[Event], None]
 
 
 def tell(listeners: Iterable[Callable[[Event], None]], event: Event) -> None:
-    """Tell all of an event; what one of them raises says of which."""
+    """Tell all listeners of an event; an error from one of them names the event."""
     for listener in listeners:
         try:
             listener(event)
@@ -44,9 +44,9 @@ def tell(listeners: Iterable[Callable[[Event], None]], event: Event) -> None:
 def tell_failure(
     listeners: Iterable[Callable[[Event], None]], iteration: int, error: BaseException
 ) -> None:
-    """Tell all that the run has ended; what one of them raises is noted on the run's error."""
+    """Tell all listeners that the run has failed; their errors become notes on the run's error."""
     for listener in listeners:
         try:
             listener(Event("end", iteration, {"error": error}))
-        except Exception as other:  # noqa: BLE001  the run's own error is the one to be raised
+        except Exception as other:  # noqa: BLE001  the run's own error must be the one raised
             error.add_note(f"then a listener raised {other!r} on event 'end'")

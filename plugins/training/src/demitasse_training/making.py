@@ -1,4 +1,4 @@
-"""What a trainer is made of: a process's workers, with what joins them, and the nets that they test."""
+"""Making the parts of a trainer: a process's workers, what joins them, and the nets that they test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from demitasse_training.update import Update
 from demitasse_training.worker import Worker
 
 Data = Mapping[str, Mapping[str, Any] | DataSpec] | None
-"""Samples that a user gives in place of the net's own, by phase."""
+"""Samples, by phase, that a user provides in place of the net's own."""
 
 
 def make_workers(
@@ -35,8 +35,8 @@ def make_workers(
     retain: str | None,
 ) -> None:
     """Plan the solver's net for each worker of this process, with the choices of kernels that were
-    ``saved``, and join them. Who has been made is in the ``crew`` also where another fails. Raises
-    ModelError for samples that nobody would read."""
+    ``saved``, and join the workers. Workers made so far are in the ``crew`` even if a later one fails.
+    Raises ModelError for samples that no layer would read."""
     open_source, dtype = opener(runtime, data, "train"), PRECISIONS[precision]
     if "test" in (data or {}) and not solver.tests:
         raise ModelError(
@@ -76,7 +76,7 @@ def make_workers(
 def make_tests(
     tests: Scores, crew: Crew, runtime: Runtime, solver: Solver, *, data: Data, precision: str, seed: int
 ) -> None:
-    """Plan the solver's test nets for each worker, in its memory."""
+    """Plan the solver's test nets for each worker, in the worker's memory."""
     first = crew.workers[0]
     for definition in solver.tests:
         tests.nets.append([])

@@ -1,4 +1,4 @@
-"""Whether all that a plan needs fits at once."""
+"""A check that everything a plan needs fits in memory at once."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from demitasse import Allocator, Memory, PlanError, PluginError, blamed, closed,
 
 
 def check_room(allocator: Allocator, needed: Mapping[str, int], where: object) -> None:
-    """Raise PlanError with the bytes of each part unless memory for all of them is there now. Blocks are
-    used some time after they are given, so that one after the other might be given and not be there: it
-    is one block, or one for each part where an allocator gives none so large. Raises PluginError for an
-    allocator that gives no such block."""
+    """Raise PlanError with the bytes of each part unless memory for all parts is available now. Blocks
+    are first used some time after they are allocated, so that allocating them one after the other could
+    succeed without enough memory. Therefore this allocates one block for all or, if an allocator has no
+    block so large, one for each part. Raises PluginError if the result of an allocator is not such a
+    block."""
     wanted = max(1, sum(needed.values()))
     largest: int = getattr(allocator, "largest", wanted)
     try:

@@ -1,4 +1,4 @@
-"""A net in one phase: what its users call."""
+"""A net in one phase: the part that its users call."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ from demitasse_training.walk import Walk
 from demitasse_training.weak_methods import weakly
 
 Told: TypeAlias = Callable[[int, Mapping[str, np.ndarray]], object]
-"""Takes a batch's number, from 0, and its outputs by blob name."""
+"""Called with a batch's number, counted from 0, and its outputs by blob name."""
 
 
 class Net(PlannedNet, Rooted):
     """A net that runs forward.
 
-    ``path`` is a model file (or a definition), ``weights`` a file's path, Weights, or several;
-    ``demitasse.NetOptions`` explains the keywords. ``forward`` takes arrays by input name and plans
-    again, once for each set of shapes (the latest few are kept). A net with ``retain="all"`` can also be
-    walked layer by layer (``walk``), and backward if it is asked for: from the objective, or with
-    gradients of every blob. A trainer gives a net of its own where it reads samples (``open_source``)
-    and what it has ``lent`` the net.
+    ``path`` is a model file (or a definition); ``weights`` is a file's path, Weights, or several of
+    them; ``demitasse.NetOptions`` explains the keywords. ``forward`` takes arrays by input name. It
+    plans once for each set of shapes and keeps the latest few plans. A net with ``retain="all"`` can
+    also be walked layer by layer (``walk``). If ``backward`` is given, it can be walked backward, too:
+    from the objective, or with gradients of every blob. A trainer passes the function that opens data
+    sources (``open_source``) and the memory that it has ``lent`` to the net.
     """
 
     elsewhere = "make another there, by runtime.net(path, weights=...)"
@@ -124,8 +124,8 @@ class Net(PlannedNet, Rooted):
                 f"layer that reads samples; give arrays to forward() by input name instead (inputs: "
                 f"{', '.join(self.graph.inputs) or 'none'})"
             )
-        # Once somebody has arrays to write parameters through, what depends on parameters alone is done
-        # again at every forward.
+        # Once a user has arrays through which to write parameters, whatever depends on parameters alone
+        # is computed again in every forward pass.
         self._lent = False
         drawn = self.graph.scalars["iteration"]
         self._draws = any(drawn in node.inputs for node in self.graph.nodes)
@@ -134,7 +134,7 @@ class Net(PlannedNet, Rooted):
             self._fill(weights, partial)
 
     def _fill(self, weights: WeightsFiles | None, partial: bool) -> None:
-        """Fill the net's own parameters: by their fillers, then by the weights that are given."""
+        """Fill the net's own parameters: first by their fillers, then from the weights given."""
         parameters.fill(self.graph, self.plan, self._flat, self.seed)
         for each, record in read_weights(self.runtime, weights):
             self.loaded[each] = parameters.load(
@@ -148,14 +148,14 @@ class Net(PlannedNet, Rooted):
     # What a user calls.
 
     def forward(self, **inputs: Any) -> dict[str, np.ndarray]:
-        """Run all layers; ``inputs`` by blob name replace what is there. Copies of the outputs. Random
-        numbers are new in every pass, and those of the first again after ``rewind``. Threads that call
-        at once are served one after the other.
+        """Run all layers and return copies of the outputs. ``inputs``, by blob name, replace what is
+        there; the others are kept. Each pass draws new random numbers; ``rewind`` starts them over.
+        Calls from several threads run one after the other.
 
-        Raises ModelError for what is no input, no numbers, NaN, or infinite where a convolution or an
-        inner product reads it, ShapeError when the net cannot take a shape, the net being then as it
-        was; DataError for samples that it reads and that are not finite; WorkerError where its samples'
-        reading was closed.
+        Raises ModelError for an unknown input, for values that are not numbers, for NaN, and for
+        infinities that a convolution or inner product would read; ShapeError if the net does not support
+        a shape (it is then unchanged); DataError if samples that the net reads are not finite;
+        WorkerError if reading its samples has been closed.
         """
         about = self.definition, self.graph, self._declared, np.dtype(self.dtype), self._finite
         arrays = {name: given_input(*about, name, value) for name, value in inputs.items()}
@@ -164,7 +164,7 @@ class Net(PlannedNet, Rooted):
     def _forward(
         self, arrays: Mapping[str, np.ndarray], ahead: bool = False, planned: bool = False
     ) -> dict[str, np.ndarray]:
-        """``ahead``: samples follow; ``planned``: as ``outputs`` has it."""
+        """Run all layers. ``ahead`` says that more samples follow; ``planned`` is as for ``outputs``."""
         engine = self.runtime.engine(self.worker)
         with self._one_at_a_time, blamed_inside(engine, self.worker.space):
             self._check_open()
@@ -192,16 +192,17 @@ class Net(PlannedNet, Rooted):
             return self.outputs(planned)
 
     def outputs(self, planned: bool = False) -> dict[str, np.ndarray]:
-        """Copies of the blobs that no layer reads, as the last forward left them; in the shapes that
-        were ``planned`` also those of which a layer has not found as many rows as there is room for."""
+        """Return copies of the blobs that no layer reads, as the last forward pass left them. With
+        ``planned``, all have the shapes that were planned, even if a layer found fewer rows than there
+        is room for."""
         views = self._views()
         each = (lambda name: views.values(name, name)) if planned else views.there
         return {name: np.array(each(name)) for name in self.plan.outputs}
 
     def test(self, iterations: int = 1, told: Told | None = None) -> dict[str, Any]:
-        """The mean of each output over batches from the start of the data; per-class outputs are
-        lists, and where a layer type scores its own from all batches that stands in their place.
-        ``told`` is called with each batch's number, from 0, and its outputs."""
+        """Return the mean of each output over batches from the start of the data. Per-class outputs are
+        lists. If a layer type computes a score from all batches, that score replaces the mean. ``told``
+        is called with each batch's number, counted from 0, and its outputs."""
         return self.tally(iterations, told=told).scores()
 
     @property
@@ -217,9 +218,9 @@ class Net(PlannedNet, Rooted):
         told: Told | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> Tally:
-        """What the outputs come to over batches number ``first`` and each ``every`` after it, of
-        ``iterations`` from the start of the data; of fewer once ``stop``, asked between two of them, is
-        true."""
+        """Return the tally of the outputs over batch ``first`` and every ``every``-th batch after it, up
+        to ``iterations`` batches from the start of the data. ``stop`` is called between batches; once it
+        returns true, the tally ends there."""
         with self._one_at_a_time:
             self.rewind(first, every)
             tally = self.empty_tally(iterations)
@@ -233,7 +234,7 @@ class Net(PlannedNet, Rooted):
             return tally
 
     def empty_tally(self, iterations: int) -> Tally:
-        """One to which the outputs of so many batches are added."""
+        """Return an empty tally, to which the outputs of so many batches will be added."""
         shapes = {name: buffer.spec.shape for name, buffer in self.plan.outputs.items()}
         return Tally(self.graph, shapes, iterations)
 
@@ -244,8 +245,8 @@ class Net(PlannedNet, Rooted):
 
     @property
     def params(self) -> dict[str, list[np.ndarray]]:
-        """Parameters by layer name, in logical (NCHW) order; live views where layouts are plain,
-        else read-only copies; with ``retain="all"`` all are live."""
+        """Parameters by layer name, in logical (NCHW) order: live views if their layouts are plain,
+        otherwise read-only copies. With ``retain="all"``, all are live."""
         if not self._lent:
             with self._one_at_a_time:
                 self._unfold()
@@ -253,15 +254,15 @@ class Net(PlannedNet, Rooted):
         return named_parameters(self.graph, self.plan, self._flat)
 
     def reshape(self, shapes: Mapping[str, tuple[int, ...]], first: int | None = None) -> None:
-        """Plan for other shapes of inputs; what others hold is kept. With ``first`` only that many of
-        the layers, for shapes that a later one cannot take. Raises ShapeError when the net cannot take
-        them, and is then as it was."""
+        """Plan for other shapes of inputs; arrays that others hold stay valid. With ``first``, plan only
+        that many of the layers, for shapes that a later layer does not support. Raises ShapeError if the
+        net does not support the shapes; it is then unchanged."""
         for name in shapes:
             if name not in self._declared:
                 raise ModelError(unknown("input", name, self._declared, self.definition.location))
         given = {
             name: np.empty(shape).shape for name, shape in shapes.items()
-        }  # an array must be able to have it
+        }  # fails for a shape that no array can have
         with self._one_at_a_time:
             present, before = self._made.shapes, self._first
             wanted = {**present, **given}
@@ -275,8 +276,8 @@ class Net(PlannedNet, Rooted):
 
     @property
     def walk(self) -> Walk:
-        """The net as one walks it layer by layer; another one for other shapes. Needs
-        ``retain="all"``, and memory that the host addresses."""
+        """The net's walk, to run it layer by layer; another shape has another walk. Needs
+        ``retain="all"`` and memory that the host can address."""
         if self._planner.retain != "all":
             raise ModelError("to run a net layer by layer, plan it with retain='all'")
         if not isinstance(self._flat, np.ndarray):
@@ -288,20 +289,21 @@ class Net(PlannedNet, Rooted):
         self._enter()
         step = self.step
         if self._made.walk is None:
-            feeds, read = enumerate(self.graph.feeds), weakly(self._read)  # the net has the walk
+            feeds, read = enumerate(self.graph.feeds), weakly(self._read)  # the net owns the walk
             reads = [(feed.layer, partial(read, number)) for number, feed in feeds]
             self._made.walk = Walk(self.graph, step, reads, self._flat, self._gradients)
             self._made.walk.iteration = self._walked
         return self._made.walk
 
     def profile(self, iterations: int = 10) -> list[tuple[Entry, float]]:
-        """The mean seconds of each entry over some forward passes, but for what is done once."""
+        """Return the mean seconds of each entry over some forward passes, except what is computed
+        once."""
         at_least_one(iterations)
         with self._one_at_a_time:
             self.forward()
             step = self.step
             reads = [partial(o.take, s) for s, o in zip(self.streams, self._made.outs, strict=True)]
-            if self._follows:  # the same samples again: others may have other shapes
+            if self._follows:  # keep the same samples: others may have other shapes
                 reads = []
             return timed(step, iterations, reads, self.runtime.engine(self.worker))
 
@@ -312,11 +314,11 @@ class Net(PlannedNet, Rooted):
         named = " ".join(filter(None, ("net", self.definition.name)))
         return f"<{named} ({self.phase}), {len(self.definition.layers)} layers, {source}>"
 
-    # Its end.
+    # The end of its life.
 
     def close(self) -> None:
-        """End the reading ahead; threads that ran the net are bound no longer. What it has can still be
-        looked at, and one that is given its inputs still runs."""
+        """End reading ahead, and unbind the threads that ran the net. Its arrays can still be read, and
+        a net without data layers can still run."""
         with self._one_at_a_time:
             self.pause()
             self._enter.leave()
@@ -329,5 +331,5 @@ class Net(PlannedNet, Rooted):
         self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_made"):  # dropped without a word: its reading ends with it
+        if hasattr(self, "_made"):  # dropped without close(): end its reading
             self.close()

@@ -1,5 +1,5 @@
-"""The sizes of whole gradients, which some updates need before they can begin: clipping by the global
-norm, and rates of each layer's own."""
+"""Norms of whole gradients, which some updates need before they can begin: for clipping by the global
+norm, and for rates per layer."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ SQUARES = "squares"
 
 class Norms:
     """Measures the gradients and parameters of one worker in float64, bucket by bucket as they become
-    final, adds up what siblings own, and from that makes ``scale``, by which a solver's ``clip``
-    shortens the gradient: 1, or what brings its norm down to ``clip``.
+    final, and adds up what siblings own. From the result it computes ``scale``, by which a solver's
+    ``clip`` shortens the gradient: 1, or the number that brings its norm down to ``clip``.
 
-    ``factor`` is what each gradient is multiplied by in any case.
+    ``factor`` multiplies each gradient in any case.
 
-    Two numbers for each trained parameter: the sums of squares of its values and of its gradient's.
-    Raises ModelError where no composed plugin has a word for that.
+    There are two numbers for each trained parameter: the sums of squares of its values and of its
+    gradient. Raises ModelError if no composed plugin defines the operation that computes them.
     """
 
     def __init__(
@@ -67,17 +67,17 @@ class Norms:
         self.scale[...] = factor
 
     def measure(self, span: Span, flat: FlatMemory, kernels: Kernels, allocator: Allocator) -> Work:
-        """The work that measures ``span``, when its gradients are final."""
+        """Return the work that measures ``span`` once its gradients are final."""
         part, segments = slice(span.start, span.stop), []
         for start, stop, slot in within(self._slots, span):
-            end = slot.span.start + math.prod(slot.spec.physical) - span.start  # less what only aligns
+            end = slot.span.start + math.prod(slot.spec.physical) - span.start  # without alignment
             segments.append((start, max(start, min(stop, end)), slot.rate, slot.decay))
         operands = [flat.parameters[part], flat.gradients[part], self._mine[self._numbers(span)]]
         attributes = {"segments": tuple(segments)}
         return flat_work(self._word, attributes, operands, self._plan, kernels, allocator)
 
     def works(self) -> list[Work]:
-        """What follows when all spans are measured: the sums over siblings, and the scale."""
+        """Return the works after all spans are measured: the sums over siblings, and the scale."""
         mine, spans, works = self._mine, [bucket.span for bucket in self._plan.buckets], list[Work]()
         for level, total in zip(self._levels, self._totals, strict=True):
             if any(spans):
@@ -90,8 +90,8 @@ class Norms:
         return [*works, self._set_scale] if self._clip else works
 
     def sizes(self, span: Span) -> dict[str, Any]:
-        """Operands for the update of ``span``, by name: the squares of the parameters that it has parts
-        of and, where gradients are clipped, the scale."""
+        """Return operands for the update of ``span``, by name: the squares of the parameters that it
+        overlaps and, if gradients are clipped or have a ``factor``, the scale."""
         clip = {"scale": self.scale} if self._clip or self._factor != 1.0 else {}
         return {"squares": self._result[self._numbers(span)], **clip}
 

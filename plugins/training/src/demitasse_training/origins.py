@@ -1,4 +1,4 @@
-"""Where samples are from that cannot be."""
+"""Where invalid samples come from."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from demitasse import DataSource, Feed, SampleError, raised, whose
 
 
 def origins(error: SampleError, read: Iterable[tuple[Feed, int]]) -> list[str]:
-    """Where the sample of an error is from, by the sources of feeds that have ``origin``, each once.
-    With each feed comes the number in the global order of the first sample of the batch. Who has read
-    another number of samples than the error counts is not asked: they were cut or joined since."""
+    """Return where the sample of an error comes from, once for each different answer of the sources that
+    have ``origin``. ``read`` pairs each feed with the global number of its batch's first sample. A
+    source whose batch size differs from the error's count is not asked, because samples were cut or
+    joined since they were read."""
     asked = [
         (feed.source, first + error.sample)
         for feed, first in read
@@ -22,16 +23,16 @@ def origins(error: SampleError, read: Iterable[tuple[Feed, int]]) -> list[str]:
 
 
 def _origin(source: DataSource, number: int) -> str:
-    """What a source says. Where it fails, that: the error which is being told of matters more."""
+    """Return a source's answer. If it fails, say so instead: the error being reported matters more."""
     try:
         return f"{source.origin(number)}"  # type: ignore[attr-defined]
-    except Exception as error:  # noqa: BLE001  it is told
+    except Exception as error:  # noqa: BLE001  it becomes part of the answer
         return f"number {number:,} of {whose(source)}, which raised {raised(error, 'in origin')}"
 
 
 @contextmanager
 def traced(where: Callable[[SampleError], list[str]]) -> Iterator[None]:
-    """An error about a sample of a batch says ``where`` that is from."""
+    """Within this, an error about a sample of a batch says where the sample comes from (``where``)."""
     try:
         yield
     except SampleError as error:

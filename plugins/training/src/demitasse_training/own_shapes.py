@@ -1,4 +1,4 @@
-"""Samples of which each has a shape of its own: which layers have such, and what comes next."""
+"""Samples that vary in shape: which layers have them, and the shapes of the next ones."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ if TYPE_CHECKING:
     from demitasse_training.graph import NetGraph
 
 SampleShapes = Mapping[tuple[str, str], tuple[int, ...]]
-"""The shapes of one sample by layer and field; of what a user's layer makes by layer and number."""
+"""Shapes of a sample by layer and field; shapes that a user's layer makes, by layer and top's number."""
 
 
 def varying(graph: NetGraph) -> list[str]:
-    """The layers for whose samples a net is planned anew: those of which each has a shape of its own
-    and, for one worker, what layers make that run a user's code, without bottoms or where they tell
-    shapes only then."""
+    """Return the layers for whose samples a net is planned anew. These are layers whose samples each
+    have a shape of their own and, with one worker, layers that run a user's code and either have no
+    bottoms or report shapes only when they run."""
     alone = graph.workers == 1
     made = [layer for layer, part in users(graph) if alone and (not part.bottoms or part.tells_late)]
     return list(dict.fromkeys([*(f.layer for f in graph.feeds if f.layer in graph.varying), *made]))
 
 
 def users(graph: NetGraph) -> Iterator[tuple[str, Any]]:
-    """What runs a user's code, by its layer's name."""
+    """Yield (layer, object) for every object that runs a user's code."""
     for node in graph.nodes:
         for part in users_of(node) if node.phase == "forward" else ():
             yield node.layer, part
 
 
 def users_of(node: Node) -> list[Any]:
-    """What of an operation runs a user's code."""
+    """Return the attributes of an operation that run a user's code."""
     return [part for part in node.attributes.values() if hasattr(part, "reshaped")]
 
 
 def makers(graph: NetGraph) -> Iterator[tuple[str, Any]]:
-    """What runs a user's code in layers without bottoms, by the layer's name."""
+    """Yield (layer, object) for every object that runs a user's code in a layer without bottoms."""
     return ((layer, part) for layer, part in users(graph) if not part.bottoms)
 
 
 def made(graph: NetGraph) -> SampleShapes:
-    """The shapes of what ``makers`` made last."""
+    """Return the shapes that ``makers`` made last."""
     return {
         (layer, str(top)): shape
         for layer, part in makers(graph)
@@ -51,8 +51,8 @@ def made(graph: NetGraph) -> SampleShapes:
 
 
 def coming(graph: NetGraph, streams: Sequence[Stream]) -> SampleShapes:
-    """The shapes of the next samples that are not those of their source's first. Raises DataError for
-    samples that cannot be read."""
+    """Return the shapes of the next samples that differ from their source's first. Raises DataError if
+    samples cannot be read."""
     found: dict[tuple[str, str], tuple[int, ...]] = {}
     for feed, stream in zip(graph.feeds, streams, strict=True):
         if feed.layer in graph.varying:
@@ -66,7 +66,7 @@ def coming(graph: NetGraph, streams: Sequence[Stream]) -> SampleShapes:
 
 @contextmanager
 def explained(graph: NetGraph, streams: Sequence[Stream], samples: SampleShapes) -> Iterator[None]:
-    """Raise DataError that names the samples for shapes that a net cannot take."""
+    """Turn the error for shapes that a net does not support into a DataError that names the samples."""
     try:
         yield
     except ModelError as error:
@@ -77,5 +77,5 @@ def explained(graph: NetGraph, streams: Sequence[Stream], samples: SampleShapes)
 
 
 def _name(layer: str, stream: Stream | None) -> str:
-    """What the next sample of a layer is called."""
+    """Return a name for the next sample of a layer."""
     return str(getattr(stream, "where", f"layer {layer!r}"))

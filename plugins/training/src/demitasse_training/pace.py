@@ -1,4 +1,4 @@
-"""The iterations of a crew: all workers in step, or each at its own pace, and what is told of each."""
+"""The iterations of a crew, with workers in lockstep or each at its own pace, and reporting on them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from demitasse_training.stretch import Stretch, in_order
 log = logging.getLogger("demitasse.training")
 
 LOOK = 20
-"""Iterations from one look at the parameters to the next: it takes as long as to read them."""
+"""Iterations between checks of the parameters: a check takes as long as reading all of them."""
 
 Ask = Callable[[], bool]
 Told = Callable[[float, float, Mapping[str, float]], float]
@@ -30,9 +30,9 @@ Told = Callable[[float, float, Mapping[str, float]], float]
 
 class Pace:
     """Runs iterations from ``iteration`` on. ``told(loss, seconds, phases)`` is called after each and
-    gives the loss, smoothed; ``kept()`` says which snapshot is the last, for errors, and ``keep(error)``
-    is called where several processes have stopped together, before any of them ends. ``asked`` is
-    whether somebody wished to stop, and to save, when the last iteration ended."""
+    returns the smoothed loss. ``kept()`` returns which snapshot is the last, for errors. ``keep(error)``
+    is called when several processes have stopped together, before any of them ends. ``asked`` says
+    whether somebody asked to stop, and to save, by the end of the last iteration."""
 
     def __init__(
         self,
@@ -46,14 +46,15 @@ class Pace:
     ) -> None:
         self.iteration = 0
         self.asked = False, False
-        self.whole = True  # whether parameters are as a whole iteration has left them, that is known
+        self.whole = True  # whether parameters are known to be as a complete iteration left them
         self._crew, self._processes, self._solver = crew, processes, solver
         self._told, self._kept, self._keep, self._accord = told, kept, keep, accord
-        self._compared = False  # whether siblings' parameters were looked at
+        self._compared = False  # whether siblings' parameters have been compared
 
     def advance(self, end: int, stop: Ask | None = None, save: Ask | None = None) -> float:
-        """Train on, as far as ``end`` at most; the last iteration's loss, smoothed. Raises NumericsError
-        and WorkerError with what a user needs to go on, parameters as they were before the bad step."""
+        """Train on, at most to iteration ``end``; return the last iteration's smoothed loss. Raises
+        NumericsError and WorkerError with what a user needs to continue; parameters are as before the
+        bad step."""
         steps, crew = self._crew.bind(self.iteration), self._crew
         crew.follow()
         together = crew.lockstep or (self._processes.size > 1 and not crew.asynchronous)
@@ -72,13 +73,13 @@ class Pace:
                 with traced(workers[worker].reading.origins):
                     loss = steps[worker].run(iteration, rate)
             except Exception as error:
-                if self._processes.size > 1:  # else nobody waits, and updates may have begun
+                if self._processes.size > 1:  # otherwise nobody waits, and updates may have begun
                     self._accord.fail(worker, error)
                 raise
             done.add(worker)
             return loss
 
-        # One of several processes ends with an interrupt, and may have to call MPI from this thread.
+        # A process of several ends upon an interrupt, and may have to call MPI from this thread.
         whole = self._processes.size > 1 or all(w.whole or w.engine is not None for w in workers)
         for worker in workers:
             worker.begin()
@@ -89,7 +90,7 @@ class Pace:
             loss = in_order(self._crew.run(step, None if whole else list))
             self.iteration, self.whole = iteration + 1, True
             asked: tuple[bool, bool] | None = None
-            if self._processes.size > 1:  # what one is asked, all do
+            if self._processes.size > 1:  # all do what one is asked to do
                 told = np.array([loss, _ask(stop), _ask(save)], np.float64)
                 loss, stops, saves = self._processes.total(told).tolist()
                 asked = stops > 0, saves > 0
@@ -97,7 +98,7 @@ class Pace:
         except BaseException as error:
             unread = self._unread(error)
             if len(done) == len(steps) or all(worker.finished for worker in workers):
-                self.iteration = iteration + 1  # an interrupt came when it was over
+                self.iteration = iteration + 1  # the interrupt came after the iteration was complete
             elif self._accord.stopped or unread or not isinstance(error, Exception):
                 self._crew.restore_statistics()
             self.whole = unread
@@ -116,7 +117,7 @@ class Pace:
     def _apart(
         self, steps: Sequence[Step | Passes], end: int, stop: Ask | None, save: Ask | None
     ) -> float:
-        """Each worker at its own pace, as far as ``end``, or less where it is asked to stop."""
+        """Train with each worker at its own pace, at most to ``end``, or less if asked to stop."""
         crew, workers = self._crew, self._crew.workers
         share, start, before = workers[0].share, time.perf_counter(), crew.clock()
         asked, smoothed = [False, False], math.nan
@@ -127,15 +128,15 @@ class Pace:
             if iteration % LOOK == 0 and (told := self._crew.lost_parameter()):
                 raise NumericsError(f"iteration {iteration}: {told}")
             now, clock = time.perf_counter(), crew.clock()
-            # What the workers here have of the loss, for all of it.
+            # Estimate the whole loss from the part that the workers of this process have.
             smoothed = self._told(loss * share.workers / len(steps), now - start, clock.taken(before))
             start, before = now, clock
             asked[:] = [flag or _ask(ask) for flag, ask in zip(asked, (stop, save), strict=True)]
             return any(asked) or crew.closed
 
         stretch = Stretch(self.iteration, end, len(steps), done)
-        kept: dict[int, int] = {}  # the iteration that each worker's statistics were kept before
-        last: list[bool] = []  # of each that could not read, whether the others have come as far
+        kept: dict[int, int] = {}  # by worker, the iteration before which its statistics were kept
+        last: list[bool] = []  # for each that could not read: whether the others have caught up
 
         def step(worker: int, iteration: int) -> float:
             self._processes.report(iteration)
@@ -166,14 +167,15 @@ class Pace:
                 raise self._explained(error) from None
             raise
         crew.quiesce()
-        if self._processes.size > 1:  # what one is asked, all do, once all have come here
+        if self._processes.size > 1:  # all do what one is asked to do, once all have arrived here
             asked = [wish > 0 for wish in self._processes.total(np.array(asked, np.float64)).tolist()]
         self.asked = asked[0], asked[1]
         return smoothed
 
     def _compare(self) -> None:
-        """Warn, after the first iteration, where siblings train apart: a synchronisation that is to have
-        them agree and does so in part is seen in nothing else. Not where that is how one works."""
+        """After the first iteration, warn if siblings train apart: nothing else reveals a
+        synchronisation that keeps them equal only in part. No check is made at levels that are meant to
+        train apart."""
         alone = len(self._crew.workers) == self._processes.size == 1
         levels = self._crew.workers[0].levels
         if self._compared or alone or any(level.asynchronous or level.apart for level in levels):
@@ -185,8 +187,8 @@ class Pace:
             log.warning(told)
 
     def _look(self, iteration: int) -> None:
-        """Raise NumericsError if parameters are no longer finite while the loss is: a layer may make a
-        number of what is none (a maximum of it and 0 is 0 to some processors)."""
+        """Raise NumericsError if parameters are no longer finite although the loss is. A layer may turn
+        NaN into a number (some processors compute the maximum of NaN and 0 as 0)."""
         if told := self._crew.lost_parameter():
             self.whole = False
             error = NumericsError(f"iteration {iteration}: {told}")
@@ -195,11 +197,12 @@ class Pace:
             raise self._explained(error)
 
     def _unread(self, error: BaseException) -> bool:
-        """Whether it is samples that could not be read, or taken."""
+        """Whether the error is that samples could not be read, or are not supported."""
         return isinstance(error, DataError) or any(w.reading.unread is error for w in self._crew.workers)
 
     def _failed(self, error: BaseException) -> None:
-        """Tell the other processes, and the user what is kept; samples are read again from here on."""
+        """Tell other processes of the failure, and add the last snapshot to the error. Close the sample
+        streams, so that samples are read again from here on."""
         self._processes.fail(error)
         self._crew.rewind()
         lasting = isinstance(error, WorkerError | ModelError)
@@ -207,17 +210,17 @@ class Pace:
             error.args = (f"{error}; {kept}",)
 
     def _explained(self, error: NumericsError) -> NumericsError:
-        """The error with what a look at the nets finds; statistics are as they were kept."""
+        """Return the error with findings from the nets; statistics are restored as they were kept."""
         crew, told, found = self._crew, str(error), list[str]()
         crew.restore_statistics()
         first = crew.workers[0]
         if lost := lost_parameter(first.plan.slots, first.flat.parameters):
-            apart = crew.asynchronous and self._processes.size > 1  # others may be at work on them
+            apart = crew.asynchronous and self._processes.size > 1  # others may be writing to them
             found = [*([] if lost in told else [lost]), *causes([] if apart else crew.workers)]
         elif not crew.asynchronous:
             for worker in crew.workers:
                 if worker.step is not None and not math.isfinite(worker.step.loss()):
-                    with traced(worker.reading.origins):  # a device's kernels tell of labels only now
+                    with traced(worker.reading.origins):  # a device's kernels report bad labels only now
                         found.append(diagnose(worker.step))
             crew.restore_statistics()
         rate = f"learning rate {rate_of(self._solver, self.iteration):g}"

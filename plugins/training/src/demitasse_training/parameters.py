@@ -27,8 +27,8 @@ log = logging.getLogger("demitasse.training")
 
 
 def view(slot: Slot, flat: Any) -> np.ndarray:
-    """A parameter in logical order: a live view of ``flat`` (elements) where a host has it and its
-    layout has no blocks, else a copy, which is read-only, so that nobody writes to it in vain."""
+    """Return a parameter in logical order: a live view of ``flat`` (elements) if that is host memory and
+    the layout has no blocks; otherwise a copy, read-only so that nobody writes to it in vain."""
     size = int(np.prod(slot.spec.physical, dtype=np.int64))
     physical = np.asarray(flat[slot.span.start : slot.span.start + size]).reshape(slot.spec.physical)
     array = slot.spec.layout.unpack(physical, slot.spec.shape)
@@ -38,21 +38,23 @@ def view(slot: Slot, flat: Any) -> np.ndarray:
 
 
 def assign(slot: Slot, flat: Any, value: np.ndarray) -> None:
-    """Write a parameter given in logical order; numbers beyond its element type become infinite."""
+    """Write a parameter given in logical order; numbers too large for its element type become
+    infinite."""
     with np.errstate(over="ignore"):
         packed = slot.spec.layout.pack(np.asarray(value, dtype=slot.spec.dtype))
     flat[slot.span.start : slot.span.start + packed.size] = packed.reshape(-1)
 
 
 def by_layer(graph: NetGraph, plan: Plan, flat: Any) -> dict[str, list[np.ndarray]]:
-    """Every layer's parameters by name, in the net's order, shared ones under each of their owners."""
+    """Return every layer's parameters by name, in the net's order; shared ones appear under each
+    owner."""
     found = {owner: view(slot, flat) for slot in plan.slots for owner in slot.owners}
     return _by_layer(graph, plan, found)
 
 
 def state_by_layer(graph: NetGraph, plan: Plan, memory: Any) -> dict[str, list[np.ndarray]]:
-    """A solver's arrays beside the parameters of ``by_layer``: an empty one for a parameter that is not
-    trained, and for one that is another layer's first."""
+    """Return a solver's arrays in the order of ``by_layer``. A parameter that is not trained, or that
+    belongs to an earlier layer, has an empty array."""
     nothing = np.empty(0, memory.dtype)
     found = {}
     for slot in plan.slots:
@@ -72,8 +74,9 @@ def _by_layer(
 
 
 def _in_order(graph: NetGraph, plan: Plan) -> list[str]:
-    """The layers that have parameters, in the net's order, whatever became of their operations: formats
-    that name no layers rely on it. Those that another net's plan has, and this net has not, come last.
+    """Return the layers that have parameters, in the net's order, whatever became of their operations:
+    formats that do not name layers rely on it. Layers of another net's plan that this net lacks come
+    last.
     """
     named = [layer for slot in plan.slots for layer, _ in slot.owners]
     known = set(named)
@@ -81,9 +84,10 @@ def _in_order(graph: NetGraph, plan: Plan) -> list[str]:
 
 
 def fill(graph: Graph, plan: Plan, flat: Any, seed: int, chosen: Sequence[Slot] | None = None) -> None:
-    """Fill parameters, all or those ``chosen``, as their layers ask: each from a random stream of its
-    own, so that the result does not depend on the number of workers or the order of memory. Raises
-    PluginError that names the layer where a filler makes another shape."""
+    """Fill parameters, all or those ``chosen``, as their layers ask. Each has a random stream of its
+    own, so the result does not depend on the number of workers or the order of memory. Raises
+    PluginError that names the layer if a filler makes another shape or elements that are not real
+    numbers."""
     filled = plan.slots if chosen is None else chosen
     slots = {owner: slot for slot in filled for owner in slot.owners}
     for number, parameter in enumerate(graph.parameters):
@@ -108,10 +112,10 @@ def fill(graph: Graph, plan: Plan, flat: Any, seed: int, chosen: Sequence[Slot] 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a file of weights gave a net, by layer: ``loaded``; ``missing`` in the file, so that the net
-    keeps its own; ``unfit``, of other shapes (only where that was asked for); ``unused`` in the net.
-    ``not_finite``: of those loaded, the ones with a NaN or an infinity. And the ``notes`` of the file's
-    reader."""
+    """What a file of weights gave a net, as layer names: those ``loaded``; those ``missing`` in the
+    file, so that the net keeps its own; those ``unfit`` because of their shapes (only if loading was
+    partial); those ``unused`` because the net lacks them; and those loaded but ``not_finite`` (with a
+    NaN or an infinity). ``notes`` are the file reader's."""
 
     loaded: tuple[str, ...]
     missing: tuple[str, ...]
@@ -147,13 +151,13 @@ def load(
     partial: bool = False,
     notes: tuple[str, ...] = (),
 ) -> Loaded:
-    """Copy ``arrays`` into the parameters of layers of the same name; other layers keep theirs, as Caffe
-    does it. With ``partial``, so do layers whose shapes do not fit, whole. The ``notes`` are handed on.
-    Numbers that are not finite are logged, as a ReLU or the largest of a pool may hide them from all
-    that comes later.
+    """Copy ``arrays`` into the parameters of layers of the same name; other layers keep theirs, as in
+    Caffe. With ``partial``, a layer also keeps all of its parameters if some shape does not fit.
+    ``notes`` are passed on to the result. Numbers that are not finite are logged, because a ReLU or a
+    max pooling may hide them from all later checks.
 
-    Raises, before anything is copied, ShapeError that names the layer and both shapes, and ModelError
-    when no layer of the net is loaded.
+    Before anything is copied, raises ShapeError that names the layer and both shapes, or ModelError if
+    no layer of the net would be loaded.
     """
     found: dict[str, list[tuple[Slot, np.ndarray]]] = {}
     missing, unfit = set[str](), dict[str, str]()
@@ -198,7 +202,7 @@ def load(
 
 
 def tell_missing(level: int, net: object, loaded: Mapping[str, Loaded]) -> None:
-    """Log the layers that none of the weights has: they keep what they were filled with."""
+    """Log the layers that are missing in all of the weights; they keep the values of their fillers."""
     if not loaded:
         return
     missing = set.intersection(*(set(each.missing) for each in loaded.values()))
@@ -215,14 +219,14 @@ def tell_missing(level: int, net: object, loaded: Mapping[str, Loaded]) -> None:
 
 
 def unreal(arrays: Sequence[np.ndarray]) -> str:
-    """What of a layer's arrays are no real numbers, in words; empty for none."""
+    """Describe which of a layer's arrays are not real numbers; empty if all are."""
     wrong = [f"{a.dtype} in parameter {i}" for i, a in enumerate(arrays) if a.dtype.kind not in "biuf"]
     return f"{wrong[0]}, but real numbers are needed" if wrong else ""
 
 
 def _is_finite(slot: Slot, array: np.ndarray) -> bool:
-    """Whether all numbers are in the parameter's element type, without an array of answers: a NaN is its
-    array's least and largest."""
+    """Whether all numbers are finite in the parameter's element type. Needs no array of booleans: the
+    minimum and the maximum of an array are NaN if one of its elements is."""
     if array.size == 0:
         return True
     with np.errstate(over="ignore"):
@@ -231,7 +235,7 @@ def _is_finite(slot: Slot, array: np.ndarray) -> bool:
 
 
 def _counts(plan: Plan) -> dict[str, int]:
-    """How many parameters each layer has, shared ones too."""
+    """How many parameters each layer has, including shared ones."""
     counts: dict[str, int] = {}
     for slot in plan.slots:
         for layer, number in slot.owners:
@@ -241,7 +245,7 @@ def _counts(plan: Plan) -> dict[str, int]:
 
 def _misfit(slot: Slot, arrays: Sequence[np.ndarray], number: int, count: int) -> str:
     """Why a file's arrays do not fit a parameter of a layer that has ``count`` of them, as the end of a
-    sentence; empty when they do."""
+    sentence; empty if they fit."""
     shape = slot.spec.shape
     if len(arrays) > count:
         return f" has {len(arrays)} parameters in the file, but {count} in the net"
@@ -256,7 +260,8 @@ def _misfit(slot: Slot, arrays: Sequence[np.ndarray], number: int, count: int) -
 
 
 def _unfit(graph: NetGraph, plan: Plan, unfit: Mapping[str, str]) -> str:
-    """The net's first layer that does not fit, in full, the names of some others, and the ways out."""
+    """An error message: the net's first layer that does not fit, names of some others, and what to
+    do."""
     first, *others = (layer for layer in _in_order(graph, plan) if layer in unfit)
     also = ""
     if others:
@@ -266,7 +271,7 @@ def _unfit(graph: NetGraph, plan: Plan, unfit: Mapping[str, str]) -> str:
 
 
 def fits(array: np.ndarray, shape: Sequence[int]) -> bool:
-    """Whether an array can have a shape: extents of 1 more or less are no difference."""
+    """Whether an array can take a shape; extents of 1 do not count."""
     return array.shape == tuple(shape) or (
         array.size == np.prod(shape) and _squeezed(array.shape) == _squeezed(shape)
     )
@@ -277,7 +282,7 @@ def _squeezed(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def gather(graph: NetGraph, plan: Plan, flat: Any, state: Mapping[str, Any]) -> Weights:
-    """Copies of all parameters and of the solver's state, in logical order."""
+    """Return copies of all parameters and of the solver's state, in logical order."""
     return Weights(
         parameters={k: [a.copy() for a in v] for k, v in by_layer(graph, plan, flat).items()},
         state={

@@ -1,5 +1,4 @@
-"""Iterations whose samples have shapes of their own: passes that are each planned for what they are
-given."""
+"""Iterations whose samples vary in shape: each pass is planned for the samples that it is given."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def around(plan: Plan) -> Plan:
-    """A plan that computes nothing. Its step has what ``plan``'s has besides: all that is waited for
-    before the first pass, and that becomes of gradients behind the last."""
+    """Return a plan that computes nothing. Its step has the rest of ``plan``'s step: everything that is
+    waited for before the first pass, and all that happens to gradients after the last."""
     buckets = len(plan.buckets)
     about = "training", "nothing", "around passes that are planned by themselves"
     sizes: tuple[Any, ...] = (), (), None, False, 0.0, 0.0, Candidate("nothing", _nothing)
@@ -33,19 +32,19 @@ def _nothing(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> W
 
 
 def _idle() -> None:
-    """What the entries of a plan ``around`` others do."""
+    """Do nothing: the work of the entries in a plan ``around`` others."""
 
 
 def at_work(step: Step) -> None:
-    """Take what does nothing out of the step of such a plan."""
+    """Remove the work that does nothing from the step of a plan made by ``around``."""
     for row in (step.first, step.last):
         row[:] = [work for work in row if not any(a is _idle for a in getattr(work, "args", ()))]
 
 
 class Passes:
-    """What stands for a worker's step: its ``net``, over the worker's parameters and gradients, is
-    planned for each pass's samples; ``outer`` is the step of what is ``around`` them. ``step`` is that
-    of the last pass."""
+    """Replaces a worker's step if samples vary in shape. Its ``net``, over the worker's parameters and
+    gradients, is planned for each pass's samples; ``outer`` is the step of the plan ``around`` them;
+    ``step`` is that of the last pass."""
 
     def __init__(self, worker: Worker, net: Net, outer: Step) -> None:
         self.net, self.outer, self.phases, self.step = net, outer, outer.phases, net.step
@@ -55,11 +54,11 @@ class Passes:
         self._batch, self._offset = (main.batch, main.offset) if main else (0, 0)
 
     def begin(self, iteration: int) -> None:
-        """Have samples come from an iteration on, unless they are coming."""
+        """Start reading samples at an iteration, unless reading has begun."""
         self.net.begin(iteration * self._solver.passes)
 
     def run(self, iteration: int, rate: float) -> float:
-        """As ``Step.run``. Raises DataError for a sample of a shape that the net cannot take."""
+        """Like ``Step.run``. Raises DataError if the net does not support a sample's shape."""
         net, outer, clock, phases = self.net, self.outer, time.perf_counter, self.phases
         passes, loss = self._solver.passes, 0.0
         outer.scalars(iteration, rate)
@@ -99,12 +98,12 @@ class Passes:
         return loss
 
     def next(self, samples: SampleShapes, iteration: int, rate: float, number: int = 0) -> Step:
-        """The step of an iteration's pass of that ``number``, planned for its ``samples``."""
+        """Return the step of pass ``number`` of an iteration, planned for its ``samples``."""
         self.net.follow(samples)
         return self._ready(iteration, rate, number)
 
     def _ready(self, iteration: int, rate: float, number: int) -> Step:
-        """The step that is planned, told its numbers."""
+        """Return the current step, with its scalars set."""
         self.step = step = self.net.step
         step.phases = self.phases
         step.scalars(iteration, rate)

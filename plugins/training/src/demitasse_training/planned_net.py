@@ -51,8 +51,8 @@ from demitasse_training.views import Views
 
 
 class PlannedNet:
-    """A net's plan for the shapes that inputs and samples have, bound to memory at first use; another
-    plan when they change. Memory that is not ``lent`` to it is its own."""
+    """A net's plan for the current shapes of inputs and samples, bound to memory at first use. When the
+    shapes change, another plan takes its place. Memory that is not ``lent`` to the net is its own."""
 
     def __init__(self, runtime: Runtime, planner: Planner, lent: Lent | None = None) -> None:
         self.runtime = runtime
@@ -68,7 +68,7 @@ class PlannedNet:
         self._planner = planner
         self._once: Step | None = None
         self._first: int | None = None
-        self._batch, self._every = 0, 1  # what the next forward pass is on
+        self._batch, self._every = 0, 1  # the next pass's batch; the step after it
         self._walked = 0  # iterations
         self._streams: list[Stream] = []
         self.closed = False
@@ -78,33 +78,33 @@ class PlannedNet:
         self._within = any(part.bottoms for _, part in users(self.graph))
         self._finite = Finite(self.graph)
 
-    # What it is now.
+    # Its present state.
 
     @property
     def graph(self) -> NetGraph:
-        """The operations that its layers are at the present shapes."""
+        """The operations of its layers at the current shapes."""
         return self._made.graph
 
     @property
     def plan(self) -> Plan:
-        """The plan for the present shapes."""
+        """The plan for the current shapes."""
         return self._made.plan
 
     @property
     def backward(self) -> str | None:
-        """What gradients the plan computes."""
+        """Which gradients the plan computes; None for none."""
         return self._planner.backward
 
     @property
     def varying(self) -> list[str]:
-        """The layers whose samples have shapes of their own; the plan is for the last ones."""
+        """The layers whose samples vary in shape; the plan is for the latest shapes."""
         return varying(self.graph)
 
     # Its memory.
 
     @property
     def step(self) -> Step:
-        """The plan bound to memory, at first use."""
+        """The plan, bound to memory at first use."""
         if self._made.step is None:
             self._made.step = step = Step(self.plan, self._memory())
             for tensor, value in self.graph.constants.items():
@@ -115,16 +115,18 @@ class PlannedNet:
         return self._made.step
 
     def _do_once(self, step: Step) -> None:
-        """What depends on parameters alone, whose results lie in the arena that all plans have."""
+        """Compute whatever depends on parameters alone; its results lie in the arena that all plans
+        share."""
         for work in step.once:
             work()
         self._once = step
 
     def _memory(self) -> dict[str, Any]:
-        """The regions of the plan; all plans have one arena, as large as any of them has needed yet."""
+        """The regions of the plan. All plans share one arena, as large as any of them has needed so
+        far."""
         plan, allocate = self.plan, self._allocator.allocate
         if self._arena is None or self._arena.nbytes < plan.arena_bytes:
-            # First, so that the old one and the new one need no room beside each other.
+            # Unbind first, so that the old arena and the new one need not exist at the same time.
             self._planner.unbind()
             self._once = self._arena = None
             check_room(
@@ -165,7 +167,7 @@ class PlannedNet:
         return {name: np.asarray(self._input(name)) for name in self.graph.inputs}
 
     def _taken(self) -> dict[tuple[str, str], Any]:
-        """The memory of samples by layer and field, once there is some."""
+        """The memory of samples by layer and field; empty until some was allocated."""
         fed = zip(self.graph.feeds, self._made.outs, strict=False)
         return {(feed.layer, key): array for feed, out in fed for key, array in out.arrays.items()}
 
@@ -183,17 +185,17 @@ class PlannedNet:
 
     @property
     def reads(self) -> bool:
-        """Whether all of its streams of samples are open."""
+        """Whether all of its sample streams are open."""
         return len(self._streams) == len(self.graph.feeds)
 
     def begin(self, batch: int) -> None:
-        """Read samples from batch number ``batch`` on, unless they are being read."""
+        """Read samples from batch number ``batch`` on, unless reading has begun."""
         if not self._streams:
             self.rewind(batch)
 
     def rewind(self, batch: int = 0, every: int = 1) -> None:
-        """Read samples and draw random numbers from the start again, or from batch number ``batch`` on,
-        every so many."""
+        """Start reading samples and drawing random numbers over: from the beginning, or from batch
+        number ``batch``, and then every ``every``-th batch."""
         self._check_open()
         self._batch, self._every = batch, every
         self.pause()
@@ -203,20 +205,20 @@ class PlannedNet:
         ]
 
     def pause(self) -> None:
-        """End the reading ahead; samples are read again where somebody says from where."""
+        """End reading ahead. Samples are read again once ``rewind`` or ``begin`` says from where."""
         for stream in self._streams:
             close_stream(stream)
         self._streams = []
         self._made.forget()
 
     def read(self, ahead: bool = False) -> None:
-        """Take the next samples; with ``ahead`` those after them are then on their way."""
+        """Take the next samples. With ``ahead``, start reading those after them."""
         for stream, out in zip(self.streams, self._made.outs, strict=True):
             out.take(stream, ahead)
 
     def _origins(self, error: SampleError) -> list[str]:
-        """Where a sample of the batch that was read last is from; not where others are on their way,
-        which the streams have moved on for."""
+        """Where the samples of the last batch read come from. Empty if reading ahead has begun, because
+        the streams have then moved on."""
         if any(out.expects for out in self._made.outs):
             return []
         feeds = zip(self.graph.feeds, self._streams, strict=False)
@@ -230,8 +232,8 @@ class PlannedNet:
         return destinations(self.graph, self.plan, step.array, engine, self._allocator)
 
     def _check_samples(self) -> None:
-        """Raise DataError for samples that were read and are NaN, or infinite where that has no meaning;
-        those that went to a device are not looked at."""
+        """Raise DataError if samples just read contain NaN, or infinities where these have no meaning.
+        Samples on a device are not checked."""
         for feed, out in zip(self.graph.feeds, self._made.outs, strict=True):
             for field, array in out.arrays.items():
                 if not isinstance(array, np.ndarray):
@@ -240,16 +242,17 @@ class PlannedNet:
                     raise DataError(f"layer {feed.layer!r}: {field}: {told}")
 
     def _check_open(self) -> None:
-        """Raise WorkerError for one that reads samples and was closed: it has old ones alone."""
+        """Raise WorkerError if the net reads samples and was closed: it would only have old ones."""
         if self.closed and self.graph.feeds:
             raise WorkerError("this net reads samples and was closed with its runtime; make another")
 
-    # Other shapes.
+    # Changes of shape.
 
     def coming(self, layers: bool = True) -> SampleShapes:
-        """The shapes of the next samples where they are not those that the net was first planned for: of
-        streams that tell and, with ``layers``, of what layers make by a user's code, which then have it
-        ready. Waits until samples are there."""
+        """Return those shapes of the next samples that differ from the first plan's, from the streams
+        that report shapes. With ``layers``, also run the layers whose output shapes a user's code
+        determines; they then keep that output for their next forward pass. Waits until samples are
+        there."""
         if not self._follows:
             return {}
         told = coming(self.graph, self.streams)
@@ -260,16 +263,16 @@ class PlannedNet:
         return told
 
     def follow(self, samples: SampleShapes) -> Step:
-        """The step for samples of these shapes. Raises DataError that names them where the net cannot
-        take them."""
+        """Return the step for samples of these shapes. Raises DataError that names them if the net does
+        not support them."""
         if samples != self._made.samples:
             with explained(self.graph, self.streams, samples):
                 self._prepare(self._made.shapes, samples)
         return self.step
 
     def run_through(self, samples: SampleShapes, run: Run) -> None:
-        """A forward pass on samples of these shapes, by ``run``; see users_layers.run_through, which
-        serves nets whose layers run a user's code."""
+        """Run a forward pass with ``run`` on samples of these shapes. ``users_layers.run_through`` does
+        this for nets whose layers run a user's code."""
         with traced(self._origins):
             if self._within:
                 run_through(self, samples, run)
@@ -278,21 +281,22 @@ class PlannedNet:
                 run(False)
 
     def plan_through(self, samples: SampleShapes, run: Run) -> bool:
-        """Plan for samples of these shapes, running what has to run for it; whether that was so: then
-        users' layers have made what their next forward gives, until ``end_through``."""
+        """Plan for samples of these shapes, and run whatever layers the planning depends on. Returns
+        whether any were run: if so, users' layers keep their outputs for the next forward pass, until
+        ``end_through``."""
         if self._within:
             return plan_through(self, samples, run)
         self.follow(samples)
         return False
 
     def end_through(self) -> None:
-        """Have users' layers keep nothing they made: the pass that ``plan_through`` began is over."""
+        """End the pass that ``plan_through`` began: users' layers drop the outputs they kept."""
         forget(self)
 
     def follow_first(self, samples: SampleShapes, first: int | None) -> None:
-        """As ``follow``, with only that many of the layers, or with all of them for None. Plans that
-        were made are forgotten, samples that were taken are kept. Raises DataError, and is then as it
-        was."""
+        """Like ``follow``, with only the first ``first`` layers, or all of them for None. Existing plans
+        are dropped; samples already read are kept. Raises DataError, and then leaves the net
+        unchanged."""
         before, self._first = (self._planner, self._first), first
         self._planner = replace(self._planner, tries=False)
         try:
@@ -304,8 +308,8 @@ class PlannedNet:
 
     @contextmanager
     def or_as_it_was(self) -> Iterator[None]:
-        """What is planned and run meanwhile is undone where it fails: plans, inputs, and what forward
-        passes change of parameters are as they were."""
+        """If the body fails, undo what it planned and ran: plans, inputs, and whatever a forward pass
+        changes in parameters are restored."""
         before, inputs = (self._planner, self._first, self._made), self._inputs()
         restore = self.statistics_kept()
         try:
@@ -314,15 +318,15 @@ class PlannedNet:
             self._made.forget()
             self._planner, self._first, self._made = before
             self._planner.unbind()
-            self._made.unbind()  # the arena may be another by now
+            self._made.unbind()  # the arena may have been replaced
             for name, array in inputs.items():
                 self._input(name)[...] = array
             restore()
             raise
 
     def statistics_kept(self) -> Work:
-        """Remember what forward passes change of parameters, as running means. What is given has them as
-        they were then."""
+        """Copy what forward passes change in parameters, such as running means. Calling the result
+        restores the copy."""
         starts = {b.offset for b in changed_parameters(self.graph, self.plan)}
         item = np.dtype(self.dtype).itemsize
         spans = [slot.span for slot in self.plan.slots if slot.span.start * item in starts]
@@ -336,17 +340,17 @@ class PlannedNet:
         return restore
 
     def plan_again(self, backward: str | None = None) -> None:
-        """Forget all plans and make one for the present shapes, ``backward`` too where asked: for
-        layers that have changed their shapes themselves, and may do so often. Inputs and samples are
-        kept. With ``backward`` views of blobs that were taken before keep their values."""
+        """Drop all plans and make one for the current shapes, with the gradients ``backward`` if given.
+        This serves layers that have changed their shapes themselves, and may do so often. Inputs and
+        samples are kept. With ``backward``, views of blobs that were taken before keep their values."""
         check_backward(backward, self._planner.retain)
         made, again = backward or self.backward, backward is None
         self._planner = replace(self._planner, backward=made, tries=not again)
         self._prepare(self._made.shapes, self._made.samples, again=True, anew=not again)
 
     def adopt(self, slots: Sequence[Slot], flat: Any) -> None:
-        """Have the parameters in common with another net, where they lie in ``flat``. Raises ShapeError
-        for one that the other lacks; this net is then as it was."""
+        """Share parameters with another net, whose parameters lie in ``flat``. Raises ShapeError if the
+        other net lacks one of them; this net is then unchanged."""
         mine = self._planner, self._flat
         self._planner = replace(self._planner, slots=tuple(slots), owns_parameters=False)
         self._flat = flat
@@ -368,9 +372,9 @@ class PlannedNet:
     def _prepare(
         self, shapes: Shapes, samples: SampleShapes, again: bool = False, anew: bool = False
     ) -> None:
-        """Plan for shapes of inputs and samples; parameters stay where they are, and so do inputs that
-        keep their shape, and samples that were taken, for a pass ``again`` on them. The arena is left to
-        whoever has views of it for one ``anew``."""
+        """Plan for these shapes of inputs and samples. Parameters stay in place, and so do inputs whose
+        shape is unchanged. If the same pass runs ``again``, its samples are kept, too. With ``anew``, a
+        new arena is allocated, and the old one is left to those who hold views of it."""
         made = self._planner.planned(shapes, self._first, samples)
         self._made.forget()
         before, taken = self._inputs(), self._taken() if again else {}
@@ -383,7 +387,7 @@ class PlannedNet:
             self._planner.unbind()
             self._once = self._arena = None
         elif before and self.backward:
-            self._arena.view(0, (self._arena.nbytes,), "uint8")[...] = 0  # what others left in gradients
+            self._arena.view(0, (self._arena.nbytes,), "uint8")[...] = 0  # stale values in gradients
         for name, array in before.items():
             if name in self.graph.inputs and array.shape == (mine := self._input(name)).shape:
                 mine[...] = array
@@ -392,13 +396,13 @@ class PlannedNet:
                 array[...] = taken[key]
 
     def _unfold(self) -> None:
-        """Where layers are folded into the weights before them: plan without that, parameters laid as
-        the kernels like them. Who may write to parameters should not wait at each forward until weights
-        are folded anew."""
+        """If layers are folded into the weights before them, plan again without folding, and lay out
+        parameters as the kernels prefer. Otherwise, each forward pass would fold the weights anew for a
+        user who may write to them."""
         if not any(entry.operation == FOLD.name for entry in self.plan.entries):
             return
         values, seen = parameters.by_layer(self.graph, self.plan, self._flat), dict[str, np.ndarray]()
-        if self._made.step is not None:  # what the last forward has left to look at stays
+        if self._made.step is not None:  # keep the outputs of the last forward pass readable
             kept = [name for name, tensor in self.graph.blobs.items() if tensor.kind == "input"]
             views = self._views()
             seen = {name: np.array(views.values(name, name)) for name in {*kept, *self.plan.outputs}}
@@ -423,4 +427,4 @@ class _Elements:
         return self._bytes[offset : offset + size].view(dtype).reshape(shape)
 
     def close(self) -> None:
-        """Nothing: the array is somebody else's."""
+        """Do nothing: the array belongs to someone else."""

@@ -33,18 +33,18 @@ from demitasse_training.walk import Walk
 
 PLANS_KEPT = 8
 TOGETHER = 1 << 23
-"""What is made of parameters alone, such as copies in 16 bits, an accelerator makes in line at a step's
-beginning, many by one launch, unless it has more bytes: those take longer than their own launch (5 us),
-and would take memory long before they are read."""
+"""Up to this many bytes, tensors computed from parameters alone, such as 16-bit copies, are all made at
+the beginning of a step on an accelerator, many by one launch. Larger ones take longer than a launch of
+their own (5 us), and would occupy memory long before they are read."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass
 class Planned:
-    """A net planned for one set of shapes, and what its user has made of the plan since: the step that
-    it is when bound to memory, where that has its samples, and the walk over it. ``samples`` are those
-    shapes of samples that are not their source's."""
+    """A net planned for one set of shapes, and what its user has made of the plan since: the step (the
+    plan bound to memory), the destinations of its samples, and the walk. ``samples`` are the shapes of
+    samples that differ from their source's first."""
 
     graph: NetGraph
     plan: Plan
@@ -59,20 +59,21 @@ class Planned:
         return {name: tensor.shape for name, tensor in self.graph.inputs.items()}
 
     def forget(self) -> None:
-        """Have no samples on their way to it."""
+        """Drop samples that are on their way here."""
         for out in self.outs:
             out.forget()
 
     def unbind(self) -> None:
-        """Have it bound anew when it is next used."""
+        """Drop what was bound; the next use binds the plan anew."""
         self.forget()
         self.step, self.outs, self.walk = None, [], None
 
 
 @dataclass
 class Planner:
-    """Plans a net at a worker's place, its parameters where ``slots`` has them; its own where there are
-    none. ``backward`` is ``"objective"``, ``"every blob"`` or None; ``passes`` as in a solver."""
+    """Plans a net at a worker's place. Parameters lie where ``slots`` has them or, without slots, where
+    the plan puts them. ``backward`` is ``"objective"``, ``"every blob"`` or None; ``passes`` is as in a
+    solver."""
 
     runtime: Runtime
     definition: NetDefinition
@@ -87,27 +88,27 @@ class Planner:
     passes: int
     slots: tuple[Slot, ...]
     owns_parameters: bool
-    """Whether only the net itself writes them: what depends on them alone is then done once."""
+    """Whether nobody but the net writes them. What depends on parameters alone is then computed once."""
     frees: bool = False
-    """Whether parameters whose rate is 0 have gradients, too."""
+    """Whether parameters with rate 0 have gradients, too."""
     folds: bool = True
-    """Whether layers may be folded into the weights before them, where it is so."""
+    """Whether layers may be folded into the weights before them, if parameters stay fixed."""
     tries: bool = True
-    """Whether kernels are tried for each set of shapes of the inputs; for those of samples they are not,
-    where they were for others."""
+    """Whether kernels are tried for each new set of input shapes. New shapes of samples reuse what was
+    tried for other shapes, if there is something that fits."""
     alike: Alike | None = field(repr=False, default=None)
-    """What was tried for others."""
+    """What was tried for other shapes."""
     share: Share = field(default_factory=Share)
-    """The worker's, of the samples."""
+    """The worker's share of the samples."""
     _kept: dict[Any, Planned] = field(init=False, repr=False, default_factory=dict)
 
     def planned(
         self, shapes: Shapes, first: int | None = None, samples: SampleShapes | None = None
     ) -> Planned:
-        """The net planned for ``shapes`` of its inputs (the declared one where one is missing), and for
-        ``samples`` that are not shaped as their source's first; with ``first`` only that many of its
-        layers. The latest few are kept. Raises ModelError, or ShapeError where the shapes do not go with
-        the layers or with the parameters that the net has."""
+        """Return the net planned for ``shapes`` of its inputs (a missing one has its declared shape) and
+        for ``samples`` whose shapes differ from their source's first; with ``first``, only that many of
+        its layers. The latest few plans are kept. Raises ModelError, or ShapeError if the shapes do not
+        fit the layers or the parameters that the net has."""
         samples = samples or {}
         found = self._kept.pop(_key(shapes, first, samples), None) or self._plan(shapes, first, samples)
         key = _key(found.shapes, first, samples)
@@ -118,7 +119,7 @@ class Planner:
         return found
 
     def unbind(self) -> None:
-        """Have all kept plans bound anew when they are next used."""
+        """Drop what is bound of all kept plans; the next use binds each anew."""
         for planned in self._kept.values():
             planned.unbind()
 
@@ -162,7 +163,8 @@ class Planner:
         return Planned(graph, plan, dict(samples))
 
     def _kernels(self, tries: bool) -> Kernels:
-        """Those that plan; unless it ``tries``, what was tried for other shapes tells which."""
+        """The kernels to plan with. Unless it ``tries``, they are chosen by what was tried for other
+        shapes, if that fits."""
         if self.kernels.tuner is None:
             return self.kernels
         if self.alike is None:
@@ -170,12 +172,12 @@ class Planner:
         return replace(self.kernels, tuner=replace(self.alike, tries=tries))
 
     def _present(self, first: int | None) -> NetDefinition:
-        """The layers that are planned."""
+        """The net, cut to the layers that are planned."""
         layers = self.definition.layers[:first]
         return self.definition if first is None else replace(self.definition, layers=layers)
 
     def _check_fit(self, parameter: Parameter) -> None:
-        """Raise ShapeError unless the parameter is as the net has it since its first plan."""
+        """Raise ShapeError if the parameter's shape differs from that in the net's first plan."""
         layer, number = parameter.owners[0]
         slot = next((slot for slot in self.slots if (layer, number) in slot.owners), None)
         if slot is not None and slot.spec.shape != parameter.tensor.shape:

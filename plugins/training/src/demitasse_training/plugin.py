@@ -12,8 +12,8 @@ from demitasse.operations import Operation
 
 @hookimpl
 def operations() -> Iterable[Operation]:
-    """``fold_normalization``, for nets whose parameters stay as they are, and normalisations with a clip
-    of their result, for nets that are differentiated."""
+    """``fold_normalization``, for nets whose parameters do not change, and normalisations that clip
+    their result, for nets that are differentiated."""
     from demitasse_training.clipping import OPERATIONS
     from demitasse_training.folding import FOLD
 
@@ -27,6 +27,6 @@ def programs() -> Mapping[str, Callable[..., Any]]:
     from demitasse_training.net import Net
     from demitasse_training.trainer import Trainer
 
-    trainer: Callable[..., demitasse.Trainer] = Trainer  # a type checker compares what they promise
+    trainer: Callable[..., demitasse.Trainer] = Trainer  # a type checker compares the two
     net: Callable[..., demitasse.Net] = Net
     return {"trainer": trainer, "interactive trainer": InteractiveTrainer, "net": net}

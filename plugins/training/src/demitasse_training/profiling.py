@@ -11,10 +11,10 @@ from demitasse import Entry, Step, StreamEngine, Work
 def timed(
     step: Step, iterations: int, reads: Sequence[Work] = (), engine: StreamEngine | None = None
 ) -> list[tuple[Entry, float]]:
-    """The mean seconds of each entry of a step over some walks, but for what is done once before all;
-    ``reads`` come before each, untimed. What an ``engine`` runs beside its caller is timed by events
-    between the entries, all of them enqueued before the first is waited for: what is timed is the
-    accelerator, not who gives it work."""
+    """Return the mean seconds of each entry of a step over ``iterations`` passes, except what is
+    computed once. ``reads`` run before each pass, untimed. Entries that an ``engine`` runs concurrently
+    with its caller are timed by events between them. All events are enqueued before the first is waited
+    for, so that the accelerator is timed, not the thread that gives it work."""
     works = [(entry, work) for entry, work in step.works if not entry.once]
     seconds = [0.0] * len(works)
     for _ in range(iterations):

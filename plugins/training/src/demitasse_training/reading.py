@@ -1,4 +1,4 @@
-"""What a worker reads: a stream of samples for each of its net's feeds, into the memory of a plan."""
+"""A worker's input: a stream of samples for each of its net's feeds, read into a plan's memory."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from demitasse_training.samples import Destination, close_stream, destinations, 
 
 
 def fed_buffers(graph: Graph, plan: Plan) -> list[Buffer]:
-    """What a plan's samples are read into."""
+    """Return the buffers that a plan's samples are read into."""
     return [plan.buffers[f"{feed.layer}.{key}"] for feed in graph.feeds for key in feed.tensors]
 
 
 class Reading:
-    """The streams of a graph's feeds, of whose batches an iteration reads ``passes``, and where they are
-    read to: ``array`` is the memory of a buffer. It holds nothing of who reads."""
+    """The streams of a graph's feeds and their destinations. An iteration reads ``passes`` batches;
+    ``array`` returns the memory of a buffer. Holds no reference to the worker that reads."""
 
     def __init__(
         self,
@@ -43,24 +43,24 @@ class Reading:
         engine: StreamEngine | None,
         allocator: Allocator,
     ) -> None:
-        self.unread: Exception | None = None  # what reading samples has raised last
+        self.unread: Exception | None = None  # the last error from reading samples
         self.goes_on = False  # whether an iteration of the same stretch follows this one
         self._graph, self._plan, self._passes, self._allocator = graph, plan, passes, allocator
         self._make = partial(destinations, graph, plan, array, engine, allocator)
         self._streams: list[Stream] = []
-        self._ahead = set[int]()  # the feeds whose samples for the next iteration are there already
-        self._first: list[int] = []  # of each feed the number of the next run's first sample
+        self._ahead = set[int]()  # feeds whose samples for the next iteration have been read
+        self._first: list[int] = []  # for each feed, the number of the next run's first sample
 
     @property
     def is_open(self) -> bool:
-        """Whether there are streams."""
+        """Whether the streams are open."""
         return len(self._streams) == len(self._graph.feeds)
 
     def open(self, iteration: int) -> None:
-        """Have streams, which go on at ``iteration`` where there were none."""
+        """Open the streams at ``iteration``, unless they are open."""
         if self._streams:
             return
-        with ExitStack() as stack:  # all or, where this is interrupted, none
+        with ExitStack() as stack:  # open all or, upon an interrupt, none
             made = []
             for feed, out in zip(self._graph.feeds, self._outs, strict=True):
                 made.append(self._stream(feed, iteration))
@@ -72,22 +72,23 @@ class Reading:
             stack.pop_all()
 
     def close(self) -> None:
-        """Close the streams; they are opened again where the next iteration begins."""
+        """Close the streams; they are opened again at the next iteration."""
         self._ahead.clear()
         if not self._streams:
             return
         while self._streams:
-            close_stream(self._streams.pop())  # first: who reads ahead may be waiting
+            close_stream(self._streams.pop())  # first: a thread that reads ahead may be waiting
         for out in self._outs:
             out.forget()
 
     def works(self) -> list[Work]:
-        """What reads the next samples, a feed each."""
+        """Return the works that read the next samples, one for each feed."""
         return [self._work(number, out) for number, out in enumerate(self._outs)]
 
     def ahead(self, bucket: Bucket) -> None:
-        """While others are waited for, when ``bucket`` is final: read the next iteration's samples, once
-        nothing reads this one's. What cannot be read is read again, and told of, when it is its turn."""
+        """Read the next iteration's samples while others are waited for: called when ``bucket`` is
+        final, it reads once nothing needs this iteration's samples any more. If reading fails, it is
+        repeated, and its error raised, when those samples' turn comes."""
         if not self.goes_on or self._plan.final[bucket.index] < self._last_look:
             return
         with suppress(DataError):
@@ -98,7 +99,7 @@ class Reading:
 
     def peek(self, iteration: int) -> None:
         """Read the iteration's first samples without moving the streams."""
-        if self._ahead or any(out.expects for out in self._outs):  # not where they are looked for
+        if self._ahead or any(out.expects for out in self._outs):  # other samples are on their way
             self.close()
         for feed, out in zip(self._graph.feeds, self._outs, strict=True):
             stream = self._stream(feed, iteration)
@@ -108,7 +109,7 @@ class Reading:
                 close_stream(stream)
 
     def origins(self, error: SampleError) -> list[str]:
-        """Where a sample of the batch that was read last is from, by each source that can tell."""
+        """Say where the samples of the last batch read come from, for each source that knows."""
         feeds = zip(self._graph.feeds, self._first, strict=False)
         return origins(error, ((feed, first - feed.batch) for feed, first in feeds))
 
@@ -116,7 +117,7 @@ class Reading:
         return open_stream(feed, self._number(feed, iteration), feed.batch)
 
     def _number(self, feed: Feed, iteration: int) -> int:
-        """Of the first sample that this worker reads of an iteration."""
+        """The number of the first sample that this worker reads in an iteration."""
         return iteration * self._passes * feed.batch + feed.offset
 
     @cached_property
@@ -125,7 +126,7 @@ class Reading:
 
     @cached_property
     def _last_look(self) -> int:
-        """The last entry that reads samples."""
+        """The number of the last entry that reads samples."""
         fed = {(buffer.region, buffer.offset) for buffer in fed_buffers(self._graph, self._plan)}
         read = [
             i
@@ -135,7 +136,7 @@ class Reading:
         return max(read, default=-1)
 
     def _work(self, number: int, out: Destination) -> Work:
-        reading = weakref.proxy(self)  # whose step has this work: its memory goes with the last of both
+        reading = weakref.proxy(self)  # the step holds this work; memory is freed with both
 
         def read() -> None:
             reading._first[number] += reading._graph.feeds[number].batch

@@ -1,4 +1,4 @@
-"""Large activations that are cheap to make again, made again instead of kept for the backward pass."""
+"""Large activations that are cheap to compute are recomputed for the backward pass instead of kept."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from demitasse import Graph, Kernels, Node, Place, Request, Tensor, TensorSpec, 
 from demitasse.operations import VOCABULARY
 
 LARGE, CHEAP = 1 / 20, 1 / 200
-"""Each that is made again must lower the most that activations and their gradients take at a time by
-the one, for the other of the step's arithmetic and at most four times that of its time, where kernels
-say it. VGG-16's first convolution, 8 images: a fifth of the arena less for 0.2% of the arithmetic, which
-takes 1.3% of the time. At an accelerator arithmetic is cheap, and the time is that of moving bytes: 2.8%
-of these there, and 8% for AlexNet's first normalisation, which is 0.2% of its arithmetic."""
+"""Limits for each recomputed activation. It must lower the peak memory of activations and their
+gradients by at least the first fraction. It may cost at most the second fraction of the step's
+arithmetic and, if kernels estimate their times, four times that fraction of the step's time. For
+VGG-16's first convolution, with 8 images, the arena shrinks by a fifth for 0.2% of the arithmetic, which
+takes 1.3% of the time. On an accelerator arithmetic is cheap, and the time is that of moving bytes: 2.8%
+of all bytes for this convolution, and 8% for AlexNet's first normalisation, which is 0.2% of its
+arithmetic."""
 
 _PASSING = ("activation", "gradient")
 
 
 def recompute(graph: Graph, kernels: Kernels, place: Place, streams: bool = False) -> None:
-    """Have large results of the forward pass that the backward pass reads be forgotten in between, and
-    made again when they are first read there, from samples, parameters and what is kept anyway, by the
-    same operations: the same numbers again where the tuner chooses the same kernels for both. Operations
-    that read what is updated, and those that a plugin has added, are done once only. ``streams``: an
-    accelerator does them, where the bytes that they move count for time.
+    """Drop large results of the forward pass that the backward pass reads, and recompute each before its
+    first use there, from samples, parameters and what is kept anyway. The same operations compute them,
+    so the numbers are the same if the tuner chooses the same kernels for both. Operations that read what
+    is updated, and those that a plugin has added, run only once. ``streams`` says that an accelerator
+    computes, so that the bytes moved count as time.
 
-    For a differentiated net of which no blobs are retained. Source: Chen et al., Training Deep Nets with
+    The net must be differentiated, with no blobs retained. Source: Chen et al., Training Deep Nets with
     Sublinear Memory Cost (2016), for single tensors."""
     backward = next((i for i, node in enumerate(graph.nodes) if node.phase == "backward"), None)
     if backward is None:
@@ -46,8 +48,9 @@ def recompute(graph: Graph, kernels: Kernels, place: Place, streams: bool = Fals
 
 
 def _made_again(graph: Graph, tensor: Tensor) -> tuple[list[Node], list[Node]]:
-    """The nodes that make a tensor once more, and all of the graph with them, before its first reader in
-    backward; none where backward does not read it, or they cannot be done twice."""
+    """Return the nodes that compute a tensor once more, and all of the graph's nodes with these inserted
+    before its first reader in backward. Both are empty if backward does not read the tensor, or if some
+    node cannot run twice."""
     maker = {t: node for node in graph.nodes for t in node.outputs if t is not None}
     late = [node for node in graph.nodes if node.phase == "backward"]
     read = {t for node in late for t in node.inputs}
@@ -94,7 +97,7 @@ def _made_again(graph: Graph, tensor: Tensor) -> tuple[list[Node], list[Node]]:
 def _cheap(
     again: Sequence[Node], nodes: Sequence[Node], kernels: Kernels, place: Place, streams: bool
 ) -> bool:
-    """Whether doing these costs little beside all nodes."""
+    """Whether the cost of computing ``again`` is small compared with that of all nodes."""
     if sum(map(_flops, again)) > CHEAP * sum(map(_flops, nodes)):
         return False
     some = [_seconds(node, kernels, place) for node in again if not node.operation.view]
@@ -105,7 +108,7 @@ def _cheap(
 
 
 def _most(nodes: Sequence[Node]) -> int:
-    """Bytes of activations and their gradients, at the most at a time."""
+    """The peak number of bytes of activations and their gradients."""
     root: dict[Tensor, Tensor] = {}
     born: dict[Tensor, int] = {}
     dies: dict[Tensor, int] = {}
@@ -149,7 +152,7 @@ def _moved(node: Node) -> int:
 
 
 def _seconds(node: Node, kernels: Kernels, place: Place) -> float | None:
-    """What the quickest kernel says that a node takes, or None."""
+    """The time that the fastest kernel estimates for a node, or None."""
     inputs, outputs = (
         tuple(None if t is None else TensorSpec(t.shape, t.dtype) for t in tensors)
         for tensors in (node.inputs, node.outputs)

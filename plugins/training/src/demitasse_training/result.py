@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of some iterations: the loss of the last one (its mean over ``average_loss``), the
-    seconds they took, and the first worker's seconds by phase (read, forward, backward, synchronise)."""
+    """The outcome of some iterations: the loss of the last one (averaged over ``average_loss``), the
+    seconds that all took, and the first worker's seconds by phase (read, forward, backward,
+    synchronise)."""
 
     iteration: int
     loss: float

@@ -1,4 +1,4 @@
-"""Going on from a snapshot: what must agree, and copying it back."""
+"""Resuming from a snapshot: what must agree, and copying the snapshot's contents."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from demitasse_training.arguments import IN_MEMORY
 from demitasse_training.worker import Worker
 
 UNNAMED = ""
-"""The layer's name under which a file has a solver's arrays of all parameters in the net's order: such
-formats name no layers there."""
+"""The layer name under which a file has a solver's arrays for all parameters in the net's order, in
+formats that do not name layers there."""
 
 
 GIVEN = {"precision": "precision", "passes": "iter_size", "batch": "a batch of"}
-"""What a run has to be given, by the name that its record has for it."""
+"""The settings that a resuming run must share, with the words for them by their record's name."""
 
 LAST = 1 << 31
-"""Iterations: Caffe counts in 32 bits, one of which is the sign."""
+"""The limit of iterations: Caffe counts in 32 bits, one of which is the sign."""
 
 
 def saved_run(runtime: Runtime, resume: Any) -> tuple[Weights | None, str | Path]:
-    """What a run to go on from has left in a file or in memory, and what that is called. Raises
-    SnapshotError where its iteration, its numbers or what it says of the run are none that a training
-    leaves, ModelError for what is neither."""
+    """Return what an earlier run has left in a file or in memory, and its name. Raises SnapshotError if
+    its iteration, its numbers or its record cannot come from a training, ModelError if ``resume`` is
+    neither a path nor Weights."""
     if resume is None:
         return None, ""
     if not isinstance(resume, str | Path | Weights):
@@ -53,8 +53,8 @@ def saved_run(runtime: Runtime, resume: Any) -> tuple[Weights | None, str | Path
 
 
 def seed_of(saved: Weights | None, wanted: int | None, path: object) -> int:
-    """The seed to go on with: the solver's, or else the snapshot's, or else 0. Raises SnapshotError
-    when both have one and they differ."""
+    """Return the seed to continue with: the solver's, or else the snapshot's, or else 0. Raises
+    SnapshotError if both have one and they differ."""
     theirs = saved.record.get("seed") if saved is not None else None
     if wanted is not None and theirs is not None and theirs != wanted:
         raise SnapshotError(
@@ -65,10 +65,10 @@ def seed_of(saved: Weights | None, wanted: int | None, path: object) -> int:
 
 
 def resume(worker: Worker, saved: Weights, path: object, run: Mapping[str, Any]) -> None:
-    """Copy parameters and state. ``run`` has what must agree with the snapshot's record, as far as the
-    file has one: others' formats do not.
+    """Copy parameters and state. ``run`` has the settings that must agree with the snapshot's record, if
+    the file has a record; files in other formats have none.
 
-    Raises SnapshotError that names what differs before anything is copied.
+    Before anything is copied, raises SnapshotError that names what differs.
     """
     if saved.iteration is None:
         raise SnapshotError(
@@ -96,8 +96,8 @@ def resume(worker: Worker, saved: Weights, path: object, run: Mapping[str, Any])
 
 
 def compare(worker: Worker, theirs: Mapping[str, Sequence[np.ndarray]], path: object) -> None:
-    """Raise SnapshotError with the layers whose parameters' shapes differ. What a layer shares may be
-    missing: an earlier layer has it."""
+    """Raise SnapshotError with the layers whose parameters differ in shape. Shared parameters may be
+    missing, because an earlier layer has them."""
     ours = parameters.by_layer(worker.graph, worker.plan, worker.flat.parameters)
     first = {slot.owners[0] for slot in worker.plan.slots}
 
@@ -116,7 +116,8 @@ def compare(worker: Worker, theirs: Mapping[str, Sequence[np.ndarray]], path: ob
 def _state(
     worker: Worker, arrays: Mapping[str, Sequence[np.ndarray]], path: object
 ) -> list[tuple[Slot, np.ndarray]]:
-    """A solver's arrays for each trained parameter. Raises SnapshotError with the layers that differ."""
+    """Return a solver's arrays for each trained parameter. Raises SnapshotError with layers that
+    differ."""
     ours = parameters.by_layer(worker.graph, worker.plan, worker.flat.parameters)
     trained = [slot for slot in worker.plan.slots if slot.trainable]
     theirs = _unnamed(worker, arrays, path) if UNNAMED in arrays else arrays
@@ -126,7 +127,7 @@ def _state(
         layer, number = slot.owners[0]
         there = theirs.get(layer, ())
         if len(there) != len(ours[layer]):
-            # Snapshots of old have arrays of the trained parameters alone.
+            # Old snapshots have arrays of the trained parameters only.
             number = [n for owner, n in owned if owner == layer].index(number)
         if number < len(there) and parameters.fits(there[number], slot.spec.shape):
             found.append((slot, there[number].reshape(slot.spec.shape)))
@@ -139,7 +140,7 @@ def _state(
 def _unnamed(
     worker: Worker, arrays: Mapping[str, Sequence[np.ndarray]], path: object
 ) -> dict[str, list[np.ndarray]]:
-    """Arrays that a file has as a plain list in the net's order, by layer."""
+    """Return, by layer, the arrays that a file has as a plain list in the net's order."""
     plain, owners = arrays[UNNAMED], [each.owners[0] for each in worker.graph.parameters]
     if len(plain) != len(owners):
         raise SnapshotError(

@@ -1,4 +1,4 @@
-"""Opening the sources of samples, and where in a net's memory their samples go."""
+"""Opening sources of samples, and bringing their samples into a net's memory."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from demitasse import (
 from demitasse_training.arguments import check_data
 
 WAY = "samples"
-"""The stream in which samples go to a device."""
+"""The stream that copies samples to a device."""
 
 
 def opener(
     runtime: Runtime, data: Mapping[str, Mapping[str, Any] | DataSpec] | None, phase: str
 ) -> Callable[[DataSpec], DataSource]:
-    """What a graph opens its sources with: each specification once, or the arrays (or the
-    specification) given instead."""
+    """Return the function with which a graph opens its sources. It opens each specification once, or
+    uses the arrays (or the specification) in ``data`` for the phase instead."""
     check_data(data)
     opened: dict[str, DataSource] = {}
     arrays = (data or {}).get(phase)
@@ -55,17 +55,17 @@ def opener(
 
     def _once(spec: DataSpec) -> DataSource:
         key = str(spec)
-        if arrays is not None and spec.kind != "fillers":  # what a layer makes up stays made up
+        if arrays is not None and spec.kind != "fillers":  # a layer that makes its samples keeps them
             key = "given"
             if isinstance(arrays, DataSpec):
-                key = f"given for {spec.kind}"  # stand-ins for classes are not those for boxes
+                key = f"given for {spec.kind}"  # stand-ins for classes differ from those for boxes
                 spec = replace(arrays, location=arrays.location or spec.location, instead_of=spec)
             else:
                 spec = DataSpec(arrays, "arrays", spec.shuffle, spec.seed, {}, spec.location)
         if key not in opened:
             try:
                 opened[key] = runtime.open_source(spec)
-            except PluginError as error:  # which of a net's layers asked for them?
+            except PluginError as error:  # name the layer that asked for them
                 where = f"{spec.location}: " if spec.location else ""
                 asked = repr(spec.source) if isinstance(spec.source, str) else "arrays"
                 raise PluginError(f"{where}samples from {asked}: {error}") from error
@@ -75,12 +75,12 @@ def opener(
 
 
 class Destination:
-    """Where a feed puts its samples: ``arrays`` by field, in memory that a host writes or not.
+    """Where a feed puts its samples: ``arrays`` by field, in host memory or not.
 
-    In the latter case they come by way of host memory. With an ``engine`` they wait there twice: samples
-    are read into pinned memory and copied, in a stream of their own, to memory of ``allocator``, by a
-    thread that may do so ahead, while a step computes with those before; a step begins with a copy
-    within the device."""
+    If they are not in host memory, samples pass through host memory. With an ``engine``, they are
+    buffered twice on the way: they are read into pinned memory, and then copied in a stream of their own
+    to memory from ``allocator``. A thread may do this ahead, while a step computes with the samples
+    before. A step then begins with a copy within the device."""
 
     def __init__(
         self,
@@ -108,8 +108,9 @@ class Destination:
             self._taken = engine.default.record()
 
     def take(self, stream: Stream, ahead: bool = False) -> None:
-        """The stream's next samples. With ``ahead`` those after them are on their way from then on, if
-        they go a way, until the next call or ``forget``."""
+        """Take the stream's next samples. With ``ahead``, a thread starts to bring those after them,
+        unless they are read directly into host memory. It may use the stream until the next call or
+        ``forget``."""
         if self.near:
             self._read(stream, self.arrays)
             return
@@ -137,19 +138,19 @@ class Destination:
 
     @property
     def expects(self) -> bool:
-        """Whether samples are on their way, or wait."""
+        """Whether samples are on their way or already waiting."""
         return self._coming is not None
 
     def forget(self) -> None:
-        """Have nothing on its way, whatever became of it, and end the thread: the next samples may be
-        others."""
+        """Drop samples that are on their way, even if bringing them failed, and end the thread: the next
+        samples may be different ones."""
         self._coming = None
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None
 
     def _bring(self, stream: Stream) -> None:
-        """Samples to the memory where they wait, once those before them were taken from there."""
+        """Bring samples to the waiting memory, once the samples before them were copied from there."""
         assert self._engine is not None
         self._read(stream, self._host)
         way = self._engine.stream(WAY)
@@ -160,8 +161,8 @@ class Destination:
 
 
 def check_fields(source: DataSource, where: str) -> None:
-    """Raise PluginError for a number of samples that is none, and for fields that are not told as
-    ``demitasse.Field`` tells them."""
+    """Raise PluginError if the source's size is not a number of samples, or its fields are not a mapping
+    of names to ``demitasse.Field``."""
     size: object = source.size
     if not isinstance(size, Integral) or int(size) < 1:
         raise PluginError(
@@ -184,8 +185,8 @@ def check_fields(source: DataSource, where: str) -> None:
 
 
 def open_stream(feed: Feed, first: int, step: int) -> Stream:
-    """A feed's samples from number ``first`` on, this worker's of every ``step``. Raises PluginError for
-    what a source gives that is no stream."""
+    """Open a feed's samples from number ``first`` on: this worker's part of every ``step`` samples.
+    Raises PluginError if the source returns something that is not a stream."""
     where, source = f"layer {feed.layer!r}", feed.source
     with blamed(source, "opening a stream", where):
         stream: Stream = source.stream(first, feed.count, step)
@@ -205,7 +206,7 @@ def destinations(
     engine: StreamEngine | None,
     allocator: Allocator,
 ) -> list[Destination]:
-    """Where each of a graph's feeds puts its samples; ``array`` is the memory of a buffer."""
+    """Return a destination for each of a graph's feeds; ``array`` returns the memory of a buffer."""
     fed = [{key: plan.buffers[f"{feed.layer}.{key}"] for key in feed.tensors} for feed in graph.feeds]
     return [
         Destination({key: array(buffer) for key, buffer in each.items()}, engine, allocator, feed.layer)
@@ -214,6 +215,7 @@ def destinations(
 
 
 def close_stream(stream: Stream) -> None:
-    """Close a stream of samples. Raises PluginError that names who made it where that fails."""
+    """Close a stream of samples. If that fails, raises PluginError that names the plugin that made
+    it."""
     with blamed(stream, "in close"):
         stream.close()

@@ -1,4 +1,4 @@
-"""Snapshots of a run: what is in them, whether they can be written, and writing them."""
+"""Snapshots of a run: their contents, checks that they can be written, and writing them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ SNAPSHOT = ".demitasse"
 
 
 def check_writable(runtime: Runtime, solver: Solver, worker: Worker) -> None:
-    """Raise CompositionError when no plugin writes a snapshot that the solver asks for, SnapshotError
-    when its format has no room for the worker's parameters, its folder cannot be made (it is) or
-    written, or no file can have its name."""
+    """Raise CompositionError if no plugin writes a snapshot format that the solver requests, and
+    SnapshotError if the format cannot hold the worker's parameters, the folder cannot be created (this
+    creates it) or written, or the file's name is not possible."""
     if not (solver.snapshot_interval or solver.snapshot_last):
         return
     plugins = runtime.composition.plugins
@@ -66,8 +66,9 @@ def check_writable(runtime: Runtime, solver: Solver, worker: Worker) -> None:
 
 
 def paths_of(solver: Solver, iteration: int, prefix: Any = None) -> list[Path]:
-    """Where a solver's snapshots of an iteration go, in each format that it asks for; ``prefix``
-    instead of its own. Raises SnapshotError for what no path begins with."""
+    """Return the paths of a solver's snapshots of an iteration, one for each format that it requests.
+    ``prefix`` replaces the solver's own. Raises SnapshotError if it cannot be the beginning of a
+    path."""
     if not isinstance(prefix, str | Path | None):
         told = "its prefix is the beginning of a path; trainer.weights() gives one in memory"
         raise SnapshotError(f"a snapshot is a file: {told}; given {type(prefix).__name__}")
@@ -76,8 +77,8 @@ def paths_of(solver: Solver, iteration: int, prefix: Any = None) -> list[Path]:
 
 
 def write(runtime: Runtime, path: Path, weights: Weights) -> Path:
-    """Write one snapshot, whole or not at all; its path. Raises SnapshotError that names it, the reason,
-    and in which other formats the iteration is there."""
+    """Write one snapshot, whole or not at all; return its path. Raises SnapshotError with the path, the
+    reason, and the other formats in which the iteration has been written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return runtime.write(path, weights)
@@ -91,14 +92,14 @@ def write(runtime: Runtime, path: Path, weights: Weights) -> Path:
 def keep(
     error: BaseException, iteration: int, snapshot: Callable[[], Path], processes: Processes
 ) -> None:
-    """Have a ``snapshot`` made, by all processes, of what was trained before an error, and say in that
-    where it is, or why it could not be made."""
+    """Call ``snapshot`` in all processes to save what was trained before an error, and add to the error
+    where the snapshot is, or why it could not be written."""
     try:
         told = f"iteration {iteration} is saved in {snapshot()}"
     except DemitasseError as other:
         told = f"iteration {iteration} could not be saved: {other}"
         if processes.rank == 0 and not isinstance(other, WorkerError):
-            processes.gather(str(other))  # the others wait for it
+            processes.gather(str(other))  # the others wait for this
     if isinstance(error, OSError) and error.strerror:
         error.strerror += f"; {told}"
     else:
@@ -106,8 +107,8 @@ def keep(
 
 
 def check_numbers(weights: Weights, kept: str) -> None:
-    """Raise NumericsError that names a layer whose parameters are no numbers any more, for the update
-    after the last loss is looked at by none, and a snapshot of it would take a good one's place."""
+    """Raise NumericsError that names a layer whose parameters are no longer finite. Nothing else checks
+    the update after the last loss, and a snapshot of it would replace a good one."""
     for layer, arrays in weights.parameters.items():
         for number, array in enumerate(arrays):
             if not np.isfinite(array).all():
@@ -118,9 +119,9 @@ def check_numbers(weights: Weights, kept: str) -> None:
 
 
 def gathered(worker: Worker, iteration: int, facts: Mapping[str, Any]) -> Weights:
-    """A worker's parameters and solver state, and gradients where the solver wants them, for a
-    snapshot. ``facts`` of the run go into its record, with the choices of kernels, the cursors, and what
-    the solver has to say."""
+    """Return a worker's parameters and solver state for a snapshot, with gradients if the solver
+    requests them. Its record has the run's ``facts``, the choices of kernels, the cursors, and the
+    solver's settings."""
     solver = worker.solver
     result = parameters.gather(worker.graph, worker.plan, worker.flat.parameters, worker.flat.state)
     result.iteration, result.net = iteration, solver.train
@@ -140,8 +141,9 @@ def gathered(worker: Worker, iteration: int, facts: Mapping[str, Any]) -> Weight
 
 
 def _too_large(runtime: Runtime, solver: Solver, worker: Worker) -> str:
-    """Which of a solver's formats, as the plugins that write them say, holds less than it would be given
-    at once: the parameters of every layer, with gradients if those are kept, or the state of all."""
+    """Return a message that names a requested format whose files, by the account of the plugin that
+    writes them, cannot hold what one file would be given: the parameters of every layer (with gradients
+    if those are kept), or the state of all layers."""
     plan, item = worker.plan, np.dtype(worker.dtype).itemsize
     sizes = [(math.prod(slot.spec.shape) * len(slot.owners), slot.trainable) for slot in plan.slots]
     numbers = sum(size for size, _ in sizes)
@@ -163,12 +165,12 @@ def _suffixes(solver: Solver) -> tuple[str, ...]:
 
 
 def prefix_of(solver: Solver) -> str:
-    """What the names of a solver's snapshots begin with."""
+    """The beginning of the names of a solver's snapshots."""
     return solver.snapshot_prefix or "snapshot"
 
 
 def _there_already(path: Path) -> str:
-    """What there is of an iteration beside one of its files, for an error."""
+    """Describe, for an error, which other files of the iteration exist beside one of its files."""
     iteration = re.match(r".*_iter_\d+(?=\.)", path.name, re.DOTALL)
     if iteration is None:
         return ""

@@ -1,4 +1,4 @@
-"""What test nets score: their iterations divided among all workers, in all processes."""
+"""The scores of test nets; their iterations are divided among all workers of all processes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from demitasse_training.tally import Tally
 from demitasse_training.worker import Worker
 
 Progress = Callable[[int, int], object]
-"""Takes how many batches are done, of how many."""
+"""Called with how many batches are done, and how many there are."""
 
 
 class Scores:
-    """Test nets, of each one a worker, which all read the first worker's parameters, or its own where it
-    has an accelerator. Where processes are at iterations of their own, process 0 does all of a test."""
+    """For each test net, a net per worker. All read the first worker's parameters, but a worker with an
+    accelerator reads its own. If processes run at iterations of their own, process 0 does the whole
+    test."""
 
     def __init__(self, processes: Processes, workers: Sequence[Worker], accord: Accord) -> None:
         self.nets: list[list[Net]] = []
@@ -39,10 +40,11 @@ class Scores:
         progress: Progress,
         stop: Callable[[], bool],
     ) -> dict[str, Any] | None:
-        """The mean scores over each net's iterations, from the start of its data; a second net's have
-        its number in front. ``run`` does a task on every worker; ``progress`` hears of the batches of
-        the first one here, which calls it, and asks ``stop`` between them: once that is true, in any
-        process, there are no scores. Other processes do their part of the present net first."""
+        """Return the mean scores over each net's iterations, from the start of its data; names of a
+        second net's scores begin with its number. ``run`` runs a task on every worker. The first worker
+        here calls ``progress`` after each batch, and ``stop`` between batches. Once ``stop`` returns
+        true in any process, the result is None; other processes still finish their part of the current
+        net."""
         scores: dict[str, Any] = {}
         before, total = 0, sum(count for count, _ in zip(iterations, self.nets, strict=False))
         if self._alone and self._processes.rank > 0:
@@ -97,7 +99,7 @@ class Scores:
         return mine if self._alone else mine.total(self._processes)
 
     def _agreed(self, task: Callable[[], list[Tally]]) -> list[Tally]:
-        """What a task gives; raises in all processes where it cannot be done in one of them."""
+        """Run a task and return its result. If it fails in one process, all processes raise an error."""
         if self._alone:
             return task()
         self._accord.begin(1)
@@ -111,7 +113,8 @@ class Scores:
 
     @contextmanager
     def _first_statistics(self) -> Iterator[None]:
-        """Have what forward passes change, such as running means, as process 0's first worker has it."""
+        """Within this, what forward passes change, such as running means, has the values of process 0's
+        first worker."""
         first_here, *others = self._workers
         apart = [worker.statistics.arrays for worker in others if worker.place.streams]
         ours = first_here.statistics.arrays if apart or not self._alone else []

@@ -1,4 +1,4 @@
-"""Workers' shares of the samples, and what a worker's part of the objective counts for."""
+"""Workers' shares of the samples, and the weight of a worker's part of the objective."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ _ENTRIES, _SUM, _MEAN = "entries", "sum", "mean"
 
 @dataclass(frozen=True)
 class Share:
-    """A worker's part of every batch: ``index`` of ``workers``. Under weak scaling a batch in a file
-    is each worker's own. ``apart`` are workers in several processes, who are to meet the same errors."""
+    """A worker's part of every batch: ``index`` of ``workers``. Under weak scaling, each worker has a
+    whole batch of the size in the file. ``apart`` says that workers are in several processes, and must
+    all meet the same errors."""
 
     index: int = 0
     workers: int = 1
@@ -22,7 +23,8 @@ class Share:
     apart: bool = False
 
     def of(self, batch: int) -> tuple[int, int, int]:
-        """(global batch, offset, count) for a file's ``batch``; the first shares take the rest."""
+        """Return (global batch, offset, count) for a file's ``batch``; the first shares take the
+        remainder."""
         total = batch * self.workers if self.weak else batch
         each, rest = divmod(total, self.workers)
         offset = self.index * each + min(self.index, rest)
@@ -30,23 +32,26 @@ class Share:
 
 
 class _Part(NamedTuple):
-    """What a worker has of a tensor that depends on samples: made of which share of them, and whether
-    it is entries of the whole tensor, or the sum or the mean over the worker's own samples."""
+    """What a worker has of a tensor that depends on samples: the share of samples it was computed from,
+    and whether it is entries of the whole tensor, or a sum or mean over the worker's own samples."""
 
     share: float
     kind: str
 
 
 def weighted(graph: Graph, share: Share) -> list[tuple[Tensor, float]]:
-    """The objective, with weights that make the workers' objectives (and gradients) add up to those of
-    one worker who has all samples.
+    """Return the objective with weights such that the workers' objectives (and gradients) add up to
+    those of one worker with all samples.
 
-    What has entries of its own for each sample, and what is a sum over samples, counts in full; a mean
-    over samples by the worker's share of them; what depends on no sample, as a penalty on parameters
-    does, is the same everywhere and counts by the share too. A scalar made of samples is their mean,
-    unless its operation has the attribute ``normalization: "none"``. What is made of sums or of means is
-    again one, exact for their sums and multiples; of both, it is taken for a mean. A mean over as many
-    labels as are valid stays each worker's own.
+    - A tensor with entries for each sample, or a sum over samples, counts in full.
+    - A mean over samples counts by the worker's share of them.
+    - What depends on no sample, such as a penalty on parameters, is the same everywhere, and also counts
+      by the share.
+
+    A scalar computed from samples is taken for their mean, unless its operation has the attribute
+    ``normalization: "none"``. What is computed from sums, or from means, is again one, which is exact
+    for their sums and multiples; what is computed from both is taken for a mean. A mean over the number
+    of valid labels stays each worker's own.
     """
     feeds = graph.feeds
     own = feeds[0].count / feeds[0].batch if feeds else 1 / share.workers
@@ -68,7 +73,7 @@ def _kind(node: Node, made: Tensor, given: Mapping[Tensor, _Part]) -> str:
     kinds = {part.kind for part in given.values()}
     if _ENTRIES not in kinds:
         return kinds.pop() if len(kinds) == 1 else _MEAN
-    # A loss may have an axis too, of extent 1; of one sample alone, that is an entry.
+    # A loss may also have an axis of extent 1; if there is only one sample, that is a batch axis.
     several = any(tensor.shape[:1] != (1,) for tensor in given)
     if made.shape and not (made.shape == (1,) and several):
         return _ENTRIES

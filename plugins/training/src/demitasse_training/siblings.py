@@ -1,4 +1,4 @@
-"""Whether siblings have the same parameters, looked at once: after a trainer's first iteration."""
+"""A check, made once after a trainer's first iteration, that siblings have the same parameters."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from demitasse_training.worker import Worker
 
 ROUNDING = 1e-6
-"""How far a parameter may be from a sibling's, of the largest of its array: sums in another order."""
+"""The largest difference allowed, relative to the array's largest: sums may be in another order."""
 STRETCH = 4096
-"""Numbers that processes compare by their sums, where their digests differ."""
+"""How many numbers processes compare by one sum if their digests differ."""
 
 
 def may_go_on(level: GradientSync) -> bool:
-    """Whether a synchronisation may be under way when an iteration has ended: it begins or ends what it
-    does elsewhere."""
+    """Whether a synchronisation may still be under way at the end of an iteration, because it begins or
+    ends its work elsewhere."""
     return has_own(level, "schedule") or has_own(level, "before_forward")
 
 
 def parted(workers: Sequence[Worker], processes: Processes) -> str:
-    """A sentence on the first parameters that siblings do not have alike, by more than rounding, here
-    or, for process 0 alone to tell, in other processes; "" where all have. To be called in all of them,
-    with nothing under way."""
+    """Return a sentence about the first parameters in which siblings differ by more than rounding: those
+    here or, in process 0, those of other processes; "" if none differ. All processes must call this,
+    with no synchronisation under way."""
     first = workers[0]
     mine = _trained(first)
     told = _among_threads(workers, mine)
@@ -44,7 +44,7 @@ def parted(workers: Sequence[Worker], processes: Processes) -> str:
 
 
 def _trained(worker: Worker) -> np.ndarray:
-    """What a worker's updates have changed."""
+    """Return the parameters that a worker's updates have changed."""
     return np.asarray(worker.flat.parameters[: worker.plan.trainable])
 
 
@@ -68,7 +68,8 @@ def _differing(worker: Worker, mine: np.ndarray, other: np.ndarray) -> Any:
 
 
 def _sums(worker: Worker, mine: np.ndarray) -> list[list[float]]:
-    """Of each parameter the sums of its numbers, and of their sizes, by stretches of a few thousand."""
+    """For each parameter, return sums of its numbers and of their absolute values, over stretches of a
+    few thousand numbers."""
     found = []
     for slot in _slots(worker):
         part = mine[slot.span.start : slot.span.stop].astype(np.float64)

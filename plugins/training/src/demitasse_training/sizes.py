@@ -1,4 +1,4 @@
-"""How large a net's numbers are, layer by layer: what a solver's ``debug`` has told of iterations."""
+"""The magnitudes of a net's numbers, layer by layer, which a solver's ``debug`` reports."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from demitasse_training.worker import Worker
 
 
 class Size(NamedTuple):
-    """The mean of the absolute values of one array: ``what`` is ``data`` or ``diff`` (a gradient) of a
-    blob that a layer made, or of its parameter by number."""
+    """The mean absolute value of one array: ``what`` is ``data`` or ``diff`` (a gradient), of a blob
+    that a layer made or of its parameter by number."""
 
     phase: str
     layer: str
@@ -22,8 +22,9 @@ class Size(NamedTuple):
 
 
 def sizes(worker: Worker) -> list[Size]:
-    """Of a worker whose plan retains all blobs: every blob as forward made it, every gradient as
-    backward made it, and then each trained parameter and the gradient that it was updated by."""
+    """Return the sizes in a worker whose plan retains all blobs: of each blob as forward made it, of
+    each gradient as backward made it, and of each trained parameter with the gradient that updated
+    it."""
     plan, graph, found = worker.plan, worker.graph, list[Size]()
     named = {tensor.name for made in graph.history.values() for _, tensor in made}
     named |= {parameter.tensor.name for parameter in graph.parameters}
@@ -33,7 +34,7 @@ def sizes(worker: Worker) -> list[Size]:
             if buffer is None or entry.operation == "reorder":
                 continue
             name = buffer.name if forward else buffer.name.removeprefix("d")
-            name = name.removesuffix(f".{buffer.spec.layout.name}")  # of a copy that a kernel asked for
+            name = name.removesuffix(f".{buffer.spec.layout.name}")  # a kernel's own copy
             if name in named:
                 shown, what = name.partition("@")[0], "data" if forward else "diff"
                 found.append(Size(entry.phase, entry.layer, shown, what, _mean(worker.array(buffer))))

@@ -1,4 +1,4 @@
-"""One training at a time writes snapshots of a name: another's would take their places."""
+"""A lock that lets one training at a time write snapshots of a name; others would overwrite them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from demitasse_training.saving import paths_of, prefix_of
 log = logging.getLogger("demitasse.training")
 
 PATIENCE, PAUSE = 120.0, 1.0
-"""Seconds for which one on another host is waited for, and between two looks: a network's folder keeps
-the locks of a host that has died until its lease ends (NFS: 90 s)."""
+"""How many seconds to wait for a run on another host, and between two attempts: a network file system
+keeps the locks of a host that has died until its lease ends (NFS: 90 s)."""
 
 
 class _Claim:
-    """A name that ``count`` trainings of this process write to, until ``held`` is closed."""
+    """A name to which ``count`` trainings of this process write; closing ``held`` releases it."""
 
     def __init__(self) -> None:
         self.count, self.held = 0, contextlib.ExitStack()
@@ -29,15 +29,16 @@ class _Claim:
 
 _claims: dict[Path, _Claim] = {}
 _changing = process_lock()
-after_fork(_claims.clear)  # they are the parent's, and another process's to who was forked
+after_fork(_claims.clear)  # they belong to the parent, which is another process to a forked one
 
 
 @contextlib.contextmanager
 def sole_writer(solver: Solver) -> Iterator[None]:
-    """Meanwhile no other process's training may write snapshots with the solver's prefix, if it asks for
-    some: a hidden file beside them, which is there for as long, is locked. Raises SnapshotError where
-    another does; one on another host may have died, and is waited for first. What several of this
-    process do is left to it. In folders without locks nothing is known, nor refused."""
+    """While this is entered, no other process's training may write snapshots with the solver's prefix
+    (if it asks for any): a hidden file next to them is locked, and removed afterwards. Raises
+    SnapshotError if another process has the lock; one on another host may have died, so this waits for
+    it first. Several trainings of this process may share a prefix. In folders without locks nothing is
+    known, and nothing is prevented."""
     if not (solver.snapshot_interval or solver.snapshot_last):
         yield
         return
@@ -55,7 +56,7 @@ def sole_writer(solver: Solver) -> Iterator[None]:
 
 
 def _claimed(path: Path, prefix: str) -> _Claim:
-    """The claim to a lock's file, with one training more."""
+    """Return the claim to a lock file, with one more training."""
     start, waits = time.monotonic(), False
     while True:
         with _changing:
@@ -80,11 +81,11 @@ def _claimed(path: Path, prefix: str) -> _Claim:
 
 
 def _is_locked(path: Path, held: contextlib.ExitStack) -> bool:
-    """Lock the file, which has then whose it is in it, until ``held`` is closed; then it is gone. False
-    where another process has."""
+    """Lock the file, and write into it who holds it. Closing ``held`` unlocks and removes it. Returns
+    false if another process has locked it."""
     try:
         alone = held.enter_context(locked(path, wait=False))
-    except OSError:  # a name too long, a folder that cannot be written: snapshots are tried themselves
+    except OSError:  # a name too long, a folder not writable: writing the snapshots will show it
         return True
     if not alone:
         held.close()
@@ -101,7 +102,7 @@ def _remove(path: Path) -> None:
 
 
 def _whose(path: Path) -> tuple[str, str]:
-    """Whose it is, the number of a process and its host, as far as that can be read."""
+    """Return the number and the host of the process that holds a lock; empty if unreadable."""
     try:
         process, host = path.read_text(encoding="utf-8", errors="replace")[:99].split()
     except (OSError, ValueError):

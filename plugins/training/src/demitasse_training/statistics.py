@@ -1,4 +1,4 @@
-"""What a worker's forward passes change of its parameters, such as running means."""
+"""Parameters that a worker's forward passes change, such as running means."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from demitasse_training.shared_parameters import SharedParameters
 
 
 def changed_parameters(graph: Graph, plan: Plan) -> list[Buffer]:
-    """Where they lie, in the order in which a pass comes to them. The plan's entries do not tell: of two
-    operations that a kernel does as one the vocabulary has no word."""
+    """Return the buffers of parameters that forward passes change, in the order in which a pass reaches
+    them. The graph's nodes tell them, not the plan's entries: if a kernel computes two operations as
+    one, the vocabulary has no operation for that entry."""
     slots = {owner: slot for slot in plan.slots for owner in slot.owners}
     lying: dict[Tensor | None, Slot] = {p.tensor: slots[p.owners[0]] for p in graph.parameters}
     item, found = np.dtype(plan.dtype).itemsize, dict[int, Buffer]()
@@ -28,10 +29,9 @@ def changed_parameters(graph: Graph, plan: Plan) -> list[Buffer]:
 
 
 class Statistics:
-    """The ``buffers`` of the parameters' ``memory``, as ``arrays``, and as they were, in memory that
-    ``allocate`` gives. ``flat`` are all parameters, by ``spans``: what lies side by side is copied at
-    once, and nothing leaves the device that it is on. ``others`` are the spans of those that no pass
-    changes."""
+    """The ``buffers`` in the parameters' ``memory``, as ``arrays``, with copies in memory from
+    ``allocate``. ``flat`` are all parameters, divided into ``spans``. Neighbouring spans are copied at
+    once, and nothing leaves its device. ``others`` are the spans that no pass changes."""
 
     def __init__(
         self,
@@ -46,24 +46,24 @@ class Statistics:
         places = {buffer.offset // np.dtype(flat.dtype).itemsize for buffer in buffers}
         self.others = joined([span for span in spans if span.start not in places])
         self._now = (
-            self.arrays  # where all else is the lender's
+            self.arrays  # if everything else belongs to the lender
             if isinstance(memory, SharedParameters)
             else [flat[s.start : s.stop] for s in joined([s for s in spans if s.start in places])]
         )
         self._before = [allocate(a.nbytes).view(0, a.shape, str(a.dtype)) for a in self._now]
 
     def keep(self) -> None:
-        """Remember them as they are now, and forget what was remembered before."""
+        """Copy the current values, replacing the copies made before."""
         for before, now in zip(self._before, self._now, strict=True):
             before[...] = now
 
     def restore(self) -> None:
-        """Have them as they were when they were kept last."""
+        """Restore the values that were kept last."""
         for before, now in zip(self._before, self._now, strict=True):
             now[...] = before
 
     def take(self) -> None:
-        """Have what the worker has for itself of parameters that it borrows as the lender has it."""
+        """Copy the lender's values to the worker's own part of parameters that it borrows."""
         if isinstance(self._memory, SharedParameters):
             for buffer, array in zip(self._buffers, self.arrays, strict=True):
                 spec = buffer.spec
@@ -71,7 +71,7 @@ class Statistics:
 
 
 def joined(spans: Sequence[Span]) -> list[Span]:
-    """The same elements in as few spans as they lie in, from the first on."""
+    """Merge neighbouring spans: return the same elements in as few spans as possible, in order."""
     found = list[Span]()
     for span in sorted(spans, key=lambda span: span.start):
         start = found.pop().start if found and found[-1].stop == span.start else span.start

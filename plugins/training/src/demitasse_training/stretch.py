@@ -1,4 +1,4 @@
-"""Iterations that workers do each at its own pace, where siblings may be at different ones."""
+"""Iterations that each worker does at its own pace, so that siblings may be at different ones."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 NAP = 1e-3
-"""Seconds between looks at how far the others are, for one that ends."""
+"""Seconds between checks of how far the others are, in a worker that waits for them before it fails."""
 
 
 class Stretch:
-    """Iterations ``first`` up to, not including, ``last``, by so many workers. ``done(iteration, loss)``
-    is called when all of them have done one, in order, with the sum of their losses, added in the order
-    of workers (the same bits in every run, whoever comes last); once it returns true, this ends. One
-    worker at a time tells; the others go on meanwhile."""
+    """Iterations from ``first`` up to, not including, ``last``, by several workers. ``done(iteration,
+    loss)`` is called, in order, for each iteration that all workers have done, with the sum of their
+    losses. The losses are added in the order of workers, so that every run has the same bits, whoever
+    comes last. Once ``done`` returns true, the stretch ends. One worker at a time calls it, while the
+    others continue."""
 
     def __init__(self, first: int, last: int, workers: int, done: Callable[[int, float], bool]) -> None:
         self.first, self.last = first, last
@@ -27,7 +28,7 @@ class Stretch:
         self._beginning, self._telling, self._told = threading.Lock(), threading.Lock(), first
 
     def run(self, worker: int, step: Callable[[int], float]) -> None:
-        """A worker's part: ``step(iteration)`` gives its loss."""
+        """Run one worker's part; ``step(iteration)`` returns its loss."""
         losses = self._losses[worker]
         try:
             while (iteration := self._next(worker)) is not None:
@@ -38,8 +39,8 @@ class Stretch:
             raise
 
     def caught_up(self, iteration: int) -> bool:
-        """Wait, for a worker that cannot do an iteration, until all have begun it, and so are done with
-        those before; whether they have, since another may have failed before that."""
+        """Called by a worker that cannot do an iteration: wait until all workers have begun it, and have
+        therefore finished those before it. Returns false if another worker fails before that."""
         while not all(begun > iteration for begun in self._at):
             if self._broken:
                 return False
@@ -47,7 +48,7 @@ class Stretch:
         return True
 
     def end(self) -> None:
-        """Have no worker begin an iteration that none has begun."""
+        """Let no worker begin an iteration that none has begun yet."""
         with self._beginning:
             self.last = min(self.last, max(self._at))
 
@@ -60,7 +61,8 @@ class Stretch:
             return iteration
 
     def _tell(self) -> None:
-        """Of what all have done; nothing where another tells, who looks again when he has."""
+        """Report the iterations that all have done, unless another worker is reporting: it checks
+        again."""
         while all(self._losses) and self._telling.acquire(blocking=False):
             try:
                 while all(self._losses):
@@ -73,5 +75,5 @@ class Stretch:
 
 
 def in_order(numbers: Iterable[float]) -> float:
-    """The sum, one after the other: Python's own has other bits from 3.12 on."""
+    """Return the sum, added one by one: Python's own sum rounds differently from 3.12 on."""
     return functools.reduce(operator.add, numbers, 0.0)

@@ -1,4 +1,4 @@
-"""What the batches of a test come to."""
+"""The outputs of a test's batches, added up."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from demitasse_training.own_shapes import varying
 
 
 class Tally:
-    """The sum of each output over batches, in float64, whose mean is its score. Of an output whose layer
-    type scores it itself, from all batches together, their rows are kept instead. Of what has not the
-    same shape in all batches there is no mean, and no score."""
+    """The sum of each output over batches, in float64; its mean is the output's score. If an output's
+    layer type computes the score itself, from all batches together, the rows of all batches are kept
+    instead. An output whose shape differs between batches has no mean, and no score."""
 
     def __init__(self, graph: NetGraph, shapes: Mapping[str, tuple[int, ...]], iterations: int) -> None:
-        """Of outputs with these planned ``shapes``, over so many batches."""
+        """Begin a tally of outputs with these planned ``shapes``, over ``iterations`` batches."""
         self._scoring: dict[str, Scoring] = {
             name: graph.scoring[tensor]
             for name in shapes
@@ -28,10 +28,10 @@ class Tally:
         self.sums = {n: np.zeros(shape) for n, shape in shapes.items() if n not in self._scoring}
         self.rows: dict[str, dict[int, np.ndarray]] = {name: {} for name in self._scoring}
         self._batches, self._unlike = 0, set[str]()
-        self._follows = bool(varying(graph))  # alike in all processes
+        self._follows = bool(varying(graph))  # the same in all processes
 
     def add(self, number: int, outputs: Mapping[str, np.ndarray]) -> None:
-        """The outputs of batch ``number``, as they were planned."""
+        """Add the outputs of batch ``number``, in their planned shapes."""
         for name, value in outputs.items():
             if name in self.sums:
                 self._add(name, value)
@@ -43,14 +43,14 @@ class Tally:
 
     def _add(self, name: str, value: np.ndarray) -> None:
         if not self._batches and value.shape != self.sums[name].shape:
-            self.sums[name] = np.zeros(value.shape)  # planned for other samples
+            self.sums[name] = np.zeros(value.shape)  # it was planned for other samples
         if value.shape == self.sums[name].shape:
             self.sums[name] += value
         else:
             self._unlike.add(name)
 
     def merge(self, others: Sequence[Tally]) -> Tally:
-        """This one, with what others of the same net have of other batches."""
+        """Add what others of the same net have of other batches; return self."""
         for other in (other for other in others if other._batches):
             self._unlike |= other._unlike
             for name, value in other.sums.items():
@@ -61,7 +61,7 @@ class Tally:
         return self
 
     def total(self, processes: Processes) -> Tally:
-        """This one, with what those of other processes have."""
+        """Add what other processes have; return self. All processes must call this."""
         if self._follows:
             self._agree(processes)
         flat = np.concatenate([np.zeros(0), *(np.ravel(value) for value in self.sums.values())])
@@ -81,7 +81,7 @@ class Tally:
         return self
 
     def _agree(self, processes: Processes) -> None:
-        """Have sums of the same shapes in all processes: none where they are unlike."""
+        """Give sums the same shape in all processes; if shapes differ, the output has no sum."""
         shapes = {name: list(value.shape) for name, value in self.sums.items()}
         told = processes.gather([self._batches, shapes, sorted(self._unlike)])
         some = [(theirs, unlike) for batches, theirs, unlike in told if batches]
@@ -93,7 +93,8 @@ class Tally:
                 self.sums[name] = np.zeros(shape)
 
     def scores(self) -> dict[str, Any]:
-        """The means, numbers, and lists for outputs with several; what layer types make of theirs."""
+        """Return means, as numbers, or lists for outputs with several elements; and layer types' own
+        scores."""
         found: dict[str, Any] = {}
         for name in self._outputs:
             if name in self._unlike:

@@ -1,4 +1,4 @@
-"""The terms of the objective: the blobs that count in a net's loss, and what they came to."""
+"""The terms of the objective: the blobs that count in a net's loss, and their values."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 from demitasse import Layer, LayerType, NetDefinition, Solver, Step
 
 UNNAMED = "(automatic)"
-"""A loss whose layer names no top."""
+"""The name of a loss whose layer names no top."""
 
 
 def weights_of(layer: Layer, kind: LayerType) -> tuple[float, ...]:
-    """What a layer's tops count in the objective."""
+    """The weights of a layer's tops in the objective."""
     return tuple(layer.loss_weights) or (getattr(kind, "loss_weight", 0.0),)
 
 
 def loss_weights(net: NetDefinition, layer_types: Mapping[str, LayerType]) -> list[tuple[str, float]]:
-    """Each blob that counts in a net's loss, and its weight, in the objective's order."""
+    """Return each blob that counts in a net's loss, with its weight, in the objective's order."""
     return [
         (name, weight)
         for layer in net.layers
@@ -32,7 +32,7 @@ def loss_weights(net: NetDefinition, layer_types: Mapping[str, LayerType]) -> li
 
 
 def nets_told(solver: Solver, layer_types: Mapping[str, LayerType]) -> dict[str, Any]:
-    """What a log says of a solver's nets, and how often."""
+    """What a log reports about a solver's nets, and how often."""
     return {
         "net": solver.train.name,
         "display": solver.display_interval,
@@ -44,8 +44,8 @@ def nets_told(solver: Solver, layer_types: Mapping[str, LayerType]) -> dict[str,
 def values(
     steps: Sequence[Step], weights: Sequence[tuple[str, float]], workers: int
 ) -> dict[str, float]:
-    """What each of these blobs came to in the last pass, by the samples of all workers; those that the
-    ``steps`` had stand for all. Nothing before the first."""
+    """Return the value of each of these blobs in the last pass, scaled from the samples that the
+    ``steps`` had to those of all workers. Empty before the first pass."""
     if not steps:
         return {}
     whole = workers / len(steps)

@@ -56,16 +56,14 @@ from demitasse_training.views import Views
 from demitasse_training.weak_methods import weakly
 
 BETWEEN = 0.5
-"""Seconds from the beginning of a test to the first event about its batches, and from one to the
-next."""
+"""Seconds from the start of a test until the first event about its batches, and between such events."""
 
 
 class Trainer(Rooted):
     """Trains the net of a solver file on a runtime's workers; ``demitasse.TrainerOptions`` explains the
     keywords.
 
-    Whatever cannot work raises ModelError, ShapeError, DataError or SnapshotError before the first
-    step.
+    Raises ModelError, ShapeError, DataError or SnapshotError before the first step if it cannot work.
     """
 
     elsewhere = "make another there (resume= continues from a snapshot, or from what weights() gives)"
@@ -97,14 +95,14 @@ class Trainer(Rooted):
             weights = self.solver.weights
         saved, path = saved_run(runtime, resume)
         self.seed = whole_seed(seed_of(saved, self.solver.seed, path))
-        # Listeners hear what is the same in all processes once, from the first.
+        # Only process 0 has listeners: what they hear is the same in all processes.
         observing = runtime.serving("observe") if self.processes.rank == 0 else ()
         found = (listener_of(plugin, hook) for plugin, hook in observing)
         self.listeners: list[Callable[[Event], None]] = [each for each in found if each is not None]
         self._recent: deque[float] = deque(maxlen=max(1, self.solver.average_loss))
         self._last_snapshot: Path | None = None
         self._saved, self._written, self._keeps = 0, 0, False
-        self._next_told = 0.0  # when listeners hear of a test's batches next, by time.monotonic
+        self._next_told = 0.0  # when listeners next hear of a test's batches, by time.monotonic
         self._crew = Crew()
         self._workers = self._crew.workers
         self._accord = Accord(self.processes)
@@ -122,7 +120,7 @@ class Trainer(Rooted):
 
     @property
     def net(self) -> Views:
-        """The net being trained, as the first worker has it: ``params`` and ``blobs``."""
+        """The net being trained, as seen by the first worker: ``params`` and ``blobs``."""
         worker, show = self._workers[0], self._crew.show
         flat, keeps_all = worker.flat.parameters, self._retain == "all"
         return Views(worker.graph, worker.plan, flat, worker.array, keeps_all, show)
@@ -135,20 +133,19 @@ class Trainer(Rooted):
 
     @property
     def varying(self) -> list[str]:
-        """The layers whose samples have shapes of their own, for each of which the net is planned
-        anew."""
+        """The layers whose samples vary in shape. The net is planned anew for each new shape."""
         return varying(self._workers[0].graph)
 
     @property
     def stopped(self) -> bool:
-        """Whether someone, in any process, asked to stop after the last iteration or in a run's test."""
+        """Whether any process was asked to stop, after the last iteration or during a test of a run."""
         return self._pace.asked[0]
 
     @property
     def iteration(self) -> int:
-        """How many iterations were done. Setting it makes the next iterations the ones after that
-        number: with their random numbers, their rate and, if it is set before the first step, their
-        samples."""
+        """The number of iterations done. You can set it: the next iterations then have the numbers that
+        follow, with the random numbers and learning rate of those numbers and, if it is set before the
+        first step, their samples."""
         return self._pace.iteration
 
     @iteration.setter
@@ -162,8 +159,8 @@ class Trainer(Rooted):
 
     @one_at_a_time
     def step(self, iterations: int = 1) -> Result:
-        """Train for some iterations. Raises NumericsError for a loss or parameter that is not finite; it
-        names the layer, the iteration and the last snapshot, and parameters are as before that step."""
+        """Train for ``iterations`` iterations. If a loss or parameter is not finite, raises
+        NumericsError with layer, iteration and last snapshot; parameters are as before that step."""
         at_least_one(iterations)
         before = self._crew.clock()
         start = time.perf_counter()
@@ -177,10 +174,10 @@ class Trainer(Rooted):
 
     @one_at_a_time
     def test(self) -> dict[str, Any]:
-        """The mean scores of the test nets over their iterations, from the start of their data. A second
-        net's scores have its number in front. The iterations are divided among the workers of all
-        processes, or among those of process 0 if processes are at iterations of their own. Raises
-        WorkerError if the trainer is closed meanwhile."""
+        """Return the test nets' mean scores over their iterations, from the start of their data. Names
+        of a second net's scores begin with its number. The iterations are divided among the workers of
+        all processes or, if processes run at iterations of their own, among those of process 0. Raises
+        WorkerError if the trainer is closed during the test."""
         return self._scores(None) or {}
 
     def _scores(self, stop: Ask | None) -> dict[str, Any] | None:
@@ -201,10 +198,10 @@ class Trainer(Rooted):
 
     @one_at_a_time
     def snapshot(self, prefix: str | Path | None = None) -> Path:
-        """Write weights, solver state and cursors to ``<prefix>_iter_<iteration>.demitasse``, and beside
-        it the other formats that the solver asks for, each whole or not at all. Returns the first path.
-        Of several processes all must call it, and process 0 writes. Raises SnapshotError with the path
-        and the reason, NumericsError if parameters are not finite after the last update."""
+        """Write weights, solver state and cursors to ``<prefix>_iter_<iteration>.demitasse``, and next
+        to it any other formats that the solver requests, each whole or not at all. Returns the first
+        path. All processes must call this; process 0 writes. Raises SnapshotError with path and reason,
+        or NumericsError if parameters are not finite after the last update."""
         self._crew.quiesce()
         first, paths = self.processes.rank == 0, paths_of(self.solver, self.iteration, prefix)
         kept = gathered_levels(self._workers, self.processes)
@@ -214,7 +211,7 @@ class Trainer(Rooted):
             for path in paths:
                 write(self.runtime, path, weights)
                 self._last_snapshot = paths[0]
-        # All wait here until the first process has written the snapshot, has failed, or says why not.
+        # All wait here until process 0 has written the snapshot, or has failed and says why.
         problem = self.processes.gather(None)[0]
         if problem is not None:
             raise SnapshotError(problem)
@@ -227,8 +224,9 @@ class Trainer(Rooted):
 
     @one_at_a_time
     def weights(self) -> Weights:
-        """A copy of what a snapshot has, in memory; a run that gets it as ``resume`` goes on to the same
-        bits. Raises WorkerError for several processes, NumericsError if parameters are not finite."""
+        """Return a copy, in memory, of what a snapshot contains. A run that gets it as ``resume``
+        continues with the same bits. Raises WorkerError with several processes, NumericsError if
+        parameters are not finite."""
         if self.processes.size > 1:
             raise WorkerError("no process has all weights of several: write a snapshot instead")
         self._crew.quiesce()
@@ -241,9 +239,10 @@ class Trainer(Rooted):
         return weights
 
     def check_snapshots(self) -> None:
-        """Raise now, not after hours of training, if a snapshot that the solver asks for cannot be
-        written: CompositionError if no plugin writes that format, SnapshotError if it has no room for
-        the net's parameters or its folder cannot be written. The folder is made if it is not there."""
+        """Raise an error now, rather than after hours of training, if a snapshot that the solver
+        requests cannot be written: CompositionError if no plugin writes its format, SnapshotError if the
+        format cannot hold the net's parameters or the folder is not writable. Creates the folder if it
+        does not exist."""
         check_writable(self.runtime, self.solver, self._workers[0])
 
     @one_at_a_time
@@ -254,16 +253,16 @@ class Trainer(Rooted):
         until: Callable[[Mapping[str, Any]], bool] | None = None,
     ) -> Result:
         """Train to the solver's last iteration, with tests and snapshots at its intervals.
-        - ``stop`` is asked after each iteration and between the batches of a test, whose scores are then
-          dropped. Once it is true, in any process, a snapshot is written and the run ends. A later run
-          goes on there, beginning with a test if the solver asks for one at its beginning.
-        - ``save`` is asked after each iteration; if it is true, a snapshot is written and the run goes
-          on.
-        - ``until`` is asked after each test, with its scores; once it is true, the run ends as it would
-          at its last iteration.
+        - ``stop`` is called after each iteration and between the batches of a test. Once it returns true
+          in any process, a snapshot is written and the run ends; scores of an unfinished test are
+          dropped. A later run continues there, after a test if the solver asks for an initial one.
+        - ``save`` is called after each iteration; if it returns true, a snapshot is written and the run
+          continues.
+        - ``until`` is called with the scores after each test; once it returns true, the run ends as it
+          would at its last iteration.
 
-        If samples cannot be read, in any process, or a listener fails, a snapshot keeps what was trained
-        so far. Listeners hear of the end of a run that fails, too, with its ``error``. Raises
+        If samples cannot be read in any process, or a listener fails, a snapshot keeps what was trained
+        so far. Listeners are told of the end of a run even if it fails, then with its ``error``. Raises
         SnapshotError, before anything else, if another training writes snapshots with this prefix."""
         check_asks(stop=stop, save=save, until=until)
         first = self.processes.rank == 0
@@ -275,7 +274,7 @@ class Trainer(Rooted):
                 return self._run(stop, save, until)
             except BaseException as error:
                 whole = self.processes.size == 1 and self._pace.whole
-                others = NumericsError | SnapshotError | WorkerError  # there is nothing to keep then
+                others = NumericsError | SnapshotError | WorkerError  # nothing can be kept after these
                 if whole and isinstance(error, Exception) and not isinstance(error, others):
                     self._keep(error)
                 tell_failure(self.listeners, self.iteration, error)
@@ -297,7 +296,7 @@ class Trainer(Rooted):
         self._tell("start", {**about, **nets, "arrays": self.arrays})
         self._pace.asked = False, False
         if self.iteration < solver.max_iterations:
-            self._crew.bind(self.iteration)  # what cannot be trained fails before a long test, not after
+            self._crew.bind(self.iteration)  # if training cannot work, fail before a long test
         if solver.test_first and solver.test_interval and self._tests.nets:
             tested, good = self.iteration, self._run_test(stop, until)
         while self.iteration < solver.max_iterations and not (good or self.stopped):
@@ -310,7 +309,7 @@ class Trainer(Rooted):
                 self.snapshot()
         if self._tests.nets and tested != self.iteration and not self.stopped:
             self._run_test(stop, until)
-        # A run that is stopped also keeps what was trained before it by ``step``.
+        # A run that is stopped also saves what ``step`` trained before it.
         kept = self._written if self.stopped else self._saved
         if (solver.snapshot_last or self.stopped) and kept != self.iteration:
             self.snapshot()
@@ -322,8 +321,8 @@ class Trainer(Rooted):
         return result
 
     def arrays(self) -> Iterator[tuple[int, str, Any]]:
-        """(worker, name, array) of everything that this process's workers have in memory: tensors by
-        name, parameters, gradients and the solver's state."""
+        """Yield (worker, name, array) for everything that this process's workers keep in memory: tensors
+        by name, parameters, gradients and solver state."""
         for number, worker in enumerate(self._workers):
             for name, buffer in worker.plan.buffers.items():
                 yield number, name, worker.array(buffer)
@@ -332,16 +331,16 @@ class Trainer(Rooted):
             yield from ((number, name, array) for name, array in worker.flat.state.items())
 
     def terms(self) -> dict[str, float]:
-        """The value of each blob that counts in the loss, in the last pass; of several processes, by the
-        samples of this one's workers."""
+        """The value of each blob that counts in the loss, in the last pass. With several processes, it
+        covers the samples of this process's workers."""
         weights = loss_weights(self.solver.train, self.runtime.layer_types)
         steps = [worker.step for worker in self._workers if worker.step is not None]
         return values(steps, weights, self.workers)
 
     @one_at_a_time
     def profile(self, iterations: int = 10) -> list[tuple[Entry, float]]:
-        """The mean seconds of each entry of the first worker's plan, forward and backward, on the next
-        iteration's samples. Nothing is updated, so training goes on as if this had not been called."""
+        """Return the mean seconds of each entry of the first worker's plan, forward and backward, on the
+        next iteration's samples. Nothing is updated, so training is unaffected."""
         at_least_one(iterations)
         worker = self._workers[0]
         step = worker.peek(self.iteration)
@@ -352,8 +351,8 @@ class Trainer(Rooted):
             self._crew.restore_statistics()
 
     def close(self) -> None:
-        """End workers and reading. If another thread is training, this waits for its iteration to end,
-        and that thread then gets a WorkerError."""
+        """End workers and reading. If another thread is training, this waits until its iteration ends;
+        that thread then gets a WorkerError."""
         self._crew.close(self._end)
 
     def _end(self) -> None:
@@ -361,7 +360,7 @@ class Trainer(Rooted):
         self._tests.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_tests"):  # dropped without close(): its threads end, its nets may live on
+        if hasattr(self, "_tests"):  # dropped without close(): end its threads; its nets may live on
             self._crew.end()
 
     def __repr__(self) -> str:
@@ -380,14 +379,14 @@ class Trainer(Rooted):
     # One iteration.
 
     def _next_pause(self) -> int:
-        """The next iteration at which something other than training is due."""
+        """The next iteration at which a test or snapshot is due, or at which training ends."""
         solver = self.solver
         intervals = [i for i in (solver.test_interval, solver.snapshot_interval) if i]
         due = [(self.iteration // interval + 1) * interval for interval in intervals]
         return min([*due, solver.max_iterations])
 
     def _told(self, loss: float, seconds: float, phases: Mapping[str, float]) -> float:
-        """Tell listeners of the last iteration; returns its loss, smoothed."""
+        """Tell listeners about the last iteration; return its smoothed loss."""
         self._recent.append(loss)
         smoothed = sum(self._recent) / len(self._recent)
         if self.listeners:
@@ -416,14 +415,14 @@ class Trainer(Rooted):
         return f"the last snapshot is {last}" if last else "no snapshot has been written yet"
 
     def _keep(self, error: BaseException) -> None:
-        """In a run, write a snapshot of the iterations before the one that failed, and say so in the
-        error; all processes call this. If workers may be at different iterations, the snapshot also has
-        what those ahead have done."""
+        """Within a run, write a snapshot of the iterations before the one that failed, and add a note of
+        it to the error. All processes call this. If workers may be at different iterations, the snapshot
+        also contains what those ahead have done."""
         if self._keeps and self._saved != self.iteration:
             keep(error, self.iteration, self.snapshot, self.processes)
 
     def _run_test(self, stop: Ask | None, until: Callable[[Mapping[str, Any]], bool] | None) -> bool:
-        """Test; returns whether the scores are those that the run trains for (``until``)."""
+        """Test; return whether the scores are those that end the run (``until``)."""
         if not self._tests.nets:
             return False
         scores, good = self._scores(stop), False
@@ -431,7 +430,7 @@ class Trainer(Rooted):
             self._tell("test", {"scores": scores})
             good = until is not None and bool(scores) and until(scores)
         ended = scores is None
-        if self.processes.size > 1:  # processes that are apart: only the first has scores
+        if self.processes.size > 1:  # with independent processes, only the first has scores
             total = self.processes.total(np.array([good, ended], np.float64))
             good, ended = (total > 0).tolist()
         if ended:
@@ -449,10 +448,10 @@ class Trainer(Rooted):
 
     @property
     def _setting(self) -> dict[str, Any]:
-        """What a run that goes on from this one's snapshots must agree with."""
+        """Settings in which a run that resumes from this run's snapshots must agree."""
         return {"precision": self.precision, "passes": self.solver.passes, "batch": self.batch}
 
-    # How it comes to be.
+    # Construction.
 
     def _begin(
         self,
@@ -462,8 +461,8 @@ class Trainer(Rooted):
         path: str | Path,
         data: Data,
     ) -> None:
-        """Plan workers and test nets, and give them their first parameters or those of a snapshot.
-        Before and after, processes compare what they must have in common."""
+        """Plan workers and test nets, and give them initial parameters or those of a snapshot. Before
+        and after, processes compare what they must have in common."""
         agreement.agree(
             self.processes,
             agreement.composition(self.runtime, self.solver, self.precision, self.scaling, self.seed),

@@ -26,7 +26,7 @@ from demitasse.operations import Operation
 
 @dataclass(frozen=True)
 class Update:
-    """A solver's operation of family update, and its attributes without ``segments``."""
+    """A solver's operation, of the update family, and its attributes without ``segments``."""
 
     operation: Operation
     attributes: Mapping[str, Any]
@@ -35,7 +35,8 @@ class Update:
     def named(
         cls, name: str, attributes: Mapping[str, Any], vocabulary: Mapping[str, Operation], where: object
     ) -> Update:
-        """The update of that name, its attributes completed. Raises ModelError for a wrong name."""
+        """Return the update of that name, with complete attributes. Raises ModelError for an unknown
+        name."""
         updates = {n: o for n, o in vocabulary.items() if o.family == "update"}
         if name not in updates:
             raise ModelError(unknown("update", name, updates, where))
@@ -48,12 +49,12 @@ class Update:
 
     @property
     def state(self) -> tuple[str, ...]:
-        """Operands besides the parameter that are kept from step to step."""
+        """The operands, besides the parameter, that are kept from step to step."""
         return tuple(o.name for o in self.operation.inputs[1:] if o.updated)
 
     @property
     def needs_squares(self) -> bool:
-        """Whether it reads the sizes of whole parameters and gradients."""
+        """Whether it needs the norms of whole parameters and gradients."""
         return any(operand.name == "squares" for operand in self.operation.inputs)
 
     def bind(
@@ -67,9 +68,9 @@ class Update:
         allocator: Allocator,
         sizes: Mapping[str, Any] | None = None,
     ) -> Work:
-        """The work that updates ``span`` by its ``gradient``: the parameters' parts in it are its
-        segments, each with its own multipliers. ``sizes`` are operands that tell the size of gradients;
-        optional ones that are not there are absent."""
+        """Return the work that updates ``span`` by its ``gradient``. The parts of parameters in the span
+        are its segments, each with its own multipliers. ``sizes`` are the operands derived from norms of
+        gradients; optional ones may be missing."""
         trained = [slot for slot in plan.slots if slot.trainable]
         segments = tuple((*part, slot.rate, slot.decay) for *part, slot in within(trained, span))
         part = slice(span.start, span.stop)
@@ -85,7 +86,7 @@ class Update:
 
 
 def within(slots: Iterable[Slot], span: Span) -> list[tuple[int, int, Slot]]:
-    """The slots that a span has parts of, and from where to where in it those lie."""
+    """Return the slots that a span overlaps, each as (start, stop, slot) relative to the span."""
     return [
         (
             max(slot.span.start, span.start) - span.start,
@@ -105,7 +106,7 @@ def flat_work(
     kernels: Kernels,
     allocator: Allocator,
 ) -> Work:
-    """An operation that only updates flat memory, bound at a plan's place, with errors that name it."""
+    """Bind an operation that only updates flat memory at a plan's place; its errors name it."""
     specs = tuple(
         None if array is None else TensorSpec(tuple(array.shape), str(array.dtype)) for array in operands
     )

@@ -1,5 +1,5 @@
-"""Layers that run a user's code and have bottoms: one may tell the shapes of its tops only as it runs,
-as those do that propose regions of an image, or make targets for each place of it."""
+"""Layers with bottoms that run a user's code. Some can report the shapes of their tops only by running,
+such as those that propose regions of an image, or make targets for each place of it."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ if TYPE_CHECKING:
     from demitasse_training.planned_net import PlannedNet
 
 Run = Callable[[bool], None]
-"""Runs the layers that a net is planned for at the time; it is told whether that is ``again`` on the
-same samples."""
+"""Runs the layers that the net is currently planned for; the argument is whether this is ``again`` on
+the same samples."""
 
 
 def run_through(net: PlannedNet, samples: SampleShapes, run: Run) -> None:
-    """A forward pass on samples of these shapes: where a user's layer has made tops of other shapes, the
-    net is planned again, and the pass begun again on what such layers have made. Each is called once,
-    and what the pass changes of parameters, as running means, is changed once.
+    """Run a forward pass on samples of these shapes. If a user's layer makes tops of other shapes than
+    planned, the net is planned again, and the pass starts over with what such layers have made. Each
+    such layer is called once, and what the pass changes in parameters, such as running means, changes
+    once.
 
-    Raises DataError for samples that the net cannot take, and what a layer raises; the net's plans and
-    running means are then as they were, where it could not be planned.
+    Raises DataError for samples that the net does not support, and whatever a layer raises. If the net
+    could not be planned, its plans and running means are as before.
     """
     parts, restore = [part for _, part in users(net.graph)], net.statistics_kept()
     try:
         again = plan_through(net, samples, run)
-        for attempt in range(2 * len(parts) + 1):  # each may tell by reshape, then by forward
+        for attempt in range(2 * len(parts) + 1):  # each may change shapes in reshape, then in forward
             try:
                 run(again or attempt > 0)
                 return
@@ -44,8 +45,8 @@ def run_through(net: PlannedNet, samples: SampleShapes, run: Run) -> None:
 
 
 def plan_through(net: PlannedNet, samples: SampleShapes, run: Run) -> bool:
-    """Plan for samples of these shapes; whether some layers were run for it, whose next forward gives
-    what they made, until they are told to ``forget``. Raises as ``run_through``."""
+    """Plan for samples of these shapes. Returns whether layers were run for it; the next forward pass of
+    these layers then gives what they made, until ``forget``. Raises as ``run_through`` does."""
     for _, part in users(net.graph):
         part.hold()
     try:
@@ -62,15 +63,15 @@ def plan_through(net: PlannedNet, samples: SampleShapes, run: Run) -> bool:
 
 
 def forget(net: PlannedNet) -> None:
-    """Have the next forward of users' layers call them, whatever they made before."""
+    """Let the next forward pass call users' layers, whatever they made before."""
     for _, part in users(net.graph):
         part.forget()
 
 
 def _plan_by_running(net: PlannedNet, samples: SampleShapes, run: Run, error: DataError) -> None:
-    """Plan for samples of shapes that some layer cannot take: run what is before it, as far as a user's
-    layer with bottoms, which may tell the shapes of its tops then. Raises the ``error``, or what is
-    wrong after that, where it does not help."""
+    """Plan for samples of shapes that some layer does not support. To do so, run the layers up to a
+    user's layer with bottoms, after which the shapes of its tops may be known; repeat for the next such
+    layer. If that does not help, raises ``error``, or the error of the last attempt."""
     parts, restore = list(users(net.graph)), net.statistics_kept()
     names = [layer.name for layer in net.definition.layers]
     made = [part for _, part in parts if not part.bottoms]
@@ -88,12 +89,12 @@ def _plan_by_running(net: PlannedNet, samples: SampleShapes, run: Run, error: Da
         try:
             net.follow_first(samples, None)
             return
-        except DataError as later:  # of what another layer may tell, too
+        except DataError as later:  # another user's layer may also have to run
             error = later
     raise error
 
 
 def _keep(parts: list[Any]) -> None:
-    """Have the next pass take what users' layers have made."""
+    """Let the next pass use what users' layers have made."""
     for part in parts:
         part.keep()

@@ -1,4 +1,4 @@
-"""Looking at a net: its parameters and blobs by name, as NumPy arrays in logical order."""
+"""Access to a net's parameters and blobs by name, as NumPy arrays in logical order."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, repr=False)
 class Blob(Rooted):
-    """A named tensor of a net: its ``shape``, and its values where the plan keeps them. NumPy takes it
-    as an array of its ``data``."""
+    """A named tensor of a net: its ``shape``, and its values if the plan keeps them. NumPy converts it
+    to an array of its ``data``."""
 
     elsewhere = "numpy.array(blob) is a copy of its values"
     name: str
@@ -30,7 +30,7 @@ class Blob(Rooted):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of its elements."""
+        """The data type of its elements."""
         return np.dtype(self._views.graph.blobs[self.name].dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -38,25 +38,25 @@ class Blob(Rooted):
 
     @property
     def data(self) -> np.ndarray:
-        """The values, a live view where the layout is plain; of what a layer finds as many rows as it
-        has found, where ``shape`` has room for more. Raises ModelError when the plan lets other blobs
-        use the memory."""
+        """The values: a live view if the layout is plain. If a layer finds a varying number of rows,
+        only the rows found, although ``shape`` has room for more. Raises ModelError if the plan lets
+        other blobs use the memory."""
         return self._views.there(self.name)
 
     @property
     def diff(self) -> np.ndarray:
-        """The gradient of the objective. Only with ``retain="all"``, and in training."""
+        """The gradient of the objective; only in training, with ``retain="all"``."""
         return self._views.values(self.name, f"d{self.name}")
 
 
 class UnknownNameError(ModelError, KeyError):
-    """A name that a net does not have; a KeyError to whoever looks names up in a mapping."""
+    """A name that a net does not have; also a KeyError, for code that looks names up in a mapping."""
 
-    __str__ = Exception.__str__  # not a KeyError's, which shows a sentence in quotation marks
+    __str__ = Exception.__str__  # a KeyError would show the sentence in quotation marks
 
 
 class Named(dict[str, T]):
-    """What there is of a ``kind``, by name. Raises UnknownNameError, which tells the nearest."""
+    """Objects of a ``kind`` by name. Raises UnknownNameError, which suggests the nearest name."""
 
     def __init__(self, kind: str, items: Mapping[str, T]) -> None:
         super().__init__(items)
@@ -69,8 +69,8 @@ class Named(dict[str, T]):
 
 
 class Owned(Named[T]):
-    """What a net has. Raises ModelError for what would put something else in its place, to no effect;
-    whose a copy is may do that."""
+    """A net's objects by name. Raises ModelError on attempts to replace them, which would have no
+    effect; a copy can be changed."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Named, (self._kind, dict(self))
@@ -83,8 +83,8 @@ class Owned(Named[T]):
 
 
 class Arrays(list[np.ndarray]):
-    """The arrays of a net's layer; it prints their shapes, and a copy is a plain list. Raises ModelError
-    for what would put others in their place, to no effect."""
+    """The arrays of a net's layer. It prints their shapes, and its copy is a plain list. Raises
+    ModelError on attempts to replace arrays, which would have no effect."""
 
     def __repr__(self) -> str:
         return f"[{', '.join(f'<array {extents(each.shape)}, {each.dtype}>' for each in self)}]"
@@ -106,20 +106,20 @@ _INSTEAD = (
 
 
 def named_parameters(graph: NetGraph, plan: Plan, flat: Any) -> dict[str, list[np.ndarray]]:
-    """Parameters by layer name, as ``parameters.by_layer`` views them, for who looks at a net."""
+    """Return parameters by layer name, as ``parameters.by_layer`` views them, for users of a net."""
     layers = parameters.by_layer(graph, plan, flat).items()
     return Owned("layer with parameters", {name: Arrays(arrays) for name, arrays in layers})
 
 
 def extents(shape: Sequence[int]) -> str:
-    """A shape as people say it: ``64x1x28x28``."""
+    """Return a shape as people write it: ``64x1x28x28``."""
     return "x".join(map(str, shape)) or "scalar"
 
 
 @dataclass(frozen=True, repr=False)
 class Views(Rooted):
-    """A planned net's parameters and blobs by name. ``_shown`` is told that somebody has parameters, who
-    may write to them from now on."""
+    """A planned net's parameters and blobs by name. ``_shown`` is called when a user gets parameters, to
+    which the user may write from then on."""
 
     elsewhere = "copy.deepcopy(net.params) is a copy of its parameters"
     graph: NetGraph
@@ -135,8 +135,8 @@ class Views(Rooted):
 
     @property
     def params(self) -> dict[str, list[np.ndarray]]:
-        """Parameters by layer name: live views where layouts are plain,
-        else read-only copies; with ``retain="all"`` all are live."""
+        """Parameters by layer name: live views if their layouts are plain, otherwise read-only copies.
+        With ``retain="all"``, all are live."""
         if self._shown is not None:
             self._shown()
         return named_parameters(self.graph, self.plan, self._flat)
@@ -148,13 +148,13 @@ class Views(Rooted):
         return Owned("blob", {name: Blob(name, t.shape, self) for name, t in blobs})
 
     def there(self, blob: str) -> np.ndarray:
-        """The values of a blob, without rows that its layer had planned and did not fill."""
+        """The values of a blob, without planned rows that its layer did not fill."""
         values = self.values(blob, blob)
         found = self.graph.found.get(self.graph.blobs[blob])
         return values if found is None else found(values)
 
     def values(self, blob: str, key: str) -> np.ndarray:
-        """The values of buffer ``key``, which belongs to ``blob``, as they were planned."""
+        """The values, in planned shape, of buffer ``key``, which belongs to ``blob``."""
         if blob not in self.graph.blobs:
             raise ModelError(unknown("blob", blob, self.graph.blobs, rest="which list(net.blobs) gives"))
         kept = key in self.plan.outputs or self.graph.blobs[blob].kind in ("input", "constant")

@@ -1,4 +1,4 @@
-"""A bound net walked layer by layer, for those who look at it and write to it between the layers."""
+"""Running a bound net layer by layer, so that its user can read and write blobs between layers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from demitasse_training.graph import NetGraph
 
 
 class Walk:
-    """A step of a net that was planned with ``retain="all"``, from any layer to any other.
+    """The step of a net that was planned with ``retain="all"``; runs from any layer to any other.
 
-    A blob that layers overwrite in place is a tensor for each of them here. ``data`` and ``diff`` are
-    those of the last one, and a walk that starts or ends between copies, so that what a user sees and
-    writes is the blob at that place, as if it were one memory. ``reads`` fetch samples, by layer.
+    A blob that layers overwrite in place is, internally, one tensor per such layer. ``data`` and
+    ``diff`` show the last of them. A walk that starts or ends in between copies it, so that the user
+    reads and writes the blob as it is at that point, as if it were one memory. ``reads`` fetch samples,
+    by layer.
     """
 
     def __init__(
@@ -50,9 +51,9 @@ class Walk:
     def forward(
         self, first: int = 0, last: int | None = None, *, sample: int = 0, again: bool = False
     ) -> None:
-        """Run layers ``first`` to ``last`` (the last one by default), both included. Random numbers are
-        those of the next iteration wherever the first layer is run, from ``sample`` of its batch on.
-        ``again`` is on the samples and random numbers of the last time."""
+        """Run layers ``first`` to ``last`` (by default the last one), both included. Running the first
+        layer starts another iteration, with its random numbers, from ``sample`` of its batch on. With
+        ``again``, the samples and random numbers are those of the last run."""
         last = len(self.layers) - 1 if last is None else last
         if first == 0:
             self.iteration += not again
@@ -73,8 +74,8 @@ class Walk:
             self._copy(self._at(name, last), self.graph.blobs[name])
 
     def backward(self, first: int | None = None, last: int = 0) -> None:
-        """Run layers ``first`` (the last one by default) down to ``last``, both included. Gradients of
-        parameters add up to what is there."""
+        """Run layers ``first`` (by default the last one) down to ``last``, both included. Gradients of
+        parameters are added to those present."""
         whole = first is None
         first = len(self.layers) - 1 if first is None else first
         for name in self._rewritten:
@@ -91,24 +92,24 @@ class Walk:
             self._copy(reached, self.graph.blobs[name], gradients=True)
 
     def data(self, blob: str) -> np.ndarray:
-        """A live view of a blob's values, without rows that its layer had planned and did not fill."""
+        """A live view of a blob's values, without planned rows that its layer did not fill."""
         values = self._view(self._buffers[blob])
         found = self.graph.found.get(self.graph.blobs[blob])
         return values if found is None else found(values)
 
     def diff(self, blob: str) -> np.ndarray | None:
-        """A live view of the gradient with respect to a blob; None where none is computed."""
+        """A live view of the gradient of a blob; None if it is not computed."""
         tensor = self.graph.diffs.get(self.graph.blobs[blob])
         return self._view(self._buffers[tensor.name]) if tensor is not None else None
 
     @cached_property
     def params(self) -> dict[str, list[np.ndarray]]:
-        """Live views of all parameters by layer."""
+        """Live views of all parameters, by layer."""
         return parameters.by_layer(self.graph, self.step.plan, self.flat)
 
     @cached_property
     def gradients(self) -> dict[tuple[str, int], np.ndarray]:
-        """Live views of the gradients of parameters by (layer, number), where some are computed."""
+        """Live views of the gradients of parameters by (layer, number), for those that are computed."""
         learned = {owner for p in self.graph.parameters if p.gradient for owner in p.owners}
         return {
             owner: parameters.view(slot, self._gradients)
@@ -126,12 +127,12 @@ class Walk:
         return buffer.spec.layout.unpack(self.step.array(buffer), buffer.spec.shape)
 
     def _at(self, name: str, number: int) -> Tensor | None:
-        """The tensor that a blob is after layer ``number``; None before the blob is made."""
+        """The tensor that a blob is after layer ``number``; None if it has not been made by then."""
         made = [tensor for layer, tensor in self.graph.history[name] if layer <= number]
         return made[-1] if made else None
 
     def _take(self, first: int) -> None:
-        """What a user may have written to blobs that are overwritten later, where it is read."""
+        """Copy what a user may have written to blobs that are overwritten later to where it is read."""
         for name, versions in self._rewritten.items():
             tensor = self._at(name, first - 1)
             if tensor is None and versions[0][1] in self.graph.inputs.values():
@@ -147,7 +148,7 @@ class Walk:
 
 
 def buffers(plan: Plan) -> dict[str, Buffer]:
-    """Every buffer of a retained plan by the name of its tensor."""
+    """All buffers of a retained plan, by the names of their tensors."""
     entries = plan.entries
     found = itertools.chain.from_iterable((*entry.inputs, *entry.outputs) for entry in entries)
     return {**{buffer.name: buffer for buffer in found if buffer is not None}, **plan.buffers}
@@ -156,8 +157,9 @@ def buffers(plan: Plan) -> dict[str, Buffer]:
 def _by_layer(
     layers: Sequence[str], graph: NetGraph, step: Step
 ) -> tuple[list[tuple[float, Entry, Work]], list[tuple[float, Entry, Work]]]:
-    """The works of each direction with the number of their layer. A sum of the gradients that several
-    readers give a blob stands between them and the layer that makes it (at a half)."""
+    """Return the works of each direction with the numbers of their layers. If a blob has several
+    readers, the sum of their gradients stands between them and the layer that makes the blob (at a
+    half)."""
     numbers: dict[str, list[int]] = {}
     for number, name in enumerate(layers):
         numbers.setdefault(name, []).append(number)

@@ -1,4 +1,4 @@
-"""A plugin's synchronisation as a trainer asks it: what is wrong with what it gives names the plugin."""
+"""A wrapper around a plugin's synchronisation, whose errors name the plugin."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from demitasse import (
 )
 
 WORKS = ("reduce", "distribute", "begin", "before_forward", "schedule", "end", "update_memory")
-"""The methods of which at least one changes what a worker computes from its own samples alone."""
+"""A synchronisation must override at least one of these, or each worker would train by itself."""
 
 
 class Meeting(threading.Barrier):
-    """A team's barrier. Who quiesces siblings, one after the other, would wait there for ever: for
-    ``alone``, that thread, it is an error."""
+    """A team's barrier. Siblings are brought to rest one after the other, in one thread, which would
+    wait here forever; for that thread (``alone``), waiting is an error."""
 
     alone: int | None = None
 
     def wait(self, timeout: float | None = None) -> int:
-        """The barrier's. Raises RuntimeError for who would be the only one to come."""
+        """Wait as the barrier does. Raises RuntimeError in a thread that would be the only one to
+        arrive."""
         if self.alone == threading.get_ident() and self.parties > 1:
             raise RuntimeError(
                 "siblings are quiesced one after the other, so none can wait for another at the "
@@ -41,16 +42,16 @@ class Meeting(threading.Barrier):
 
     @classmethod
     def of(cls, team: Team) -> Meeting:
-        """The team's barrier, which becomes one before anybody else has it."""
+        """Return the team's barrier, replacing it by a Meeting before anybody else uses it."""
         if not isinstance(team.barrier, cls):
             team.barrier = cls(team.size)
         return team.barrier
 
 
 class Watched(GradientSync):
-    """Hands on to ``level``, which ``plugin`` made for a worker of the team that meets at ``meeting``.
-    Errors of its methods and works, and what they give that is no work or no part of a span, become a
-    PluginError that names both."""
+    """Forwards calls to ``level``, which ``plugin`` made for a worker of the team that meets at
+    ``meeting``. Errors of its methods and works become a PluginError that names both, as does a result
+    that is not a work or not a part of the span."""
 
     def __init__(self, plugin: str, level: GradientSync, meeting: Meeting | None = None) -> None:
         self.index, self.size = level.index, level.size
@@ -59,25 +60,25 @@ class Watched(GradientSync):
         self.plugin, self.keeps = plugin, has_own(level, "saved")
 
     def bind(self, memory: FlatMemory) -> None:
-        """The level's, once all siblings have their memory."""
+        """Bind the level, once all siblings have their memory."""
         with blamed(self._who, "in bind"):
             self._level.bind(memory)
 
     def update_memory(self, memory: FlatMemory) -> FlatMemory:
-        """The level's."""
+        """Return the level's memory for updates."""
         with blamed(self._who, "in update_memory"):
             return self._level.update_memory(memory)
 
     def begin(self) -> Work | None:
-        """The level's, if it has some."""
+        """Return the level's work, if any."""
         return self._work("begin")
 
     def before_forward(self, bucket: Bucket) -> Work | None:
-        """The level's, if it has some."""
+        """Return the level's work, if any."""
         return self._work("before_forward", bucket)
 
     def owned(self, span: Span) -> Span:
-        """The level's, which lies in ``span``."""
+        """Return the part that the level owns, which must lie in ``span``."""
         with blamed(self._who, "in owned"):
             part = self._level.owned(span)
         if not isinstance(part, Span) or (
@@ -87,15 +88,15 @@ class Watched(GradientSync):
         return part
 
     def reduce(self, bucket: Bucket, span: Span) -> Work | None:
-        """The level's, if it has some."""
+        """Return the level's work, if any."""
         return self._work("reduce", bucket, span)
 
     def distribute(self, bucket: Bucket, span: Span) -> Work | None:
-        """The level's, if it has some."""
+        """Return the level's work, if any."""
         return self._work("distribute", bucket, span)
 
     def schedule(self, bucket: Bucket, chain: Work) -> Work:
-        """The level's; the chain itself where that is what it gives."""
+        """Return the level's work; the chain itself if the level returns that."""
         with blamed(self._who, "in schedule"):
             given = self._level.schedule(bucket, chain)
         if given is None:
@@ -105,15 +106,15 @@ class Watched(GradientSync):
         return given if given is chain else self._told("schedule", given)
 
     def total(self, mine: Any, total: Any) -> Work | None:
-        """The level's, if it has some."""
+        """Return the level's work, if any."""
         return self._work("total", mine, total)
 
     def end(self) -> Work | None:
-        """The level's, if it has some."""
+        """Return the level's work, if any."""
         return self._work("end")
 
     def quiesce(self) -> None:
-        """The level's."""
+        """Bring the level to rest."""
         if self._meeting is not None:
             self._meeting.alone = threading.get_ident()
         try:
@@ -124,7 +125,7 @@ class Watched(GradientSync):
                 self._meeting.alone = None
 
     def saved(self) -> Any:
-        """The level's. Raises PluginError for what no snapshot can hold."""
+        """Return the level's state. Raises PluginError if a snapshot cannot hold it."""
         with blamed(self._who, "in saved"):
             state = self._level.saved()
         if strange := strange_in(state):
@@ -133,12 +134,12 @@ class Watched(GradientSync):
         return state
 
     def restore(self, saved: Any) -> None:
-        """The level's."""
+        """Give the level its saved state."""
         with blamed(self._who, "in restore"):
             self._level.restore(saved)
 
     def close(self) -> None:
-        """The level's."""
+        """Close the level."""
         with blamed(self._who, "in close"):
             self._level.close()
 
@@ -163,8 +164,8 @@ def _blaming(who: str, doing: str, work: Callable[[], None]) -> Work:
 
 
 def check_level(plugin: str, level: object, group: Group, simulated: bool = False) -> None:
-    """Raise PluginError for what is no synchronisation of a worker with all of its group's siblings. For
-    ``simulated`` ones there is nothing to do."""
+    """Raise PluginError if ``level`` is not a synchronisation of a worker with all siblings in its
+    group. If these are ``simulated``, it need not do anything."""
     if not isinstance(level, GradientSync):
         raise PluginError(
             f"plugin {plugin!r}: gradient_sync returned {level!r}, which is not a GradientSync"
@@ -196,7 +197,7 @@ def check_level(plugin: str, level: object, group: Group, simulated: bool = Fals
 
 
 def strange_in(value: Any) -> str:
-    """The type of the first part of a value that is no plain data; "" where all is."""
+    """Return the type of the first part of a value that is not plain data; "" if there is none."""
     if type(value) is dict:
         keys = [type(key).__name__ for key in value if type(key) not in (int, str)]
         return next(iter(keys), "") or strange_in([*value.values()])
@@ -206,5 +207,5 @@ def strange_in(value: Any) -> str:
 
 
 def has_own(level: GradientSync, method: str) -> bool:
-    """Whether it has a method of its own, and not only GradientSync's."""
+    """Whether the level overrides a method of GradientSync."""
     return getattr(getattr(level, method), "__func__", None) is not getattr(GradientSync, method)

@@ -1,4 +1,4 @@
-"""Methods that are handed on without keeping their object alive."""
+"""Methods that can be passed on without keeping their object alive."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 
 def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A bound method that does not keep its object alive. Without a cycle the object's memory is freed
-    as soon as it is dropped, instead of when Python next collects cycles, which low memory does not
-    trigger."""
+    """Return a bound method that does not keep its object alive. Without a reference cycle, the object's
+    memory is freed as soon as it is dropped; otherwise only when Python next collects cycles, which low
+    memory does not trigger."""
     found = weakref.WeakMethod(method)
 
     def call(*arguments: Any) -> Any:

@@ -47,14 +47,14 @@ from demitasse_training.update import Update, flat_work
 from demitasse_training.watched import Meeting, Watched, check_level
 
 WORTH_A_LAUNCH = 1 << 22
-"""Bytes of neighbouring layers' gradients that a worker alone in streams has before it updates these at
-once. A kernel takes some microseconds to begin; meanwhile a device reads and writes 20 MB, as momentum
-does for so many."""
+"""How many bytes of neighbouring layers' gradients a lone worker on streams gathers before it updates
+them all at once. Launching a kernel takes some microseconds, in which a device reads and writes 20 MB:
+as much as a momentum update moves for this many bytes of gradients."""
 
 
 class Worker:
-    """Plans a solver's training net at a place, with memory from the place's allocator; ``others``
-    are the workers made before, whose parameters a synchronisation may let it share."""
+    """Plans a solver's training net at a place, with memory from the place's allocator. ``others`` are
+    the workers made before it; a synchronisation may let it share their parameters."""
 
     def __init__(
         self,
@@ -73,17 +73,18 @@ class Worker:
     ) -> None:
         self.runtime, self.place, self.solver = runtime, place, solver
         self.update, self.dtype = update, dtype
-        # Not where an iteration reads several times, a user looks at what was read, or samples vary.
+        # Not if an iteration reads several times, a user looks at samples that were read, or samples
+        # vary.
         self._may_read_ahead = solver.passes == 1 and retain is None
         self._step: Step | None = None
-        self.passes: Passes | None = None  # stand for the step where samples have shapes of their own
-        self.whole = False  # whether what changes parameters is one work, which no interrupt breaks off
-        self._finished: Any = None  # if so: a number that is not 0 once that is done
-        self.agree: Work | None = None  # behind the last forward pass: raises where others cannot go on
+        self.passes: Passes | None = None  # replaces the step if samples vary in shape
+        self.whole = False  # whether all updates are one work, which an interrupt cannot break off
+        self._finished: Any = None  # if ``whole``: one number, not 0 once that work is done
+        self.agree: Work | None = None  # after the last forward pass: raises if others cannot continue
         self.engine = runtime.engine(place)
         self.levels: list[GradientSync] = []
-        self.watched: list[Watched] = []  # the same, as they are asked
-        self.idle: list[GradientSync] = []  # that have nobody to synchronise with
+        self.watched: list[Watched] = []  # the same levels, wrapped for calling
+        self.idle: list[GradientSync] = []  # levels without siblings
         self._groups: list[Group] = []
         self._join_levels()
         index, count = 0, 1
@@ -128,12 +129,12 @@ class Worker:
 
     @property
     def graph(self) -> NetGraph:
-        """The worker's share of the net; where samples have shapes of their own, for the last ones."""
+        """The worker's share of the net; if samples vary in shape, for the latest shapes."""
         return self.passes.net.graph if self.passes is not None else self._graph
 
     @property
     def plan(self) -> Plan:
-        """What that graph is planned as."""
+        """The plan of that graph."""
         return self.passes.net.plan if self.passes is not None else self._plan
 
     @property
@@ -142,7 +143,7 @@ class Worker:
         return self.passes.step if self.passes is not None else self._step
 
     def _join_levels(self) -> None:
-        """The synchronisations at the place's levels; apart, those with nobody to synchronise with."""
+        """Create the synchronisations of the place's levels; those without siblings are kept apart."""
         composition = self.runtime.composition
         for plugin, group in self.place.groups:
             given = composition.offered("collectives") if group.remote else {}
@@ -179,14 +180,14 @@ class Worker:
         if retain is None:
             clip_normalisations(graph, self.kernels, self.place.place)
         graph.differentiate(self.solver.passes)
-        # Not where another worker may write parameters between forward and backward.
+        # Not if another worker may write parameters between forward and backward.
         if retain is None and not any(level.asynchronous for level in self.levels):
             recompute(graph, self.kernels, self.place.place, self.place.streams)
         return graph
 
     def _planned(self, precision: str, retain: str | None, like: Plan | None) -> Plan:
-        """The graph's plan; flat memory lies as in a plan that it is to be ``like``."""
-        # With nobody to agree with, an update follows as soon as its gradients are final.
+        """Plan the graph; with ``like``, flat memory is laid out as in that plan."""
+        # Without siblings to agree with, an update follows as soon as its gradients are final.
         adding = any(node.operation.name == "accumulate" for node in self.graph.nodes)
         kept = self._measures or self.solver.snapshot_gradients or self.follows
         alone = WORTH_A_LAUNCH if self.engine is not None else 0
@@ -199,15 +200,16 @@ class Worker:
             precision=precision,
             bucket_bytes=max((level.bucket_bytes for level in self.levels), default=alone),
             brief_gradients=not (self.levels or adding or kept) and retain is None,
-            # Not where forward begins before all parameters are there.
+            # Not if forward begins before all parameters have arrived.
             parameters_first=TOGETHER if self.place.streams and not self.levels else 0,
             like=like,
         )
 
     def _portion(self) -> float:
-        """By how much of the rate the worker's gradients count. Where each worker's are a step by
-        themselves, that is a step by their mean over the worker's own samples, and so much of the rate:
-        together they make the step of all. Else all of it."""
+        """The fraction of the learning rate at which the worker's gradients count. At asynchronous
+        levels, each worker takes steps of its own, by the mean gradient over its own samples and this
+        fraction of the rate; together, the workers' steps make the step of the whole batch. Otherwise
+        the fraction is 1."""
         if not any(level.asynchronous for level in self.levels):
             return 1.0
         feeds = self.graph.feeds
@@ -228,13 +230,13 @@ class Worker:
 
     @property
     def bound(self) -> bool:
-        """Whether there is a step, and streams for it."""
+        """Whether the step is bound and its streams are open."""
         if self.passes is not None:
             return self.passes.net.reads
         return self.step is not None and self.reading.is_open
 
     def bind(self, iteration: int) -> Step | Passes:
-        """The step, bound at first use, with streams that go on at ``iteration``."""
+        """Return the step, bound at first use, with streams that continue at ``iteration``."""
         if self.follows:
             if self.passes is None:
                 self.passes = Passes(self, self._net(), self._bind(around(self._plan)))
@@ -246,28 +248,28 @@ class Worker:
         return self._step
 
     def begin(self) -> None:
-        """What follows is an iteration."""
+        """Mark the beginning of an iteration."""
         if self.whole:
             self._finished[0] = 0
 
     @property
     def finished(self) -> bool:
-        """Whether the iteration that was begun last is known to have changed all that it should."""
+        """Whether the iteration begun last is known to have made all of its updates."""
         return self.whole and bool(self._finished[0])
 
     @property
     def borrows(self) -> bool:
-        """Whether its parameters are another worker's."""
+        """Whether its parameters belong to another worker."""
         return isinstance(self.memory["parameters"], SharedParameters)
 
     def rewind(self) -> None:
-        """Close the streams; the next ``bind`` opens them where its iteration begins."""
+        """Close the streams; the next ``bind`` opens them at its iteration."""
         if self.passes is not None:
             self.passes.net.pause()
         self.reading.close()
 
     def peek(self, iteration: int) -> Step:
-        """Read the iteration's first samples without moving the streams; the step for them."""
+        """Read the iteration's first samples without moving the streams; return the step for them."""
         runs = self.bind(iteration)
         if isinstance(runs, Passes):
             self.rewind()
@@ -281,7 +283,7 @@ class Worker:
         return runs
 
     def close(self) -> None:
-        """End reading and synchronising."""
+        """End reading and synchronisation."""
         self.rewind()
         if self.passes is not None:
             self.passes.net.close()
@@ -290,7 +292,7 @@ class Worker:
 
     @property
     def _waiting_bytes(self) -> int:
-        """Of the samples that are read ahead, where they wait on an accelerator."""
+        """Bytes of the samples that are read ahead and wait on an accelerator."""
         if self.engine is None:
             return 0
         return sum(buffer.spec.nbytes for buffer in fed_buffers(self.graph, self.plan))
@@ -346,7 +348,7 @@ class Worker:
     def _sharing(
         self, others: Sequence[Worker], shares: Callable[[GradientSync], bool]
     ) -> Worker | None:
-        """The first of ``others`` with whom a level lets this worker share something."""
+        """Return the first of ``others`` with which a level lets this worker share something."""
         teams = [
             group.team
             for group, level in zip(self._groups, self.levels, strict=True)
@@ -355,7 +357,7 @@ class Worker:
         return next((w for w in others for group in w._groups if group.team in teams), None)
 
     def _net(self) -> Net:
-        """One over the worker's memory, to be planned for samples as they come."""
+        """Return a net over the worker's memory, to be planned for samples as they come."""
         parameters, gradients = self.memory["parameters"], self.memory["gradients"]
         return self._make_net(
             phase="train",
@@ -373,7 +375,7 @@ class Worker:
         )
 
     def _bind(self, outer: Plan | None = None) -> Step:
-        """The plan as a step, or that ``outer`` one of what is around passes that are planned apart."""
+        """Bind the plan as a step, or ``outer``: the plan around passes that are planned separately."""
         if self.place.index and self.graph.inputs:
             raise ModelError(
                 f"{self.solver.train.location}: the caller can fill the inputs "
@@ -389,7 +391,7 @@ class Worker:
                     level.meanwhile = self.reading.ahead
         for level in self.watched:
             flat = level.update_memory(flat)
-        numbers = {**numbers, **flat.numbers}  # a master's updates may be of other iterations than these
+        numbers = {**numbers, **flat.numbers}  # a master's updates may belong to other iterations
         sizes = {name: numbers[name] for name in self._sizes}
         about = plan, self.kernels, self.allocator
         main = self.graph.feeds[0] if self.graph.feeds else None
@@ -402,7 +404,7 @@ class Worker:
         lone = not self.levels and (self.solver.passes == 1 or outer is not None)
         make = partial(GuardedStep, guard) if guard is not None and lone and outer is None else Step
         if lone and norms is None and isinstance(flat.parameters, np.ndarray):
-            # Behind all updates, and one work with them where the kernels know how.
+            # After all updates, and as one work with them if the kernels support that.
             self._finished = np.zeros(1, self.dtype)
             finish = [flat_work(vocabulary["fill"], {"value": 1.0}, [self._finished], *about)]
         step = make(
@@ -439,13 +441,13 @@ class Worker:
         return step
 
     def _brief(self, span: Span) -> Any:
-        """The memory where a span's gradients are for a while when they are final."""
-        buckets = self.plan.buckets  # of a large one, a stretch at a time
+        """The memory that holds a span's gradients briefly, once they are final."""
+        buckets = self.plan.buckets  # a large one is computed in stretches
         (bucket,) = (b for b in buckets if b.span.start <= span.start < b.span.stop)
         return self.memory["arena"].view(self.plan.brief[bucket.index], (len(span),), self.dtype)
 
 
 def _array(memory: Mapping[str, Any], buffer: Buffer) -> Any:
-    """A buffer in the memory of its region, in its layout."""
+    """A buffer, in its layout, in the memory of its region."""
     region = memory[buffer.region]
     return region.view(buffer.offset, buffer.spec.physical, buffer.spec.array_type)

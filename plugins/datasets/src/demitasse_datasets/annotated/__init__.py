@@ -1,1 +1,2 @@
-"""Images with boxes of what they show, cut and coloured at random, as SSD's fork of Caffe has them."""
+"""Images with boxes of the objects in them, cropped and coloured at random, as in SSD's fork of
+Caffe."""

@@ -1,5 +1,5 @@
-"""Files that say what is in an image: VOC's XML, COCO's JSON an image, lines of text; and label maps,
-which give classes their numbers. All in the forms that SSD's fork reads."""
+"""Files that describe the objects in an image (VOC's XML, COCO's JSON for one image, lines of text), and
+label maps, which number the classes; all in the forms that SSD's fork reads."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 
 def read_label_map(path: Path, strict: bool = True) -> dict[str, int]:
-    """The number of each class by its name, of a text ``item { name: "car" label: 1 }`` for each. Raises
-    DataError for what is none, and where it is ``strict`` for a name that is given twice."""
+    """Return the number of each class by name, from a text with ``item { name: "car" label: 1 }`` for
+    each. Raises DataError for anything else and, if ``strict``, for a name that is given twice."""
     text = re.sub(r'("[^"]*")|#[^\n]*', lambda found: found[1] or "", file_text(path))
     items = r'\s*item\s*\{((?:[^{}"]|"[^"]*")*)\}'
     left = re.sub(items, "", text).strip()
@@ -48,8 +48,8 @@ def read_label_map(path: Path, strict: bool = True) -> dict[str, int]:
 
 
 def from_xml(path: Path, size: Size, labels: Mapping[str, int]) -> Boxes:
-    """Of VOC's or ILSVRC's annotation of an image: ``object`` with ``name``, ``bndbox`` and perhaps
-    ``difficult``, in pixels of the ``size`` that is said there."""
+    """Read VOC's or ILSVRC's annotation of an image: ``object`` with ``name``, ``bndbox`` and perhaps
+    ``difficult``, in pixels of the size given there or, if missing, ``size``."""
     try:
         root = ElementTree.fromstring(file_text(path))
     except ElementTree.ParseError as error:
@@ -73,8 +73,9 @@ def from_xml(path: Path, size: Size, labels: Mapping[str, int]) -> Boxes:
 
 
 def from_json(path: Path, size: Size, labels: Mapping[str, int]) -> Boxes:
-    """Of a COCO image by itself: ``image`` with its size, ``annotation`` a list of ``category_id``, the
-    name of a class in the label map, ``bbox`` (x, y, width, height) and ``iscrowd``."""
+    """Read the annotation of a single COCO image: ``image`` with its size, and ``annotation``, a list of
+    ``category_id`` (the name of a class in the label map), ``bbox`` (x, y, width, height),
+    ``iscrowd``."""
     try:
         said = json.loads(file_text(path))
         image, things = said.get("image", {}), said["annotation"]
@@ -98,7 +99,7 @@ def from_json(path: Path, size: Size, labels: Mapping[str, int]) -> Boxes:
 
 
 def from_text(path: Path, size: Size, labels: Mapping[str, int]) -> Boxes:
-    """Of lines with a label and xmin, ymin, xmax, ymax in pixels."""
+    """Read lines with a label and xmin, ymin, xmax, ymax in pixels."""
     rows = []
     for number, line in enumerate(file_text(path).split("\n"), 1):
         if not line.strip():
@@ -110,7 +111,7 @@ def from_text(path: Path, size: Size, labels: Mapping[str, int]) -> Boxes:
         except (ValueError, OverflowError) as error:
             told = f"{line[:80]!r} is not a label and xmin ymin xmax ymax"
             raise DataError(f"{path}:{number}: {told}") from error
-        if not -(1 << 31) <= label < 1 << 31:  # an int32 in the record
+        if not -(1 << 31) <= label < 1 << 31:  # it is an int32 in the record
             raise DataError(f"{path}:{number}: the label {label:g} does not fit 32 bits")
         rows.append((f"{path}:{number}", int(label), corners, 0.0))
     return _boxes(rows, size)
@@ -119,12 +120,12 @@ def from_text(path: Path, size: Size, labels: Mapping[str, int]) -> Boxes:
 READERS: Mapping[str, Callable[[Path, Size, Mapping[str, int]], Boxes]] = MappingProxyType(
     {"xml": from_xml, "json": from_json, "txt": from_text}
 )
-"""What reads a file about an image of a size, by the name of its form."""
+"""The functions that read a file about an image of a given size, by the name of the form."""
 
 
 def _boxes(rows: list[tuple[str, int, Any, Any]], size: Size) -> Boxes:
-    """Rows of class, number among those of its class, corners as shares of the image, and whether it is
-    difficult. Raises DataError for a box that is not valid."""
+    """Return rows of class, number within its class, corners as fractions of the image, and whether the
+    object is difficult. Raises DataError for an invalid box."""
     width, height = size
     made, counts = np.zeros((len(rows), BOX)), dict[int, int]()
     for row, (where, label, corners, difficult) in zip(made, rows, strict=True):
@@ -141,7 +142,7 @@ def _boxes(rows: list[tuple[str, int, Any, Any]], size: Size) -> Boxes:
 
 
 def _number(element: Any, default: float | None) -> float | None:
-    """The number in an element; ``default`` where there is none."""
+    """Return the number in an element; ``default`` if there is no element."""
     try:
         return float(element.text)
     except (AttributeError, TypeError, ValueError):

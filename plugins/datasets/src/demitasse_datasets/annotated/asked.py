@@ -1,4 +1,4 @@
-"""From plain values to what becomes of images: an unknown name is an error that names the nearest."""
+"""From plain values to an augmentation; the error for an unknown name suggests the nearest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Made = TypeVar("_Made")
 
 
 def augmentation(given: Mapping[str, Any], seed: int, stream: int) -> Augmentation:
-    """What mappings with the names of the classes' fields ask for. Raises ValueError or TypeError."""
+    """Return the augmentation described by mappings of field names. Raises ValueError or TypeError."""
     values = dict(given)
     for name, kind in (("distortion", Distortion), ("resizing", Resizing)):
         if values.get(name) is not None:

@@ -1,4 +1,4 @@
-"""What becomes of an image and its boxes before a net sees them: coloured, set in a larger one, cut,
+"""Changes of an image and its boxes before a net sees them: recoloured, placed in a larger image, cut,
 resized, cropped and mirrored, in the order of SSD's fork. Liu et al. 2016, *SSD*, sections 2.2, 3.6."""
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from demitasse_datasets.images import opencv
 
 @dataclass(frozen=True)
 class Augmentation:
-    """All of it; None and the defaults change nothing.
+    """All changes; None and the defaults change nothing.
 
-    ``expansion`` is a probability and how many times as long the sides of the larger image are at most;
-    it is filled with ``fill`` (a number for each channel, or one). ``crop`` is a height and a width, at
-    random where ``random``, else from the middle. With ``emit`` "CENTER" an object stays whose centre is
-    in the part that is cut, with a number one of which more than that share is; else any that is in it.
+    ``expansion`` is a probability, and how many times as long as the image's own the sides of the larger
+    image are at most. It is filled with ``fill`` (one number, or one per channel). ``crop`` is a height
+    and a width, at a random place if ``random``, otherwise in the middle. ``emit`` says which objects
+    are kept in a part: with "CENTER", those whose centre is in it; with a number, those of which more
+    than this fraction is in it; otherwise all that overlap it.
     """
 
     distortion: Distortion | None = None
@@ -49,13 +50,13 @@ class Augmentation:
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """The height and width that all images have then; None where they keep their own."""
+        """The height and width that all images get; None if they differ."""
         return self.crop or (self.resizing.size if self.resizing else None)
 
     def __call__(self, pixels: np.ndarray, rows: Reals, number: int) -> tuple[np.ndarray, Reals]:
-        """Sample ``number``: its image (height, width, channels), uint8, and objects: their class,
-        number, corners and whether they are difficult (objects, 7). Raises DataError for an image that
-        is smaller than the crop."""
+        """Apply the changes to sample ``number``: its image (height, width, channels), uint8, and its
+        objects (objects, 7): class, number, corners, and whether it is difficult. Raises DataError for
+        an image that is smaller than the crop."""
         draws = Draws(self.seed, self.stream, number, self.sampling.draws)
         distorted = self.distortion.drawn(draws) if self.distortion else Distorted()
         height, width = pixels.shape[:2]
@@ -82,7 +83,7 @@ class Augmentation:
         return pixels, rows
 
     def _larger(self, height: int, width: int, draws: Draws) -> tuple[int, int, int, int]:
-        """The image that this one is set in: its left, top, width and height in pixels from here."""
+        """Return left, top, width and height of the larger image, in pixels relative to this image."""
         probability, most = self.expansion or (0.0, 1.0)
         happens, ratio = draws.happens(probability), draws.uniform(1, most)
         down, across = draws.block(2)
@@ -93,7 +94,7 @@ class Augmentation:
         return -left, -top, outer_width, outer_height
 
     def _seen(self, rows: Reals, part: Reals) -> Reals:
-        """The objects that are seen in a part of the image, as they lie in it."""
+        """Return the objects that are visible in a part of the image, in that part's coordinates."""
         boxes = rows[:, 2:6]
         if self.emit == "CENTER":
             centre = (boxes[:, :2] + boxes[:, 2:]) / 2
@@ -109,8 +110,8 @@ class Augmentation:
     def _cut(
         self, pixels: np.ndarray, distorted: Distorted, left: int, top: int, across: int, down: int
     ) -> np.ndarray:
-        """A rectangle of the image in its new colours, filled where it goes beyond it. Only what is seen
-        is coloured: that is done to each pixel by itself."""
+        """Cut a rectangle of the recoloured image, filled where it extends beyond the image. Only
+        visible pixels are recoloured, because recolouring treats each pixel separately."""
         height, width, channels = pixels.shape
         rows = np.clip((top, top + down), 0, height)
         columns = np.clip((left, left + across), 0, width)
@@ -128,7 +129,7 @@ class Augmentation:
         return np.asarray(made).reshape(down, across, channels)
 
     def _cropped(self, pixels: np.ndarray, draws: Draws) -> tuple[np.ndarray, Reals]:
-        """The crop, and which part of the image it is."""
+        """Return the crop, and which part of the image it is."""
         down, across = draws.block(2)
         if self.crop is None:
             return pixels, WHOLE

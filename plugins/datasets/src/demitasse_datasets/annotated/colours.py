@@ -1,5 +1,5 @@
-"""Images in other light and colours. A. Howard 2013, *Some Improvements on Deep Convolutional Neural
-Network Based Image Classification*, as SSD's fork does it."""
+"""Random changes of brightness and colours. A. Howard 2013, *Some Improvements on Deep Convolutional
+Neural Network Based Image Classification*, as implemented in SSD's fork."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from demitasse_datasets.annotated.draws import Draws
 from demitasse_datasets.images import opencv
 
 _LEAST = 1e-3
-"""A factor that is closer to 1 changes nothing."""
+"""A factor closer to 1 than this changes nothing."""
 
 
 @dataclass(frozen=True)
 class Distortion:
-    """Each with its probability: an amount up to ``brightness`` added to or taken from all pixels, all
-    multiplied by a factor within ``contrast``, their saturation by one within ``saturation``, an angle
-    up to ``hue`` (half degrees) added to or taken from their hue, and channels in another order.
-    Contrast comes after brightness or after hue, one as likely as the other."""
+    """Random changes, each with its probability: up to ``brightness`` is added to or subtracted from all
+    pixels; they are multiplied by a factor within ``contrast``, and their saturation by one within
+    ``saturation``; an angle of up to ``hue`` (half degrees) is added to or subtracted from their hue;
+    and channels are reordered. Contrast follows either brightness or hue, with equal probability."""
 
     brightness_probability: float = 0.0
     brightness: float = 0.0
@@ -33,7 +33,7 @@ class Distortion:
     order_probability: float = 0.0
 
     def drawn(self, draws: Draws) -> Distorted:
-        """What becomes of one image."""
+        """Draw the changes for one image."""
         contrast_first = draws.happens(0.5)
         brightness = self._amount(draws, self.brightness_probability, -self.brightness, self.brightness)
         contrast = self._amount(draws, self.contrast_probability, *self.contrast, idle=1.0)
@@ -52,7 +52,7 @@ class Distortion:
 
 @dataclass(frozen=True)
 class Distorted:
-    """What becomes of an image: amounts are added and factors multiplied by, each result rounded."""
+    """The changes for one image: amounts to add and factors to multiply by. Each result is rounded."""
 
     brightness: float = 0.0
     contrast: float = 1.0
@@ -62,7 +62,8 @@ class Distorted:
     order: np.ndarray | None = None
 
     def __call__(self, pixels: np.ndarray) -> np.ndarray:
-        """An image (height, width, channels), uint8, so changed; one without colours in light alone."""
+        """Change an image (height, width, channels), uint8; without three channels, only its brightness
+        and contrast change."""
         coloured = pixels.shape[2] == 3
         contrast = _line(self.contrast, 0.0) if abs(self.contrast - 1) > _LEAST else None
         made = _looked_up(pixels, _line(1.0, self.brightness) if self.brightness else None)
@@ -87,7 +88,7 @@ class Distorted:
 
 
 def _line(factor: float, amount: float) -> np.ndarray:
-    """For each value of a byte that times a factor and an amount, as a byte."""
+    """Return a table that multiplies each byte by a factor and adds an amount, rounded to a byte."""
     line: np.ndarray = np.rint(np.arange(256) * factor + amount).clip(0, 255)
     return line.astype(np.uint8)
 

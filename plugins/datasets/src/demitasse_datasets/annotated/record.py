@@ -1,8 +1,9 @@
 """AnnotatedDatum, the record of databases with boxes, in protobuf's wire format: read without trust.
 
-An AnnotatedDatum has a Datum (field 1), a type (2; 0 is of boxes) and groups (3), one for each class. A
-group has its class (1) and annotations (2), an annotation the object's number (1) and its box (2), a box
-xmin, ymin, xmax, ymax (1 to 4, float) and whether it is difficult (6). The fields of SSD's fork.
+An AnnotatedDatum has a Datum (field 1), a type (2; 0 means boxes) and groups (3), one for each class. A
+group has its class (1) and annotations (2); an annotation has the object's number (1) and its box (2); a
+box has xmin, ymin, xmax, ymax (1 to 4, float) and whether it is difficult (6). The fields are those of
+SSD's fork.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ from demitasse import DataError
 from demitasse_datasets.datum import Datum, as_varint, parse, serialize, tag, varint
 
 BOX = 7
-"""Numbers of a box: class, number of the object, xmin, ymin, xmax, ymax, and 1 where it is difficult."""
+"""The numbers of a box: class, number of the object, xmin, ymin, xmax, ymax, and 1 if difficult."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 @dataclass(slots=True)
 class Annotated:
-    """An image's record, and the boxes (objects, ``BOX``); None where the record says no type, so that
-    its Datum has a label as others have."""
+    """An image's record and its boxes (objects, ``BOX``); None if the record gives no type, so that its
+    Datum has an ordinary label."""
 
     datum: Datum
     boxes: NDArray[np.float64] | None
 
 
 def parse_annotated(record: memoryview | bytes, boxed: bool = False) -> Annotated:
-    """The AnnotatedDatum in some bytes; unknown fields are passed over. ``boxed`` takes a record without
-    a type for one with boxes. Raises DataError."""
+    """Parse an AnnotatedDatum; unknown fields are skipped. With ``boxed``, a record without a type
+    counts as one with boxes. Raises DataError."""
     datum: Datum | None = None
     kind: int | None = 0 if boxed else None
     rows: list[list[float]] = []
@@ -86,14 +87,14 @@ def _box(view: memoryview) -> list[float]:
 
 
 def _signed(value: int | memoryview) -> int:
-    """An int32, of which negative ones stand as 64 bits in two's complement."""
+    """Convert an int32; negative ones are stored as 64 bits in two's complement."""
     if not isinstance(value, int):
         return 0
     return (value & 0xFFFFFFFF) - ((value & 0x80000000) << 1)
 
 
 def _fields(view: memoryview, what: str) -> Iterator[tuple[int, int | memoryview]]:
-    """The fields of a message: a number, and a whole number or bytes. Raises DataError."""
+    """Yield the fields of a message: a field's number, and a whole number or bytes. Raises DataError."""
     at, end = 0, len(view)
     while at < end:
         start = at
@@ -119,8 +120,8 @@ def _fields(view: memoryview, what: str) -> Iterator[tuple[int, int | memoryview
 
 
 def serialize_annotated(datum: Datum, boxes: NDArray[np.float64]) -> bytes:
-    """The bytes of an image's record with boxes (objects, ``BOX``), by class in the order of their first
-    objects."""
+    """Return the bytes of an image's record with boxes (objects, ``BOX``), grouped by class in the order
+    of their first objects."""
     groups = [
         b"".join(_written_annotation(box) for box in boxes[boxes[:, 0] == label])
         for label in dict.fromkeys(boxes[:, 0])

@@ -1,4 +1,4 @@
-"""Images brought to a size, and where in them boxes then lie."""
+"""Resizing images, and the positions of boxes in the result."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PADS |= {"REPEAT_NEAREST": "BORDER_REPLICATE"}
 
 @dataclass(frozen=True)
 class Resizing:
-    """To ``height`` x ``width``, by any of ``interpolations``. The ``mode`` WARP changes proportions;
-    FIT_LARGE_SIZE_AND_PAD keeps them and fills up both sides as ``pad`` says, with the ``values`` of
-    channels; FIT_SMALL_SIZE keeps them and leaves one side longer."""
+    """Resizes to ``height`` x ``width``, by any of ``interpolations``. The ``mode`` WARP changes
+    proportions. FIT_LARGE_SIZE_AND_PAD keeps them and pads both sides as ``pad`` says, with ``values``
+    for the channels. FIT_SMALL_SIZE keeps them and leaves one side longer."""
 
     height: int
     width: int
@@ -31,11 +31,11 @@ class Resizing:
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """The height and width that all images have then, if they do."""
+        """The height and width that all images get; None if they differ."""
         return None if self.mode == "FIT_SMALL_SIZE" else (self.height, self.width)
 
     def __call__(self, pixels: np.ndarray, boxes: Reals, draws: Draws) -> tuple[np.ndarray, Reals]:
-        """An image (height, width, channels), uint8, and boxes (objects, 4) in it."""
+        """Resize an image (height, width, channels), uint8, and the boxes (objects, 4) in it."""
         made = self.image(pixels, draws.below(max(1, len(self.interpolations))))
         if self.mode == "FIT_LARGE_SIZE_AND_PAD":
             height, width = self._inner(*pixels.shape[:2])
@@ -45,7 +45,7 @@ class Resizing:
         return made, boxes
 
     def image(self, pixels: np.ndarray, chosen: int = 0) -> np.ndarray:
-        """An image alone, by that one of the interpolations."""
+        """Resize an image by the interpolation of this number."""
         cv2 = opencv()
         how = getattr(cv2, f"INTER_{(self.interpolations or ('LINEAR',))[chosen]}")
         height, width = self._inner(*pixels.shape[:2])
@@ -60,7 +60,7 @@ class Resizing:
         return np.asarray(made).reshape(*made.shape[:2], -1)
 
     def check(self) -> None:
-        """Raise ValueError for a size that no image has, and for an unknown word."""
+        """Raise ValueError for an invalid size or an unknown name."""
         for what, side in (("height", self.height), ("width", self.width)):
             if not 1 <= side <= LARGEST_IMAGE:
                 raise ValueError(f"{what} {side:,} of images (valid: 1 to {LARGEST_IMAGE:,})")
@@ -73,7 +73,7 @@ class Resizing:
                 raise ValueError(unknown(what, name, valid))
 
     def _inner(self, height: int, width: int) -> tuple[int, int]:
-        """What an image is resized to, before it is filled up."""
+        """Return the size to which an image is resized before padding."""
         if self.mode == "WARP":
             return self.height, self.width
         wide = width / height > self.width / self.height

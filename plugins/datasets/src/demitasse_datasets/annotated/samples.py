@@ -16,16 +16,17 @@ from demitasse_datasets.keys import Get, Reader, shown
 from demitasse_datasets.samples import naming
 
 ROW = 8
-"""Numbers of an object: 0, its class and number, xmin, ymin, xmax, ymax, and whether it is difficult."""
+"""The numbers of an object: 0, its class and number, xmin, ymin, xmax, ymax, and whether it is
+difficult."""
 NONE = -1
-"""What rows have that are of no object."""
+"""The value of unused rows."""
 
 
 class AnnotatedSamples:
     """The records of a database in the order of their keys: ``data``, uint8 (channels, height, width),
-    and ``label``, float32 (1, objects, 8), rows of objects and then of -1; or, where the first record
-    has no boxes, its Datum's label. ``boxed`` takes all for boxes. Each image is what ``augmentation``
-    makes of it for its number in the global order."""
+    and ``label``, float32 (1, objects, 8): rows of objects, followed by rows of -1. If the first record
+    has no boxes, ``label`` is its Datum's label instead. With ``boxed``, all records count as boxes.
+    ``augmentation`` changes each image, by its number in the global order."""
 
     def __init__(
         self, reader: Reader, mode: str, augmentation: Augmentation, objects: int, boxed: bool = False
@@ -91,7 +92,7 @@ class AnnotatedSamples:
         return f"key {shown(self._reader.key(number))}"
 
     def _pixels(self, record: Annotated) -> np.ndarray:
-        """(height, width, channels), uint8."""
+        """Return pixels (height, width, channels), uint8."""
         if record.datum.encoded:
             return images.decode(record.datum.data, self._mode)
         pixels = record.datum.pixels()

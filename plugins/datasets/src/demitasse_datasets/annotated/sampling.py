@@ -1,5 +1,5 @@
-"""Parts of an image, drawn at random until they show enough of its objects. Liu et al. 2016, *SSD*,
-section 2.2, *Data augmentation*. Or any that are large, as MobileNet-YOLO's fork draws them."""
+"""Random parts of an image, drawn until they show enough of its objects (Liu et al. 2016, *SSD*, section
+2.2, *Data augmentation*), or any large part, as in MobileNet-YOLO's fork."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from demitasse_datasets.annotated.boxes import Reals, areas, common, shares
 from demitasse_datasets.annotated.draws import Draws
 
 Bounds = tuple[float | None, float | None]
-"""The least and the most; None for no bound."""
+"""A lower and an upper bound; None for no bound."""
 _NONE: Bounds = (None, None)
 MOST_TRIALS = 1 << 14
 
 
 @dataclass(frozen=True)
 class Jitter:
-    """Draws one part, whose sides are shorter than the image's by up to ``most`` (the width and height
-    by as much if ``alike``): for a fifth of the images by nothing, for a fifth by up to half of that."""
+    """Draws one part whose sides are shorter than the image's by a fraction of up to ``most`` (the same
+    for width and height if ``alike``). For a fifth of the images, the part is the whole image; for
+    another fifth, the fraction is halved."""
 
     most: float
     alike: bool = False
 
     def __post_init__(self) -> None:
-        """Raises ValueError for what leaves nothing."""
+        """Raises ValueError for a fraction that leaves nothing."""
         if not 0 < self.most < 1:
             raise ValueError(f"a jitter of {self.most:g} is not above 0 and below 1")
 
     def part(self, draws: Draws) -> Reals:
-        """The part (4,)."""
+        """Return the part (4,)."""
         chance, *drawn = draws.block(5)
         shorter = self.most * np.array(drawn[:1] * 2 if self.alike else drawn[:2])
         sides = 1 - shorter * (0.0 if chance < 0.2 else 0.5 if chance < 0.4 else 1.0)
@@ -43,10 +44,10 @@ class Jitter:
 
 @dataclass(frozen=True)
 class Sampler:
-    """Draws ``trials`` parts: ``scale`` is the root of a part's share of the image, ``ratio`` its width
-    over its height. Those are found that one object at least meets: by its overlap with them
-    (common area over the area that both cover), by its share of the part, and by the part's share of
-    it. The first ``most`` are kept."""
+    """Draws ``trials`` parts: ``scale`` is the square root of a part's fraction of the image, ``ratio``
+    its width over its height. A part is accepted if at least one object meets all bounds: on its overlap
+    with the part (intersection over union), on the fraction of the part that it covers, and on the
+    fraction of it that the part covers. The first ``most`` accepted parts are kept."""
 
     scale: tuple[float, float] = (1.0, 1.0)
     ratio: tuple[float, float] = (1.0, 1.0)
@@ -57,7 +58,7 @@ class Sampler:
     trials: int = 100
 
     def __post_init__(self) -> None:
-        """Raises ValueError for anything but a part of an image."""
+        """Raises ValueError unless it describes parts of an image."""
         for name, (low, high), limit in (
             ("scale", self.scale, 1.0),
             ("aspect_ratio", self.ratio, np.inf),
@@ -70,7 +71,8 @@ class Sampler:
 
 
 class Sampling:
-    """What several samplers find, all of their trials together; without any, what a jitter draws."""
+    """The accepted parts of several samplers, with all of their trials; without samplers, a jitter's
+    part."""
 
     def __init__(self, samplers: Sequence[Sampler] = (), jitter: Jitter | None = None) -> None:
         counts = [sampler.trials for sampler in samplers]
@@ -94,10 +96,10 @@ class Sampling:
         self._least, self._most = (spread(each, 3)[:, :, None] for each in (least, most))
 
     def found(self, boxes: Reals, draws: Draws) -> Reals:
-        """The parts (n, 4) of an image with boxes (objects, 4), by sampler."""
+        """Return the accepted parts (n, 4) of an image with boxes (objects, 4), by sampler."""
         drawn = draws.block(4, self.trials)
         scale, ratio = self._low + drawn[:2] * self._span
-        ratio = ratio.clip(scale**2, scale**-2)  # no side is longer than the image's
+        ratio = ratio.clip(scale**2, scale**-2)  # so that no side is longer than the image's
         root = np.sqrt(ratio)
         sides = np.stack([scale * root, scale / root], -1).clip(0, 1)
         corner = drawn[2:].T * (1 - sides)
@@ -106,14 +108,14 @@ class Sampling:
         return np.concatenate([parts[each][met[each]][:most] for each, most in self._each])
 
     def part(self, boxes: Reals, draws: Draws) -> Reals | None:
-        """Any of those that are found; None where there are none."""
+        """Return a random one of the accepted parts; None if there are none."""
         if self._jitter and not self._each:
             return self._jitter.part(draws)
         found = self.found(boxes, draws) if self._each else ()
         return found[draws.below(len(found))] if len(found) else None
 
     def _met(self, parts: Reals, boxes: Reals) -> NDArray[np.bool_]:
-        """Which parts an object meets."""
+        """Which parts have an object that meets their bounds."""
         shared = common(parts[:, None], boxes[None])
         part, whole = areas(parts)[:, None], areas(boxes)[None]
         covered = np.stack([shares(shared, each) for each in (part + whole - shared, part, whole)])

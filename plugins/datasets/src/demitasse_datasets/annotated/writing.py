@@ -1,4 +1,4 @@
-"""Images and what they show, written as an LMDB database of AnnotatedDatum records."""
+"""Writing images and their annotations as an LMDB database of AnnotatedDatum records."""
 
 from __future__ import annotations
 
@@ -36,15 +36,16 @@ def convert_annotated(
     check_labels: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> int:
-    """Write the LMDB database ``target`` (a folder, whole or not at all) and return how many records it
-    has, as SSD's convert_annoset does.
+    """Write the LMDB database ``target`` (a folder, written whole or not at all) as SSD's
+    convert_annoset does, and return the number of its records.
 
-    ``source`` lists an image and a file about it a line, after ``root``. The files are VOC's ``xml``, a
-    ``json`` for each image of COCO's, or ``txt``, as ``form`` says; ``labels`` is the label map that
-    gives classes their numbers, which ``txt`` does not need; with ``check_labels`` a name may be in it
-    once only. Images are resized to ``height`` and ``width``, or in proportion, the shorter side to
-    ``shorter``, but the other one to ``longest`` at most. ``encoded``, ``gray``, ``check_size``,
-    ``progress`` are those of ``convert_samples``. Raises DataError that names file and line.
+    Each line of ``source`` has an image and a file about it; ``root`` is put in front of both. The files
+    have the ``form`` ``xml`` (VOC), ``json`` (COCO, one for each image) or ``txt``. ``labels`` is the
+    label map that gives classes their numbers, which ``txt`` does not need; with ``check_labels``, a
+    name may occur in it only once. Images are resized to ``height`` and ``width``, or in proportion: the
+    shorter side to ``shorter``, but the other one to at most ``longest``. ``encoded``, ``gray``,
+    ``check_size`` and ``progress`` are as for ``convert_samples``. Raises DataError that names file and
+    line.
     """
     target, path = Path(target), Path(source)
     check_target(target, force)
@@ -70,8 +71,8 @@ def convert_annotated(
 
 
 def read_pairs(path: Path) -> tuple[list[Listed], dict[int, str]]:
-    """A list of images and files about them: a path, a blank, a path a line; the latter by line. Raises
-    DataError with the line."""
+    """Read a list of images and files about them: two paths on each line, separated by a blank. Returns
+    the images, and the files by line. Raises DataError with the line."""
     listed, about = [], {}
     for number, line in lines(path):
         words = line.split()
