@@ -172,7 +172,7 @@ def test_a_label_that_is_no_class_is_told(runtime: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("more", "said"),
-    [("", "needs a num_output of 1 or more"), ("num_output: 5 axis: 2", "not a row a sample")],
+    [("", "needs a num_output of 1 or more"), ("num_output: 5 axis: 2", "a row per sample")],
 )
 def test_mistakes_are_told(runtime: Any, tmp_path: Path, more: str, said: str) -> None:
     with pytest.raises(demitasse.ModelError, match=said) as caught:

@@ -212,10 +212,13 @@ def test_other_layers_do_not_do_what_ssds_transformations_say(folder: Path, kind
     path = folder / "other.prototxt"
     asked, told = (
         "distort_param { brightness_prob: 1 }",
-        "distort_param } is of SSD's fork, and only Ann",
+        "distort_param } belongs to SSD's fork; here only Ann",
     )
     if kind == "WindowData":
-        asked, told = RESIZED, "resize_param } is of SSD's fork, and only AnnotatedData, Data and ImageD"
+        asked, told = (
+            RESIZED,
+            "resize_param } belongs to SSD's fork; here only AnnotatedData, Data and ImageD",
+        )
     path.write_text(
         f'layer {{ name: "d" type: "{kind}" top: "d" top: "l" {field}_param {{ source: "{source}" '
         f"batch_size: 1 }} transform_param {{ crop_size: 3 {asked} }} }}"

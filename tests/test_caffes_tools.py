@@ -213,7 +213,7 @@ def test_an_empty_folder_has_no_samples(tmp_path: Path) -> None:
                 runtime.open_source(DataSpec(str(tmp_path / name)))
     done = run("compute_image_mean", tmp_path / "broken_lmdb")
     assert done.returncode == 2
-    assert f"{tmp_path / 'broken_lmdb'} has no samples: of a database there is lock.mdb" in done.stderr
+    assert f"{tmp_path / 'broken_lmdb'} has no samples: it has the lock.mdb of a database" in done.stderr
 
 
 def test_a_net_that_reads_no_samples_is_timed_without_a_rate_of_samples(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def test_the_middle_of_a_resized_image_is_less_the_means_pixels(case: Case) -> N
             "names 2 classes, but output 'prob' has",
         ),
         (["{net}", "{weights}", "{folder}/empty"], "empty has no images (.bmp, "),
-        (["{reading}", "{weights}", "{image}"], "the net reads its samples itself; give one that"),
+        (["{reading}", "{weights}", "{image}"], "the net reads its own samples; give one that"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -116,7 +116,7 @@ def test_weights_go_from_every_form_to_every_other(
     [
         (
             ("old.prototxt", "new.npz"),
-            r"new.npz: no composed plugin writes such a file \(weights: .caffem",
+            r"new.npz: no composed plugin writes files with this suffix \(weights: .caffem",
         ),
         (("old.prototxt", "w.caffemodel"), "old.prototxt: is a net; weights are in a .caffemodel"),
         (("missing.prototxt", "new.prototxt"), "no such file: missing.prototxt"),
@@ -194,5 +194,5 @@ def test_folders_that_were_made_for_a_conversion_that_fails_are_gone(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved("in.caffemodel")
-    assert "know no iteration" in told(capsys, "in.caffemodel", "a/b/out.solverstate", status=2)
+    assert "have no iteration" in told(capsys, "in.caffemodel", "a/b/out.solverstate", status=2)
     assert [path.name for path in folder.iterdir()] == ["in.caffemodel"]

@@ -123,7 +123,7 @@ def test_an_lmdb_that_the_process_has_open_is_refused_with_what_to_do(tmp_path: 
     """Not closed yet, as a script that has just written it may leave it: lmdb opens none twice."""
     folder = files.database(tmp_path / "db", files.records())
     environment = lmdb.open(str(folder))
-    with pytest.raises(DataError, match=r"already open .*; close\(\) the one that you have of it"):
+    with pytest.raises(DataError, match=r"already open .*; close\(\) the one that is open"):
         data_source(spec=DataSpec(folder, "lmdb"))
     environment.close()
     with files.opened(folder) as source:
@@ -219,7 +219,7 @@ def test_the_keys_of_a_leveldb_of_large_images_are_listed_without_reading_these(
         ("000005.ldb", lambda data: data[:-20], r"000005\.ldb: is not a LevelDB table, or is cut off"),
         ("CURRENT", lambda data: b"nothing", "CURRENT: names no manifest: 'nothing'"),
         ("MANIFEST-000002", lambda data: data[:6] + b"\x09" + data[7:], "record 0 is damaged at byte 0"),
-        ("000005.ldb", lambda data: None, r"its table 000005\.ldb is not there"),
+        ("000005.ldb", lambda data: None, r"its table 000005\.ldb is missing"),
         ("MANIFEST-000002", lambda data: None, "MANIFEST-000002: cannot be read: No such file"),
     ],
 )

@@ -122,7 +122,7 @@ def test_what_cannot_be_says_why(runtime: Any) -> None:
     cv2.imwrite("edges1.png", edges(0))
     made = net(runtime)
     made.forward()
-    with pytest.raises(DataError, match=r"list.txt:2: 1.png: its image has 17 x 25 pixels and its"):
+    with pytest.raises(DataError, match=r"list.txt:2: 1.png: its image has 17 x 25 pixels, but its"):
         made.forward()
 
 

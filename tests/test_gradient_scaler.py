@@ -88,8 +88,8 @@ def test_kernels_agree_and_long_blobs_too() -> None:
 def test_a_schedule_that_is_none_is_refused() -> None:
     for schedule, told in (
         ("lower_bound: 2", "lower_bound 2 is above upper_bound 1"),
-        ("alpha: -1", "alpha -1 is not 0 or more"),
-        ("max_iter: 0.5", "max_iter 0.5 1 or more"),
+        ("alpha: -1", "alpha -1 and max_iter 1: the first must be 0"),
+        ("max_iter: 0.5", "max_iter 0.5: the first must be 0 or more, the second 1"),
     ):
         write(schedule)
         with (

@@ -103,7 +103,7 @@ def test_memory_data_takes_arrays_as_inputs_or_as_samples(runtime: Any, tmp_path
     with pytest.raises(ModelError, match=r"have shape \(2, 4, 5\), but \(3, 4, 5\) is declared"):
         net_of(runtime, tmp_path, MEMORY, data={"test": samples})
     samples["data"] = samples["data"][:3]
-    with pytest.raises(DataError, match="'data' has 3 samples, field 'label' has 4"):
+    with pytest.raises(DataError, match="'data' has 3 samples, but field 'label' has 4"):
         net_of(runtime, tmp_path, MEMORY, data={"test": samples})
 
 

@@ -203,7 +203,7 @@ IMPOSSIBLE = {
     layer("Crop", "crop_param { axis: 1 offset: 1 offset: 2 }", "x ref"): "2 offsets for the 3 axes",
     layer("Crop", "crop_param { axis: 4 }", "x ref"): "axis 4 is not one of the 4 axes",
     layer("Crop", "", "x i"): "has fewer axes",
-    layer("Slice", "", "x", "a b c d"): "4 tops do not divide the 6 of axis 1",
+    layer("Slice", "", "x", "a b c d"): "4 tops do not divide the 6 elements along axis 1",
     layer(
         "Slice", "slice_param { slice_point: 2 }", "x", "a b c"
     ): "1 slice_point for 3 tops; 2 are needed",

@@ -148,7 +148,7 @@ def test_what_nobody_computes_names_all_that_were_asked() -> None:
         runtime.trainer(Path("examples/digits/digits_solver.prototxt"))
     assert "no composed plugin computes convolution" in str(caught.value)
     plugins = [Sparse(otherwise=3), *PLUGINS]
-    with pytest.raises(demitasse.PluginError, match=r"otherwise = 3 \(valid: a text\)"):
+    with pytest.raises(demitasse.PluginError, match=r"otherwise = 3 \(valid: a string\)"):
         compose(machine(1), plugins)
 
 
@@ -202,7 +202,7 @@ def test_a_net_of_ssds_trains_and_is_scored_on_a_device_that_knows_none_of_it(tm
     with compose(machine(1), [Sparse(lacks=lacks), *PLUGINS, *more]) as runtime:
         overrides = {"layer.data.data_param.source": str(tmp_path / "wrong_lmdb")}
         trainer = runtime.trainer(tmp_path / "solver.prototxt", overrides=overrides)
-        with pytest.raises(DataError, match=r"layer 'loss' .* of image \d+ and class 7"):
+        with pytest.raises(DataError, match=r"layer 'loss' .* image \d+ and class 7"):
             trainer.step()
 
 

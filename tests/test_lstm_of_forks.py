@@ -147,7 +147,7 @@ def test_gradients_are_cut_where_they_enter_a_gate(runtime: Any, tmp_path: Path,
     ("text", "said"),
     [
         (inputs(x=(5, 2)) + layer().replace("num_output: 4", ""), "needs a num_output of 1 or more"),
-        (inputs(x=(5, 2)) + layer("x", "batch_size: 2"), "a multiple of batch_size 2 rows"),
+        (inputs(x=(5, 2)) + layer("x", "batch_size: 2"), "not a multiple of batch_size 2"),
         (inputs(x=(5, 2)) + layer("x", "clipping_threshold: -1"), "clipping_threshold -1 is not"),
         (
             inputs(x=(5, 3, 2), clip=(5, 2)) + layer("x clip"),

@@ -54,7 +54,11 @@ def runtime() -> Iterator[Runtime]:
             {},
             r"equation 'iijk->ijk' does not fit axes \[4\], or has a letter twice in one term",
         ),
-        ([("Mod", ["x", "c"], ["y"], {})], {"c": np.float32(2)}, "whole numbers by constants above 0"),
+        (
+            [("Mod", ["x", "c"], ["y"], {})],
+            {"c": np.float32(2)},
+            "only for whole numbers, by constants above 0",
+        ),
         (
             [("ScatterND", ["x", "i", "x"], ["y"], {"reduction": "add"})],
             {"i": np.zeros((2, 1), np.int64)},

@@ -55,7 +55,7 @@ def test_an_open_extent_that_is_too_small_is_told_of(runtime: Runtime, tmp_path:
     pool = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2])
     made = model([pool], {}, ("n", 4, "h", "w"))
     with pytest.raises(
-        ModelError, match=r"'x' is n,4,h,w, .* taken as 1: set them by the override input\.x"
+        ModelError, match=r"'x' is n,4,h,w, .* set to 1: set them by the override input\.x"
     ):
         read(runtime, made, tmp_path)
     net = runtime.net(tmp_path / "model.onnx", overrides={"input.x": "1,4,2,2"})

@@ -199,8 +199,8 @@ def test_outputs_may_be_constants(runtime: Runtime, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
-        (helper.make_sequence_type_proto, "input 'x': is of sequence type; arrays of numbers"),
-        (helper.make_optional_type_proto, "input 'x': is of optional type; arrays of numbers"),
+        (helper.make_sequence_type_proto, "input 'x': is of sequence type; only arrays of numbers"),
+        (helper.make_optional_type_proto, "input 'x': is of optional type; only arrays of numbers"),
     ],
 )
 def test_inputs_that_are_no_arrays_are_told_of(

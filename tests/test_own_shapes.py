@@ -320,7 +320,7 @@ def test_workers_that_share_a_batch_of_several_sizes_say_what_to_do(folder: Path
     with (
         demitasse.compose(hw=folder / "hw.toml") as runtime,
         runtime.trainer(path) as trainer,
-        pytest.raises(DataError, match=r"1\.png: field 'data' has shape .* batches of one: resize"),
+        pytest.raises(DataError, match=r"1\.png: field 'data' has shape .* batches of one for images"),
     ):
         trainer.step()
 

@@ -57,8 +57,8 @@ def test_layers_that_no_weights_have_are_warned_of_in_a_net_that_serves(
     with demitasse.compose(plugins=PLUGINS) as runtime:
         path = net(tmp_path, "newlast", 12)
         told = (
-            f"{path}: not in {weights}: newlast, with parameters that stay as they were filled; there, "
-            f"and not in the net: last"
+            f"{path}: not in {weights}: newlast, whose parameters keep their initial values; "
+            f"in the file but not in the net: last"
         )
         with caplog.at_level("INFO", "demitasse"):
             lacking = runtime.net(path, weights=weights)

@@ -47,7 +47,7 @@ def test_it_is_off_unless_it_is_composed(tmp_path: Path, monkeypatch: pytest.Mon
         caffe.use(None)
     message = str(raised.value)
     assert "layer 'slope' (Python)" in message
-    assert "'python_layer' is installed" in message
+    assert "the installed plugin 'python_layer' has it" in message
     assert "(+python_layer)" in message
     assert "runs code that a net's file names" in message
     automatic = {manifest.name for manifest in demitasse.discover() if manifest.automatic}
@@ -173,7 +173,7 @@ def test_mistakes_say_file_layer_and_reason(tmp_path: Path, monkeypatch: pytest.
     ):
         net(module=LAYERS, layer="Broken")
     with pytest.raises(
-        ShapeError, match=r"Choosing: forward made tops of \(\(1, 3\),\) where \(\(2, 3\)"
+        ShapeError, match=r"Choosing: forward made tops of \(\(1, 3\),\), but \(\(2, 3\)"
     ):
         chosen = net(module=LAYERS, layer="Choosing", param_str="1")
         chosen.blobs["data"].reshape(2, 3)

@@ -76,4 +76,4 @@ def test_how_many_batches_has_to_be_said(capsys: pytest.CaptureFixture[str]) -> 
     inputs = 'type: "Input" input_param { shape { dim: 4 dim: 3 } shape { dim: 4 } }'
     Path("net.prototxt").write_text(NET.replace('type: "Python"', inputs))
     assert run("test", "net.prototxt", *WEIGHTS) == 2
-    assert "the net has no data to be scored on" in capsys.readouterr().err
+    assert "the net has no data to score" in capsys.readouterr().err

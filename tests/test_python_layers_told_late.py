@@ -209,7 +209,7 @@ def test_a_layer_that_settles_on_a_shape_is_followed() -> None:
         return net_here(n).forward()["own"]
 
     np.testing.assert_array_equal(forward("1"), [[7, 7, 7, 7]])
-    with pytest.raises(ShapeError, match=r"Growing: reshape made tops of \(\(1, \d\),\) where"):
+    with pytest.raises(ShapeError, match=r"Growing: reshape made tops of \(\(1, \d\),\), but"):
         forward("0")
 
 

@@ -142,7 +142,7 @@ def test_parts_of_images_are_the_same_for_any_workers(runtime: Any, tmp_path: Pa
         ),
         (
             "crop_size: 20 random_aspect_ratio_param { max_attempt: 1001 }",
-            "max_attempt: 1001 }: 1000 at most",
+            "max_attempt: 1001 }: at most 1000",
         ),
         (
             "crop_size: 20 random_resize_param { resize_param { resize_mode: FIT_SMALL_SIZE } }",
@@ -199,7 +199,9 @@ def test_only_images_in_files_are_resized_at_random(runtime: Any, tmp_path: Path
         net_of(runtime, tmp_path, text)
     layer = 'layer { name: "d" type: "MemoryData" top: "x" top: "y" memory_data_param { batch_size: 1 '
     text = f"{layer} channels: 1 height: 8 width: 8 }} transform_param {{ crop_size: 4 {RESIZED} }} }}"
-    with pytest.raises(ModelError, match="of Intel's fork, and only Data and ImageData layers have it"):
+    with pytest.raises(
+        ModelError, match="belongs to Intel's fork; here only Data and ImageData layers have it"
+    ):
         arrays = {"data": np.zeros((2, 1, 8, 8)), "label": np.zeros(2)}
         net_of(runtime, tmp_path, text, data={"test": arrays})
 

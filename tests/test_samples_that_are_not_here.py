@@ -76,7 +76,7 @@ def test_samples_that_are_given_do_not_excuse_a_mean_that_is_not_here() -> None:
     given = {"data": np.zeros((4, 3, 12, 12), np.uint8), "label": np.zeros(4)}
     with (
         demitasse.compose() as runtime,
-        pytest.raises(ModelError, match=r"mean_file 'data/ilsvrc12/imagenet_mean.*is not there"),
+        pytest.raises(ModelError, match=r"mean_file 'data/ilsvrc12/imagenet_mean.*was not found"),
     ):
         runtime.trainer("solver.prototxt", data={"train": given, "test": given})
 

@@ -285,7 +285,10 @@ IMPOSSIBLE = {
         (2, 3, 9, 9),
         r"level 3 cuts \(9, 9\) into 8",
     ),
-    'type: "SPP" spp_param { pyramid_height: 2 pool: STOCHASTIC }': ((2, 3, 9, 9), "has no padding"),
+    'type: "SPP" spp_param { pyramid_height: 2 pool: STOCHASTIC }': (
+        (2, 3, 9, 9),
+        "supports no padding",
+    ),
     'type: "Im2col" convolution_param { kernel_size: 3 axis: 3 }': ((2, 3, 9, 9), "no spatial axis"),
     'type: "Im2col" convolution_param { kernel_size: 30 }': ((2, 3, 9, 9), "reaches 30 does not fit 9"),
     'type: "Convolution" convolution_param { kernel_size: 3 num_output: 2 axis: 4 }': (

@@ -109,8 +109,8 @@ def test_far_outside_and_no_numbers_give_nothing() -> None:
 
 def test_mistakes_are_told() -> None:
     for fields, learned, told in (
-        ("theta_1_1: 1", 6, "has not 5 numbers for each sample"),
-        ('transform_type: "projective"', 6, "transform_type 'projective' is not 'affine'"),
+        ("theta_1_1: 1", 6, "does not have 5 numbers for each sample"),
+        ('transform_type: "projective"', 6, "transform_type 'projective' is not supported"),
         ("output_H: 0", 6, r"output_H and output_W \(0, 7\) must be 1 or more"),
     ):
         with pytest.raises(ModelError, match=rf"layer 'st' \(SpatialTransformer\): .*{told}"):
@@ -139,7 +139,7 @@ def test_fillers_of_numbers_that_are_given(runtime: demitasse.Runtime) -> None:
     Path("nets/short.txt").write_text("1 0 0.5")
     Path("nets/words.txt").write_text("1 0 zero")
     for filler, told in (
-        ('type: "file" file: "nowhere.txt"', "the filler's file 'nowhere.txt' is not there"),
+        ('type: "file" file: "nowhere.txt"', "the filler's file 'nowhere.txt' was not found"),
         ('type: "file" file: "short.txt"', r"short.txt has 3 numbers for the 6 elements of \(6,\)"),
         ('type: "file" file: "words.txt"', "words.txt: could not convert string to float: 'zero'"),
         ('type: "file"', "filler file needs a file"),

@@ -197,7 +197,11 @@ def test_places_become_samples_as_tensorflow_documents_it(runtime: Any, tmp_path
         ("UpsampleDarknet", "upsample_darknet_param { stride: 0 }", "a stride of 1 or more"),
         ("UpsampleDarknet", "upsample_darknet_param { stride: 100000 }", "top 'y'"),
         ("Pad", "pad_param { paddings: [1, 2] }", "2 paddings; two are needed for each of the axes"),
-        ("Pad", "pad_param { paddings: [1, 0, 0, 0, 0, 0, 0, 0] constant_values: 1 }", "padded with 0"),
+        (
+            "Pad",
+            "pad_param { paddings: [1, 0, 0, 0, 0, 0, 0, 0] constant_values: 1 }",
+            "padded only with 0",
+        ),
         ("DepthToSpace", "depth_to_space_param { block_size: 3 }", "7 channels do not make 3 x 3"),
         ("DepthToSpace", "depth_to_space_param { block_size: 0 }", "a block_size of 1 or more"),
         (

@@ -157,8 +157,11 @@ def test_a_pooling_may_repeat_its_numbers(
         ("kernel_size: 2 kernel_size: 2", "has 2 numbers for 3 spatial axes"),
         ("kernel_size: 2 kernel_size: 2 kernel_size: 2 pad: 1 pad: 1", "pad_shape has 2 numbers"),
         ("stride: 2 stride: 2 stride: 2", "repeat kernel_size as often"),
-        ("kernel_size: 2 kernel_size: 2 kernel_size: 2 global_pooling: true", "goes without global"),
-        ("kernel_h: 2 kernel_h: 2", "kernel_h has one value, and is given again"),
+        (
+            "kernel_size: 2 kernel_size: 2 kernel_size: 2 global_pooling: true",
+            "cannot be combined with global",
+        ),
+        ("kernel_h: 2 kernel_h: 2", "kernel_h takes one value, but is given again"),
     ],
 )
 def test_repeated_numbers_that_do_not_fit(

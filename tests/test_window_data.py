@@ -145,7 +145,7 @@ def test_a_mean_image_is_subtracted_in_the_middle(runtime: Any, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t.replace("# 1", "1"), r"windows\.txt:11: '1' where the #"),
+        (lambda t: t.replace("# 1", "1"), r"windows\.txt:11: '1' instead of the #"),
         (lambda t: t[:-20], r"windows\.txt:17: is cut off; expected a"),
         (lambda t: t.replace("0.9", "near"), r"windows\.txt:7: 'near'; expected a number"),
         (lambda t: t.replace("5 1 10", "0 1 10"), "a foreground window of 'b.png' has class 0"),

@@ -151,6 +151,6 @@ def test_an_object_of_no_class_is_told_with_its_record(tmp_path: Path) -> None:
     (tmp_path / "solver.prototxt").write_text(SOLVER)
     with demitasse.compose(plugins=["-tuning"]) as runtime:
         trainer = runtime.trainer(tmp_path / "solver.prototxt")
-        with pytest.raises(demitasse.SampleError, match="of image 5 and class 4 ") as caught:
+        with pytest.raises(demitasse.SampleError, match="image 5 and class 4 ") as caught:
             trainer.step()
     assert str(caught.value).endswith(f"; the sample is {tmp_path / 'lmdb'}: key '00000005'")

@@ -354,9 +354,9 @@ def early(weights: Weights) -> None:
     ("spoil", "told"),
     [
         (lambda w: w.parameters["ip1"][0].fill(0), "parameter 0 of layer 'ip1' is not what was written"),
-        (lambda w: w.parameters["conv1"].pop(), "layer 'conv1': 2 arrays were written, 1 are read"),
+        (lambda w: w.parameters["conv1"].pop(), "layer 'conv1': 2 arrays were written, but 1 are read"),
         (lambda w: w.parameters.pop("scale"), "layer 'scale' was written, but is not read"),
-        (early, "iteration 1000 was written, 999 is read"),
+        (early, "iteration 1000 was written, but 999 is read"),
         (no_more, "no parameters, iteration or state"),
     ],
     ids=["zeros", "no bias", "no layer", "early", "nothing"],

@@ -84,7 +84,9 @@ def test_settings_are_toml_or_texts(text: str, pair: tuple[str, Any]) -> None:
     assert setting(text) == pair
 
 
-@pytest.mark.parametrize(("text", "told"), [("[" * 5000, "nested too deep"), ("9" * 5000, "no number")])
+@pytest.mark.parametrize(
+    ("text", "told"), [("[" * 5000, "nested too deep"), ("9" * 5000, "not a number")]
+)
 def test_settings_that_are_too_long_are_refused(text: str, told: str) -> None:
     with pytest.raises(click.BadParameter, match=rf"\(5,000 characters\) is {told}"):
         setting(f"cap={text}")
@@ -265,7 +267,7 @@ def test_the_other_roles() -> None:
     assert right == dict.fromkeys(Various(False).manifest["roles"], KEPT)  # type: ignore[call-overload]
     wrong = {each.role: (each.status, each.detail) for each in found(Various(wrong=True))}
     assert wrong["diagnose"][0] == BROKEN
-    assert "'all is well' is no Finding" in wrong["diagnose"][1]
+    assert "'all is well' is not a Finding" in wrong["diagnose"][1]
     assert wrong["programs"] == (BROKEN, "the plugin's hook does not name it")
     assert wrong["reproductions"][1].startswith("predicted is neither a finite number nor None")
     assert wrong["observe"][0] == BROKEN

@@ -140,7 +140,7 @@ def test_a_number_of_threads_that_numba_refuses_is_told_with_its_variable(
     monkeypatch.setenv("NUMBA_NUM_THREADS", threads)
     spec = TensorSpec((4, 4), "float32")
     relu = VOCABULARY["relu"]
-    with pytest.raises(CompositionError, match=f"NUMBA_NUM_THREADS is {threads} in the environment"):
+    with pytest.raises(CompositionError, match=f"NUMBA_NUM_THREADS is set to {threads}"):
         kernels(Request(relu, (spec,), (spec,), relu.attributes, Place("here", "host")))
 
 

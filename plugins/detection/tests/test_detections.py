@@ -175,8 +175,11 @@ def test_rows_that_were_planned_and_not_found_are_not_given_to_who_runs_a_net(
         ("", r"detection_output_param { num_classes } is not given"),
         ("num_classes: 3 keep_top_k: 0", "keep_top_k of 0 keeps nothing; leave it out to keep all"),
         ("num_classes: 3 nms_param { top_k: 0 }", "top_k or keep_top_k of 0 keeps nothing"),
-        ("num_classes: 3 nms_param { eta: 1.5 }", "eta 1.5 above 0 and at most 1"),
-        ("num_classes: 3 nms_param { nms_threshold: -1 }", "nms_threshold -1 must be 0 or more"),
+        ("num_classes: 3 nms_param { eta: 1.5 }", "eta 1.5: .* above 0 and at most 1"),
+        (
+            "num_classes: 3 nms_param { nms_threshold: -1 }",
+            "nms_threshold -1 and eta 1: the first must be 0 or more",
+        ),
         (
             "num_classes: 4",
             r"confidence \(2, 18\) does not have 4 numbers for each of 6 priors and 2 images",

@@ -116,8 +116,8 @@ def test_without_gamma_it_is_the_softmax_loss(run: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ("focal_loss_param { gamma: -1 }", "gamma -1 must be 0 or more, and alpha 0.25 above 0"),
-        ("focal_loss_param { alpha: 0 }", "and alpha 0 above 0"),
+        ("focal_loss_param { gamma: -1 }", "gamma -1 and alpha 0.25: the first must be 0 or more"),
+        ("focal_loss_param { alpha: 0 }", "and alpha 0: .* the second above 0"),
         ("focal_loss_param { type: LINEAR }", "must be ORIGIN; LINEAR is for two classes"),
         ("focal_loss_param { axis: 2 }", r"axis 2 is not one of the 2 axes of x"),
         (

@@ -158,7 +158,7 @@ def test_a_layers_fields_are_those_of_the_loss(run: Any, fields: str, about: dic
             f"num_class: 2 {OF_BIASES} softmax_tree: 'tree.txt'",
             "softmax_tree 'tree.txt': hierarchies of classes",
         ),
-        (f"num_class: 2 {OF_BIASES} coords: 5", "coords 5 must be 4, and softmax 1 1: a box has 4"),
+        (f"num_class: 2 {OF_BIASES} coords: 5", "coords 5 and softmax 1 are not supported"),
         (f"num_class: 2 {OF_BIASES} object_scale: -1", "object_scale -1 is not 0 or more"),
         (f"num_class: 3 {OF_BIASES}", r"maps \(2, 21, 3, 4\) are not images x 24 x rows x columns: 5"),
     ],

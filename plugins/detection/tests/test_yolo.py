@@ -166,7 +166,7 @@ def test_as_many_rows_are_planned_as_there_are_boxes(runtime: Any, written: Any)
         ),
         (
             older("num_classes: 2 num_box: 2 nms_threshold: -1 biases: [1, 2, 3, 4]"),
-            "nms_threshold -1 must be 0 or more",
+            "nms_threshold -1 is not 0 or more",
         ),
         (newer("biases: [1, 2] mask: 0"), "has 1 mask for 2 bottoms of 3 num_box each"),
         (

@@ -240,7 +240,7 @@ WORKING = machine.Driver(13000, ("NVIDIA H200, 141 GiB",), capabilities=(90,))
 @pytest.mark.parametrize(
     ("driver", "cupy", "level", "subject", "words"),
     [
-        (WORKING, "13 of 13.6.0", "problem", "CuPy", "13.6.0 is here"),
+        (WORKING, "13 of 13.6.0", "problem", "CuPy", "13.6.0 is installed"),
         (machine.Driver(), "", "ok", "GPU", "none here"),
         (machine.Driver(12000, (), 999, "unknown error"), "", "problem", "CUDA driver", "error 999"),
         (machine.Driver(0, (), 35, "too old"), "", "problem", "CUDA driver", "too old"),

@@ -31,7 +31,7 @@ def test_they_are_refused_with_what_to_do(write, name, tmp_path):
     path = write(tmp_path / name)
     with (
         demitasse.compose() as runtime,
-        pytest.raises(demitasse.ModelError, match=r"net.*: a file of PyTorch's.*torch\.onnx\.export"),
+        pytest.raises(demitasse.ModelError, match=r"net.*: a PyTorch file .*torch\.onnx\.export"),
     ):
         runtime.read(path)
 

@@ -98,7 +98,7 @@ def test_a_worker_that_is_lost_is_dropped_and_reported_and_the_run_goes_on(
     assert all(each["finite"] for each in survivors)
     lost = rf"rank 2 of 3 \(host \S+, process \d+\) {words}.*: dropped"
     (report,) = survivors[0]["log"]
-    assert re.match(rf"{lost}; 2 of 3 processes go on, without its share of each batch", report)
+    assert re.match(rf"{lost}; 2 of 3 processes continue, without its share of each batch", report)
     for each in survivors:
         (note,) = (note for note in each["notes"] if "dropped" in note)
         assert re.match(f"ApartServer: {lost}", note)

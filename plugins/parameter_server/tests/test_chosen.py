@@ -144,7 +144,7 @@ def test_a_machine_that_says_who_its_workers_are_is_not_overruled(
     composed: Composed, toy: ModuleType
 ) -> None:
     level = Level("worker", 2, workers="threads", sync=SyncSpec("reference"))
-    with pytest.raises(CompositionError, match="level 'worker' says that already; leave one of them"):
+    with pytest.raises(CompositionError, match="level 'worker' does so already; leave one of them"):
         losses(composed((level,), workers="auto"), toy)
 
 

@@ -60,7 +60,7 @@ def test_what_was_trained_before_is_kept(
         return
     assert re.match(r"sample 17 is cut off; iteration \d is saved in ", str(caught.value))
     (kept,) = tmp_path.iterdir()
-    assert str(caught.value).endswith(f"kept in {kept}")
+    assert str(caught.value).endswith(f"saved in {kept}")
     other = train(3, solver=solver, resume=kept, sync={"model": model})
     assert 1 <= other.iteration <= 3
     if model == "bsp":

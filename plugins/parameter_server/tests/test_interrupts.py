@@ -90,7 +90,7 @@ def test_a_listener_that_is_called_by_a_worker_may_close_but_not_ask(
             trainer.snapshot()
 
     trainer.listeners.append(ask)
-    with pytest.raises(WorkerError, match=r"at work in another thread.*save="):
+    with pytest.raises(WorkerError, match=r"running in another thread.*save="):
         trainer.step(50)
     trainer.listeners[:] = [lambda event: trainer.close()]
     with pytest.raises(WorkerError, match="this trainer is closed"):

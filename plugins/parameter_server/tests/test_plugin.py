@@ -92,12 +92,12 @@ def test_what_is_written_trains(plugins: str, tmp_path: Path) -> None:
     [
         (
             'cores = 2\nworkers = "threads"\ncount = 2\nsync = { plugin = "reference" }',
-            "says that already",
+            "does so already",
         ),
-        ('cores = 2\n[[level]]\nname = "gpu"\nworkers = "streams"', "level 'gpu' says that already"),
-        ("cores = 2\ncount = 4", "of one 'worker', of which there are 4; describe one alone"),
+        ('cores = 2\n[[level]]\nname = "gpu"\nworkers = "streams"', "level 'gpu' does so already"),
+        ("cores = 2\ncount = 4", "of one 'worker', but there are 4; describe only one"),
         ("", "level 'worker' has no cores for workers to share; add cores"),
-        ("cores = 2\n#elsewhere", "another machine than this one, on which workers are tried"),
+        ("cores = 2\n#elsewhere", "describes another machine, but workers are tried on this one"),
     ],
 )
 def test_a_machine_on_whose_cores_nothing_can_be_chosen_is_refused(

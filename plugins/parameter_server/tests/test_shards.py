@@ -122,7 +122,7 @@ class Two(Processes):
             {"model": "bsp"},
             "needs processes that MPI connects, not those of Two; add the plugin 'allreduce'",
         ),
-        ({"model": "ssp"}, "needs processes that a run can go on without, not those of Two"),
+        ({"model": "ssp"}, "needs processes that a run can lose, not those of Two"),
         ({"model": "bsp", "delay": [1]}, "delay across processes is for model"),
         ({"servers": 3}, "servers = 3, but the run has 2 processes"),
         ({"model": "asp", "delay": [1, 1, 1]}, "delay has 3 numbers, but the run has 2 processes"),
@@ -145,7 +145,7 @@ class OneLost(Two):
 
 def test_no_share_is_given_to_who_is_lost() -> None:
     options = {"model": "asp"}
-    with pytest.raises(WorkerError, match=r"rank 1 of 2 .*died: a share of each batch would be"):
+    with pytest.raises(WorkerError, match=r"rank 1 of 2 .*died: nobody would train a share"):
         server_of(Group(("node",), 0, None, "float32", options, remote=True, processes=OneLost()))
 
 
@@ -156,6 +156,6 @@ def test_threads_inside_that_synchronise_too_are_refused_where_processes_go_apar
     inner = Level("core", 2, workers="threads", sync=SyncSpec("parameter_server"))
     plugins = ["parameter_server", "reference", "training", toy.toy()]
     machine = Machine("toys", (outer, inner), fingerprint="any")
-    refused = pytest.raises(CompositionError, match="each worker is at an iteration of its own")
+    refused = pytest.raises(CompositionError, match="each worker is at its own iteration")
     with compose(machine, plugins) as runtime, refused:
         runtime.trainer(toy.solver(toy.classifier()))

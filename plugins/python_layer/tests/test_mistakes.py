@@ -172,7 +172,7 @@ def test_a_module_that_import_does_not_find_is_told_with_its_folder(tmp_path: Pa
     assert found("rpn.targets", net).endswith(
         f"; {tmp_path}/lib/rpn/targets.py exists: set PYTHONPATH={tmp_path}/lib to import it"
     )
-    assert found("layers_of_mine", net).endswith(f"found with PYTHONPATH={tmp_path}/nets")
+    assert found("layers_of_mine", net).endswith(f"set PYTHONPATH={tmp_path}/nets to import it")
     Path("pyloss.py").touch()
     assert found("pylos", net).endswith(f"; did you mean 'pyloss' ({tmp_path}/pyloss.py)?")
     assert found("nothing_like_it", net).endswith("(PYTHONPATH, the script's folder)")

@@ -49,7 +49,7 @@ def test_a_view_beyond_the_block_is_refused() -> None:
     memory = allocator.allocate(64)
     with pytest.raises(ValueError, match="128 bytes at 0 do not fit in a block of 64"):
         memory.view(0, (16,), "float64")
-    with pytest.raises(ValueError, match="do not lie"):
+    with pytest.raises(ValueError, match="do not fit"):
         memory.view(-8, (1,), "float64")
 
 

@@ -107,7 +107,7 @@ def test_a_set_on_disk_may_lie_in_memory_in_runs_and_on_several_disks(
 ) -> None:
     memory, order, folders = remedies(opened(made.path, shuffle=True, memory=1))
     assert f"memory={101 * 768} keeps the set in memory" in memory
-    assert "order=block" in order and f"all stripes lie in {made.path}" in folders
+    assert "order=block" in order and f"all stripes are in {made.path}" in folders
     lines = remedies(opened(made.path, order="block", memory=1))
     assert not any("order=block" in line for line in lines)
 
@@ -124,7 +124,7 @@ def test_images_that_are_decoded_each_time_can_be_decoded_once(
     source.records = type("Records", (), {"direct": False, "seconds": {"reading": 1.0, "decoding": 9.0}})
     source.options.width = 0
     (line,) = advice.remedies(source)
-    assert "90% of the time" in line and "--raw --height H --width W" in line
+    assert "takes 90% of the reading time" in line and "--raw --height H --width W" in line
 
 
 def test_what_was_skipped_is_told_at_the_end(made: Any, opened: Opened, read: Any) -> None:

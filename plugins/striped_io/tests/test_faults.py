@@ -304,7 +304,7 @@ def test_bytes_may_have_units(made: Any, opened: Opened) -> None:
 def test_a_batch_of_another_shape_is_refused(made: Any, opened: Opened) -> None:
     stream = opened(made.path).stream(0, 5, 5)
     with pytest.raises(
-        DataError, match=r"has shape \(5, 3, 16, 16\), the array .* has \(4, 3, 16, 16\)"
+        DataError, match=r"has shape \(5, 3, 16, 16\), but the array .* has \(4, 3, 16, 16\)"
     ):
         stream.read({"data": np.zeros((4, 3, 16, 16), np.uint8)})
     with pytest.raises(DataError, match="unknown field 'dat'; did you mean 'data'"):

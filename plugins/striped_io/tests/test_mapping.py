@@ -93,7 +93,7 @@ def test_a_stripe_cut_off_while_mapped_is_named_and_the_process_lives(
     assert source.store.announced is False
     cut(index.stripes[1], KEPT)
     with pytest.raises(
-        DataError, match=rf"stripe 1, block 4, sample 18: .*is cut off: it has {KEPT:,} bytes"
+        DataError, match=rf"stripe 1, block 4, sample 18: .*is cut off: it has {KEPT:,} of"
     ):
         stream.read(out)
     stream.close()

@@ -151,7 +151,7 @@ def test_what_is_no_label_is_told_with_its_line(tmp_path: Path, runtime: Any, la
 
 def test_a_list_of_hdf5_files_is_told_its_kind(tmp_path: Path, runtime: Any) -> None:
     (tmp_path / "list.txt").write_text("train.h5\n")
-    with pytest.raises(DataError, match=r"list\.txt:1: 'train\.h5' is not .*is of kind hdf5 \(--kind"):
+    with pytest.raises(DataError, match=r"list\.txt:1: 'train\.h5' is not .*needs --kind hdf5"):
         convert_to_striped(runtime, tmp_path / "list.txt", tmp_path / "set")
 
 
@@ -245,10 +245,10 @@ def test_image_files_in_a_database_are_resized_as_those_of_a_list(
             assert (got["data"][number] == pixels.transpose(2, 0, 1)).all()
     runtime.program("convert_samples", tmp_path / "list.txt", tmp_path / "raw", height=9, width=9)
     with pytest.raises(
-        DataError, match="raw: its records are pixels already; only image files are made"
+        DataError, match="raw: its records are pixels already; only image files can be made"
     ):
         convert_to_striped(runtime, tmp_path / "raw", tmp_path / "other", gray=True)
-    with pytest.raises(DataError, match="only image files and databases are resized or made gray"):
+    with pytest.raises(DataError, match="only image files and databases can be resized or made gray"):
         convert_to_striped(runtime, "digits", tmp_path / "other", height=9, width=9)
 
 

@@ -204,10 +204,10 @@ def test_a_compressed_shard_that_is_cut_off_or_damaged_is_named(tmp_path: Path, 
         shard(path, range(6))
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) // 2])
-        with pytest.raises(DataError, match=rf"in\.{ending}.*(cannot be read|no tar file)"):
+        with pytest.raises(DataError, match=rf"in\.{ending}.*(cannot be read|not a readable tar file)"):
             convert_to_striped(runtime, path, tmp_path / "set")
         path.write_bytes(whole[:40] + bytes(64) + whole[104:])
-        with pytest.raises(DataError, match=rf"in\.{ending}.*(cannot be read|no tar file)"):
+        with pytest.raises(DataError, match=rf"in\.{ending}.*(cannot be read|not a readable tar file)"):
             convert_to_striped(runtime, path, tmp_path / "set")
 
 
@@ -506,5 +506,5 @@ def test_what_cannot_be_laid_out_is_refused(tmp_path: Path, columns: Any, write:
         write(tmp_path / "a", columns(3), threads=-1)
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "notes.txt").write_text("mine")
-    with pytest.raises(DataError, match="is a folder with other things in it"):
+    with pytest.raises(DataError, match="is a folder with other contents"):
         write(tmp_path / "b", columns(3), block=800, force=True)

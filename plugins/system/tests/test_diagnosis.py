@@ -39,7 +39,7 @@ def test_a_control_group_is_told_with_how_to_raise_it(tree: Tree, server: dict[s
         "sys/fs/cgroup/job/memory.max": str(2**30),
     }
     found = said(tree(server | files))
-    assert found["cpu quota"].message == "the control group allows 1.5 CPUs' time of 32"
+    assert found["cpu quota"].message == "the control group allows the time of 1.5 of 32 CPUs"
     assert "--cpus" in found["cpu quota"].remedy
     assert found["memory limit"].message == "the control group allows 1 of 256 GiB"
 

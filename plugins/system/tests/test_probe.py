@@ -262,5 +262,5 @@ def test_this_machine_has_no_more_cores_than_the_environment_asks_for(
     assert probed(tree(server))[0].cores == 16, "another machine's are not asked for here"
     told = {finding.subject: finding.message for finding in findings()}
     cores = len(processors(KernelFiles()).cores)
-    asked = f"OMP_NUM_THREADS makes nets use 1 of {cores} cores, unless a description says"
+    asked = f"OMP_NUM_THREADS makes nets use 1 of {cores} cores, unless a description says otherwise"
     assert told.get("threads") == (asked if cores > 1 else None)

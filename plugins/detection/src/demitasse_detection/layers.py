@@ -42,8 +42,8 @@ class DetectionOutput(DetectionLayer):
             raise ValueError("a top_k or keep_top_k of 0 keeps nothing; leave it out to keep all")
         if not 0 <= nms.nms_threshold < math.inf or not 0 < nms.eta <= 1:
             raise ValueError(
-                f"nms_threshold {nms.nms_threshold:g} must be 0 or more, and eta {nms.eta:g} above 0 "
-                f"and at most 1"
+                f"nms_threshold {nms.nms_threshold:g} and eta {nms.eta:g}: the first must be 0 or more, "
+                f"the second above 0 and at most 1"
             )
         least = about.confidence_threshold if about.HasField("confidence_threshold") else -math.inf
         made: Tensor = graph.apply(

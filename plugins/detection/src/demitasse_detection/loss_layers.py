@@ -32,8 +32,9 @@ class RegionLoss(DetectionLayer):
                 )
         if about.coords != 4 or not about.softmax:
             raise ValueError(
-                f"coords {about.coords} must be 4, and softmax {about.softmax} 1: a box has 4, and its "
-                f"class a softmax"
+                f"coords {about.coords} and softmax {about.softmax} are not supported (valid: 4, as a "
+                f"box has, "
+                f"and 1)"
             )
         check_classes(about.num_class)
         anchors = pairs(about.biases)
@@ -149,7 +150,9 @@ class FocalLoss(DetectionLayer):
             raise ValueError("focal_loss_param { type } must be ORIGIN; LINEAR is for two classes")
         if not (0 <= about.gamma < math.inf and 0 < about.alpha < math.inf):
             raise ValueError(
-                f"gamma {about.gamma:g} must be 0 or more, and alpha {about.alpha:g} above 0"
+                f"gamma {about.gamma:g} and alpha {about.alpha:g}: the first must be 0 or more, the "
+                f"second "
+                f"above 0"
             )
         axis = message.softmax_param.axis if message.HasField("softmax_param") else about.axis
         if not -len(x.shape) <= axis < len(x.shape):

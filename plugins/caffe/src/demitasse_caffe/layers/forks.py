@@ -152,7 +152,9 @@ class GradientScaler(CaffeLayer):
             raise ValueError(f"lower_bound {lower:g} is above upper_bound {upper:g}")
         if not (0 <= steepness < math.inf and 1 <= iterations < math.inf):
             raise ValueError(
-                f"alpha {steepness:g} must be 0 or more, and max_iter {iterations:g} 1 or more"
+                f"alpha {steepness:g} and max_iter {iterations:g}: the first must be 0 or more, the "
+                f"second "
+                f"1 or more"
             )
         given = {"lower": lower, "upper": upper, "steepness": steepness, "iterations": iterations}
         return [graph.apply("reverse_gradient", bottoms[0], graph.scalar("iteration"), **given)]
