@@ -1,13 +1,13 @@
-"""How much of the typical scheme's overhead CGDP hides, and how good the chunk size is that it finds, on
-accelerators that threads stand in for:
+"""Measure how much of the typical scheme's overhead CGDP hides, and how good the chunk size is that it
+finds, on accelerators that threads stand in for:
 
     python tools/bench_cgdp.py hidden alexnet --replicas 2
     python tools/bench_cgdp.py chunks resnet152 --largest 60 --steps 1
 
-Kernels compute nothing and take the time of a device whose step takes ``--step`` seconds (plugin null);
-copies are made, at a bandwidth (host_streams) at which the typical scheme's overhead is ``--overhead``
-of one replica's step; sums are made. Each replica has a whole batch, as in the paper's Table 2. All that
-is compared takes turns in one process, a round of some steps each, and medians of the rounds count.
+Kernels compute nothing (plugin null) and take the time of a device whose step takes ``--step`` seconds.
+Copies are made, at a bandwidth (host_streams) at which the typical scheme's overhead is ``--overhead``
+of one replica's step; sums are computed. Each replica has a whole batch, as in the paper's Table 2. The
+contenders take turns in one process, some steps in each round, and the medians of the rounds count.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Time the kernels of a plugin on the layers of well-known nets, beside what the machine can do.
+"""Time a plugin's kernels on the layers of well-known nets, next to the machine's limits.
 
     python tools/bench_kernels.py lenet cifar10_quick --threads 2 --json kernels.json
 
-Each operation of a training step is timed alone, on random values, as the median of several calls
-after two that are not counted. GFLOP/s are to be compared with the matrix product, GB/s (each operand
-counted once) with the triad.
+Each operation of a training step is timed alone, on random values: the median of several calls, after
+two that are not counted. Compare GFLOP/s with the matrix product, and GB/s (each operand counted once)
+with the triad.
 """
 
 from __future__ import annotations

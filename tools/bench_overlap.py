@@ -1,16 +1,16 @@
-"""How much of the communication a helper thread hides behind backward, and what S-Caffe's stages gain,
-on ranks that a shaped link joins:
+"""Measure how much communication a helper thread hides behind backward, and what S-Caffe's stages gain,
+on ranks that a shaped link connects:
 
     python tools/bench_overlap.py
     python tools/bench_overlap.py --ranks 4 --bandwidth 1Gbit --stages buckets,overlap
 
-Needs root, for the network lab. Every stage trains the same net in the same job, in memory of its own;
-the stages take turns, so that all meet the same disturbances, and medians of rounds count.
+This needs root, for the network lab. Every stage trains the same net in the same job, in memory of its
+own. The stages take turns, so that all meet the same disturbances, and the medians of the rounds count.
 
-Hidden is the time of an iteration that sums each bucket when it is final (stage "buckets") less that of
-one whose helper thread does it (stage "overlap"). What could be hidden is the smaller of the
-communication and of what remains of backward when the first bucket is final; both are taken in the
-former.
+The hidden time is that of an iteration that sums each bucket once it is final (stage "buckets"), less
+that of an iteration in which the helper thread does so (stage "overlap"). What could be hidden is the
+smaller of two times of the former: the communication, and the rest of backward after the first bucket
+is final.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Measure workers of one process beside one worker: speed, synchronising, crowds, the GIL, memory.
+"""Compare several workers of one process with one: speed, synchronisation, the GIL, memory.
 
     python tools/bench_workers.py speed lenet cifar10_quick     k workers of n / k threads each
     python tools/bench_workers.py crowd lenet --workers 2 24    samples a second, so many per worker
     python tools/bench_workers.py gil lenet --workers 2         how much of the time the GIL is held
     python tools/bench_workers.py memory alexnet --workers 1 2 3
 
-All that is compared takes turns in one process: a round of some steps each, and the medians of the
-rounds. Synchronising, from the last gradient to the next iteration, is told apart: waiting for the
-slower worker; its own update, which is what the updates of its slice take when all workers do theirs at
-once and nothing else (measured by themselves afterwards); and all the rest, which is beyond it: summing,
-leaving gates once the last one has come, Python. With ``--sync`` another plugin synchronises;
-``--model`` is the parameter server's.
+The contenders take turns in one process, some steps in each round, and the medians of the rounds count.
+Synchronisation, the time from the last gradient to the next iteration, is reported in three parts:
+waiting for the slower worker; the worker's own update, measured separately, as the time of the updates
+of all slices at once and nothing else; and the rest, which is the cost of synchronising: summing,
+leaving gates once the last worker has arrived, Python. ``--sync`` names another plugin that
+synchronises; ``--model`` is the parameter server's.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""LeNet on the emulated SW26010 beside the cpu plugin: accuracy, early weights, the cost of a step.
+"""Compare LeNet on the emulated SW26010 with the cpu plugin: accuracy, early weights, time of a step.
 
     .venv/bin/python tools/check_emulation.py [--iterations N] [--machines NAME ...] [--data FOLDER]
     .venv/bin/python tools/check_emulation.py --steps
 
-FOLDER holds MNIST's four files. Without ``--steps`` examples/mnist/lenet_solver.prototxt trains from the
-same seed on the cpu plugin, on one core group and on the node's four. With it, nothing is trained to an
-end: the three take turns, some steps each, in one process, and the medians of their steps are compared.
-That needs an idle machine.
+FOLDER holds MNIST's four files. Without ``--steps``, examples/mnist/lenet_solver.prototxt trains from
+the same seed on the cpu plugin, on one core group and on the node's four. With it, nothing is trained
+to the end: the three take turns in one process, some steps each, and the medians of their steps are
+compared. That needs an idle machine.
 """
 
 from __future__ import annotations

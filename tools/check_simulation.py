@@ -1,18 +1,18 @@
-"""Predictions of ``demitasse simulate`` beside what is measured here, for the nets of ``make bench``.
+"""Compare predictions of ``demitasse simulate`` with measured steps, for the nets of ``make bench``.
 
     python tools/check_simulation.py [NET ...] [--json FILE]
     python tools/check_simulation.py --hw FILE
     python tools/check_simulation.py --h200
 
-Each net is predicted in a process of its own, then trained in another: the quickest and the median of
-its steps, and the most memory that the process holds in them. Steps are taken in short bursts with
-rests; the load is printed: on a busy machine the quickest step is what can be compared.
+Each net is predicted in one process and trained in another. The output has the quickest and the median
+of its steps, and the most memory that the process holds during them. Steps are taken in short bursts
+with rests. The load is printed: on a busy machine, only the quickest step is comparable.
 
-``--hw`` predicts as for somewhere else, by a description of this machine and its rates alone: one that
-``demitasse detect --measure`` has written. (Memory is then that of tensors.)
+``--hw`` predicts as if for another machine, from a description of this one that ``demitasse detect
+--measure`` has written, and its rates alone. (Memory is then that of tensors.)
 
-``--h200`` needs no GPU: it predicts for one of those that ``hwdesc/h200-box.toml`` describes, beside
-steps that ``tools/gpu_check`` measured on such a one.
+``--h200`` needs no GPU: it predicts for one GPU of ``hwdesc/h200-box.toml``, and compares with steps
+that ``tools/gpu_check`` measured on an H200.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Plan and run every net of a folder of prototxts on random data.
+"""Plan and run every net in a folder of prototxts on random data.
 
     python tools/sweep_prototxts.py FOLDER [--only TEXT] [--batch 2] [--json sweep.json]
 
-Each file is read; a solver's fields are checked; a net is planned and run forward in both phases, and
-trained for an iteration at rate 0 where it has a loss. Samples are random, of the shape that a layer's
-transform_param asks for, else of the first of some common shapes that the net can take; labels are 0
-or 1. Batches are made small. Of several sizes that a layer brings images to the first stays, since there
-is one here; the line tells it. Layers of type Python without bottoms become DummyData, since their code
-is not there. Printed is a line a net and phase: ``ran``, ``trained``, ``unknown type``, or the error.
+Each file is read, and a solver's fields are checked. A net is planned and run forward in both phases,
+and trained for one iteration at rate 0 if it has a loss. Samples are random. Their shape is what a
+layer's transform_param asks for, else the first of some common shapes that the net accepts; labels are
+0 or 1. Batches are made small. If a layer resizes images to several sizes, only the first is used,
+because there is one here; the line says so. Layers of type Python without bottoms become DummyData,
+because their code is not there. The output has one line per net and phase: ``ran``, ``trained``,
+``unknown type``, or the error.
 """
 
 from __future__ import annotations

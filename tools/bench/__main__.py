@@ -1,4 +1,4 @@
-"""``python tools/bench`` (``make bench``): Demitasse beside PyTorch and TensorFlow, in one run."""
+"""``python tools/bench`` (``make bench``): compare Demitasse with PyTorch and TensorFlow in one run."""
 
 from __future__ import annotations
 

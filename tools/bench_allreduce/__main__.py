@@ -1,12 +1,12 @@
-"""Measure sums of all ranks on one node: every contender stands by, and they take turns.
+"""Measure allreduce among the ranks of one node, with all contenders taking turns.
 
     python tools/bench_allreduce --openmpi PATH/bin/python --torch PATH/bin/python --ranks 2
 
-All ranks of all contenders are started once and sleep until it is their turn, so that rounds interleave:
-what the machine does meanwhile falls on all. A time is that of the slowest rank's end after the first
-one's begin; printed are medians, and the best peer's median over ours. ``floor`` is what reading and
-writing every rank's array once takes, by as many threads as there are processors, in the same rounds;
-beside it stands how far apart the processors were.
+All ranks of all contenders are started once and sleep until it is their turn. Rounds therefore
+interleave, and whatever disturbs the machine affects all contenders. A time runs from the first rank's
+begin to the slowest rank's end. The output has medians, and the best peer's median divided by ours.
+``floor`` is the time to read and write every rank's array once, with as many threads as there are
+processors, in the same rounds; next to it is how far apart the processors were.
 """
 
 from __future__ import annotations

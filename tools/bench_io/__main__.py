@@ -1,13 +1,13 @@
-"""Delivering samples: striped sets beside one preadv, LMDB, PyTorch's DataLoader and WebDataset in
-one run.
+"""Measure how fast samples are delivered: striped sets, one preadv, LMDB, PyTorch's DataLoader and
+WebDataset, in one run.
 
     python tools/bench_io FOLDER --peer-python PATH [--photos FOLDER] [--cold] [--json FILE]
 
-FOLDER keeps what is made up (some 8 GB; the next run finds it there). PATH is a Python that has torch,
-and for more peers webdataset and pillow. All contenders take turns, the medians of which are shown; all
-are warmed up; worker processes are started before the clock is, and ended after it, so that nothing is
-prepared for one contender while another is measured. What counts is mini-batches that are ready:
-contiguous arrays of pixels with their labels.
+FOLDER keeps the generated data, some 8 GB; the next run uses it again. PATH is a Python that has torch
+and, for more peers, webdataset and pillow. The contenders take turns, all warmed up, and the medians
+are shown. Worker processes are started before the clock and ended after it, so that nothing is prepared
+for one contender while another is measured. Finished mini-batches count: contiguous arrays of pixels
+with their labels.
 """
 
 from __future__ import annotations

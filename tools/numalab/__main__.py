@@ -1,4 +1,4 @@
-"""``python tools/numalab --domains 4 -- python script.py``: a program where there are memory domains."""
+"""``python tools/numalab --domains 4 -- python script.py``: run a program with memory domains."""
 
 from __future__ import annotations
 
