@@ -248,7 +248,7 @@ def agree(name: str, inputs: list[Any], given: dict[str, Any], within: float) ->
     for by_channels in (False, True):
         asked = request(name, inputs, given, by_channels=by_channels)
         offered = list(hook("cpu")(asked))
-        assert offered or (inputs[0].ndim == 5 and inputs[0].dtype == np.float64)
+        assert offered or left_to_the_reference(name, inputs, given)
         for candidate in offered:
             compare(run(candidate, asked, inputs), expected, within)
     if inputs[0].dtype == np.float32:
@@ -259,6 +259,22 @@ def agree(name: str, inputs: list[Any], given: dict[str, Any], within: float) ->
             asked = request(name, coarse, given, "bf16", by_channels)
             for candidate in hook("cpu")(asked):
                 compare(run(candidate, asked, coarse), expected, 1e-2)
+
+
+def left_to_the_reference(name: str, inputs: list[Any], given: dict[str, Any]) -> bool:
+    """Whether the reference's kernel is the only one: of float64 volumes, and of gradients of a volume's
+    weights if along depth or height no window lies entirely within it, where oneDNN reads beyond it."""
+    if inputs[0].ndim < 5:
+        return False
+    if name != "convolution_backward_weights":
+        return bool(inputs[0].dtype == np.float64)
+    places, extents, taps = inputs[0].shape[2:4], inputs[1].shape[2:4], given["shape"][2:4]
+    axes = zip(places, extents, taps, given["stride"], given["pad"], given["dilation"], strict=False)
+    inside = (
+        any(0 <= n * stride - pad <= extent - (kernel - 1) * apart - 1 for n in range(place))
+        for place, extent, kernel, stride, pad, apart in axes
+    )
+    return bool(inputs[0].dtype == np.float64) or not all(inside)
 
 
 def compare(ours: list[np.ndarray], theirs: list[np.ndarray], within: float) -> None:
@@ -286,7 +302,6 @@ def test_cpu_agrees_with_reference(name: str, dtype: str, data: st.DataObject) -
 def test_convolutions_agree_in_any_number_of_dimensions(
     name: str, dtype: str, data: st.DataObject
 ) -> None:
-    """Of float64 volumes the reference's is the only kernel."""
     inputs, given = CONVOLUTIONS[name](Draw(data, dtype))
     agree(name, inputs, given, TOLERANCE[dtype])
 
