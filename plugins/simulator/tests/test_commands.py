@@ -277,8 +277,8 @@ def test_a_nodes_own_step_is_the_one_with_as_many_images() -> None:
         expected = 1024 * alone / (alone + together)
         assert found[f"AlexNet, sub-mini-batch {batch}"] == pytest.approx(expected)
     notes = "\n".join(told["notes"])
-    assert "AlexNet (256, 128 images): Table III as simulated, in proportion" in notes
-    assert "AlexNet (64 images): as simulated with as many" in notes
+    assert "AlexNet (256, 128 images): Table III as simulated, scaled in proportion" in notes
+    assert "AlexNet (64 images): simulated with that many images" in notes
     assert "no prediction for ResNet-50" in notes
 
 

@@ -128,15 +128,18 @@ def _notes(unexplained: float, steps: Mapping[tuple[str, int], Step | None]) -> 
     """Return notes about the parts of the exchange, and about the source of each node's own step."""
     net = FITTED[0]
     notes = [
-        f"the schedule explains {exchange(GRADIENTS[net]):.3f} s of the exchange of {net}'s "
-        f"{GRADIENTS[net] / MIB:.1f} MB, of 2^20 bytes (simulated); residual {unexplained * 1e9:.2f} ns "
-        f"a byte of gradients ({unexplained * GRADIENTS[net]:.3f} s there), fitted on the printed "
-        f"speedup of {net} with {FITTED[1]} images a node and used unchanged for the other rows",
-        "AlexNet's printed share is what its speedup leaves of 1,024 times, 30.13%, so it follows from "
-        "the fit; ResNet-50's speedup of 928.15 leaves 9.36%, where 10.65% is printed",
-        "what a node may wait for its samples is not in these: 1,024 times 192 MB from 32 disk arrays "
-        "take as long as AlexNet's step at about 2.4 GB/s each, which the paper does not print. Were it "
-        "in AlexNet's residual, ResNet-50, whose 32 images are read in time, would exchange for less",
+        f"the exchange of {net}'s {GRADIENTS[net] / MIB:.1f} MB (2^20 bytes each): the simulated "
+        f"schedule explains {exchange(GRADIENTS[net]):.3f} s. The rest is a residual of "
+        f"{unexplained * 1e9:.2f} ns per byte of gradients ({unexplained * GRADIENTS[net]:.3f} s for "
+        f"{net}). It is fitted on the printed speedup of {net} with {FITTED[1]} images per node, and "
+        "used unchanged for the other rows",
+        "share of communication: it should be 1 - speedup / 1,024. For AlexNet, this gives the "
+        "printed 30.13%, so that cell follows from the fit. For ResNet-50, the speedup of 928.15 "
+        "gives 9.36%, but 10.65% is printed",
+        "waiting for samples is not modelled. With 192 MB for each of 1,024 nodes, 32 disk arrays "
+        "take as long as AlexNet's step if each delivers about 2.4 GB/s. The paper does not print "
+        "their rate. If AlexNet's residual contained such waiting, ResNet-50's exchange would take "
+        "less time, because its 32 images are read in time",
     ]
     for name in GRADIENTS:
         ways: dict[str, list[str]] = {}
@@ -144,7 +147,7 @@ def _notes(unexplained: float, steps: Mapping[tuple[str, int], Step | None]) -> 
             if each == name and step is not None:
                 ways.setdefault(step[1], []).append(str(batch))
         notes += [
-            f"a node's own step of {name} ({', '.join(batches)} images): {way}"
+            f"one node's step of {name} ({', '.join(batches)} images): {way}"
             for way, batches in ways.items()
         ]
     left = [name for name in GRADIENTS if not any(step and n == name for (n, _), step in steps.items())]
@@ -182,9 +185,9 @@ def _alone(cells: Sequence[Mapping[str, Any]], net: str, batch: int) -> Step | N
         return None
 
     if own := rate(lambda table, row: table == "Figure 10" and row == row_of(net, batch), ALONE):
-        return batch / own, "as simulated with as many"
+        return batch / own, "simulated with that many images"
     if theirs := rate(lambda table, row: "III" in table and row == net, "SW"):
-        return batch / theirs, "Table III as simulated, in proportion to the batch"
+        return batch / theirs, "Table III as simulated, scaled in proportion to the batch"
     if net in PRINTED_RATES:
-        return batch / PRINTED_RATES[net], "Table III as printed, in proportion to the batch"
+        return batch / PRINTED_RATES[net], "Table III as printed, scaled in proportion to the batch"
     return None

@@ -87,26 +87,30 @@ def against_distcaffe(of: Node) -> Iterator[dict[str, Any]]:
 def notes(of: Node) -> list[str]:
     """Return notes about the basis of the numbers."""
     return [
-        "predicted: simulated, from hwdesc/tianhe2-node.toml and the nets' counts: products at a share "
-        "of a core's peak, bytes at what a core alone draws (10 GB/s, assumed) or its part of the "
-        "memory's bandwidth, the largest share of the batch, sum and pull by slices, the server's "
-        "update by one worker, three meetings. A core that runs alone is 14% quicker (assumed, by the "
-        "clocks of the E5-2695v2)",
-        f"the text prints few figures, and two calibrate: 16, the best case on Cifar10, the share of "
-        f"the peak ({of.efficiency:.0%}); RMSProp's 5 nodes of DistCaffe (Figure 10), the "
-        f"{of.power:.0f} cycles of a power by the C library. The 15 nodes on Cifar10, of each variant, "
-        f"check them, and what the text says of Figure 10's Mnist: ahead of all with SGD, behind by "
-        f"little with RMSProp. With Adam the paper's node is ahead in most cases, this one below 8 "
-        f"nodes. The figures print no numbers",
-        "as DistCaffe's nodes are at best as many times as fast as one, a node that is 16 times as fast "
-        "as native Caffe cannot be equal to fewer than 16: the printed 15 is the same to that accuracy. "
-        "For the same reason RMSProp's speedup on Mnist is no more than 5",
-        "Adam and RMSProp take one and two powers of each weight, and the update is one worker's and "
-        "each of DistCaffe's nodes': so both end alike with more nodes, as the paper finds. This "
-        "plugin's own workers divide the update, too",
-        "AlexNet is taken for Caffe's cifar10_full, whose solver's 60,000 iterations the paper has. "
-        "DistCaffe: native Caffe on each node's share, a reduction and a broadcast along binomial trees "
-        "at 6 GB/s and 5 us (assumed); not predicted: Intel-Caffe and TensorFlow",
+        "predicted: simulated from hwdesc/tianhe2-node.toml and the nets' counts. Products run at a "
+        "share of a core's peak. Bytes move at what one core alone can draw (10 GB/s, assumed) or at "
+        "the core's part of the memory bandwidth. An iteration consists of the largest share of the "
+        "batch, the sum and the pull by slices, the server's update by one worker, and three meetings "
+        "of all threads. A core that runs alone is 14% faster (assumed, from the clocks of the "
+        "E5-2695v2)",
+        "calibrated: the text prints few figures, and two of them calibrate constants. The best case "
+        f"on Cifar10, 16, gives the share of the peak ({of.efficiency:.0%}). RMSProp's 5 nodes of "
+        f"DistCaffe (Figure 10) give the {of.power:.0f} cycles that the C library takes for a power",
+        "checked: the 15 nodes on Cifar10, for each variant, and what the text says about Mnist in "
+        "Figure 10. There, a node is ahead of DistCaffe with SGD for all numbers of nodes, and "
+        "slightly behind with RMSProp. With Adam, the paper's node is ahead in most cases; the node "
+        "predicted here is ahead below 8 nodes. The figures print no numbers",
+        "16 times and 15 nodes: DistCaffe on n nodes is at most n times as fast as on one. So a node "
+        "that is 16 times as fast as native Caffe cannot be equal to fewer than 16 nodes. The two "
+        "printed figures, 16 and 15, are the same to this accuracy. For the same reason, the printed "
+        "5 nodes mean that RMSProp's speedup on Mnist is at most 5",
+        "Adam and RMSProp compute one and two powers for each weight. One worker does the whole "
+        "update, and so does each node of DistCaffe. So with more nodes both approach the same time, "
+        "as the paper finds. This plugin's own workers divide the update as well",
+        "AlexNet is taken to be Caffe's cifar10_full, whose solver has the paper's 60,000 iterations",
+        "DistCaffe: native Caffe on each node's share of the batch, then a reduction and a broadcast "
+        "along binomial trees at 6 GB/s and 5 us per message (assumed)",
+        "not predicted: Intel-Caffe and TensorFlow",
     ]
 
 
