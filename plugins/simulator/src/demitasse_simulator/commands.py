@@ -392,4 +392,4 @@ def reproduce(paper: str, plugins: str | None, json_path: str | None) -> None:
             click.echo(report.compared(found["cells"]))
             for note in found["notes"]:
                 click.echo(f"note: {note}")
-            click.echo("paper: as printed there, - if it is withheld; simulated: predicted here")
+            click.echo("paper: the printed value (- where it is withheld); simulated: predicted here")
