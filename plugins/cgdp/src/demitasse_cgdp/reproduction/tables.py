@@ -48,11 +48,11 @@ from demitasse_cgdp.reproduction.training import (
 
 PAPER = "cgdp"
 CALIBRATES = {
-    ("Table 2", BVLC, "AlexNet 2"): "near copies",
+    ("Table 2", BVLC, "AlexNet 2"): "copies within a processor",
     ("Table 2", BVLC, "GoogLeNet-v1 4"): "waiting for the slowest",
     ("Table 3", BVLC, "broadcast"): "both copies of the tree",
-    ("Table 2", TRL, "AlexNet 2"): "interference, with the cell of 4",
-    ("Table 2", TRL, "AlexNet 4"): "interference, with the cell of 2",
+    ("Table 2", TRL, "AlexNet 2"): "interference, with the cell for 4 GPUs",
+    ("Table 2", TRL, "AlexNet 4"): "interference, with the cell for 2 GPUs",
 }
 FIGURE_2 = (1, 2, 4, 6, 8, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100)
 ALIKE = (3, 6, 9, 20)
@@ -146,12 +146,12 @@ def table_5() -> Iterator[dict[str, Any]]:
     """Yield memory sizes. What both schemes need is as printed for TRL/Caffe."""
     for name, (more, less) in TABLE_5.items():
         rooms = memory.rooms(NETS[name]()) / memory.MB
-        role = "calibration (what both schemes need)"
+        role = "calibration (memory that both schemes need)"
         yield _cell("Table 5", BVLC, name, "MB", more, less + rooms)
         yield _cell("Table 5", TRL, name, "MB", less, less, role)
         yield _cell("Table 5", f"{BVLC} - {TRL}", name, "MB", more - less, rooms)
     for framework, paper in LARGEST.items():
-        role = "calibration (memory left for a training)" if framework == TRL else "check"
+        role = "calibration (memory available for training)" if framework == TRL else "check"
         value = memory.largest_batch(framework)
         yield _cell("Section 5.2.4", framework, "VGGNet-16", "images", paper, value, role)
 
@@ -160,10 +160,10 @@ def long_run() -> Iterator[dict[str, Any]]:
     """Yield the times to train AlexNet to 50% with four GPUs."""
     name, where = "AlexNet", "Section 5.2.5"
     test = test_seconds(name, TEST_BATCH, TEST)
-    yield _cell(where, name, f"a test of {TEST} iterations", "s", TEST_SECONDS, test)
+    yield _cell(where, name, f"test of {TEST} iterations", "s", TEST_SECONDS, test)
     minutes = {each: (RUN * iteration(each, name, 4) + TESTS * test) / 60 for each in LONG_RUN}
     for framework, paper in LONG_RUN.items():
-        yield _cell(where, framework, "to 50% accuracy", "min", paper, minutes[framework])
+        yield _cell(where, framework, "training to 50% accuracy", "min", paper, minutes[framework])
 
 
 def speedups() -> Iterator[dict[str, Any]]:
@@ -172,12 +172,18 @@ def speedups() -> Iterator[dict[str, Any]]:
         size = best_chunk(name)[0] if name == DEEP else 1
         value = iteration(BVLC, name, 4) / iteration(TRL, name, 4, size)
         where = "Section 5.3" if name == DEEP else "Section 5.2.1"
-        yield _cell(where, name, f"{TRL} over {BVLC}, 4 GPUs", "x", paper, value)
+        yield _cell(where, name, f"speedup of {TRL} over {BVLC}, 4 GPUs", "x", paper, value)
     for name in NETS:
         if name != DEEP:
             value = 100 * alone(TRL, name) / iteration(TRL, name, 4)
             yield _cell(
-                "Section 5.2.1", name, "efficiency of TRL/Caffe, 4 GPUs", "%", None, value, "above 90"
+                "Section 5.2.1",
+                name,
+                "efficiency of TRL/Caffe, 4 GPUs",
+                "%",
+                None,
+                value,
+                "printed: above 90",
             )
 
 
@@ -193,20 +199,20 @@ def figure_2() -> Iterator[dict[str, Any]]:
         value = _deep(cgdp_overhead(DEEP, 4, size, FIGURE_2_BATCH))
         yield _cell("Figure 2", DEEP, f"chunk size {size}", "s", None, value, drawn)
     naive = iteration(TRL, DEEP, 4) / iteration(BVLC, DEEP, 4)
-    role = "calibration (a launch; printed: it is slower)"
-    yield _cell("Section 5.3", DEEP, "OrigCGDP over TypDP", "x", None, naive, role)
+    role = "calibration (launch time; printed: slower)"
+    yield _cell("Section 5.3", DEEP, "time of OrigCGDP / TypDP", "x", None, naive, role)
     best = iteration(TRL, DEEP, 4, best_chunk(DEEP)[0])
     for size in ALIKE:
         value = iteration(TRL, DEEP, 4, size) / best
         yield _cell(
-            "Section 5.3", DEEP, f"chunk size {size} over the best", "x", None, value, "printed: alike"
+            "Section 5.3", DEEP, f"time of chunk size {size} / best", "x", None, value, "printed: alike"
         )
     found = searched(DEEP, 10, 5)
     yield _cell(
-        "Section 5.3", DEEP, "best chunk size, step 10, range 5", "layers", BEST_CHUNK, found, "shape"
+        "Section 5.3", DEEP, "best chunk size (step 10, range 5)", "layers", BEST_CHUNK, found, "shape"
     )
     for (step, reach, size), length in SEARCHES.items():
-        column = f"length of the search, step {step}, range {reach}, {size} best"
+        column = f"length of the search (step {step}, range {reach}, best {size})"
         value = search_length(step, reach, size)
         yield _cell("Section 5.3", DEEP, column, "iterations", length, value, "Algorithm 1")
     ways = {"single GPU": alone(BVLC, DEEP), "TypDP": iteration(BVLC, DEEP, 4)}
