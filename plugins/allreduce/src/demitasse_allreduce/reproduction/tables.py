@@ -122,8 +122,8 @@ def crossovers() -> Iterator[dict[str, Any]]:
     ideal, table = ideal_chain(), "Section 5"
     yield _cell(
         table,
-        "chunked chain vs. binomial tree, 8 processes",
-        "buffer size from which the chain is faster",
+        "chunked chain below binomial tree, 8 processes",
+        "buffer from which it is quicker",
         "MB",
         8,
         chain_crossover() / MB,
@@ -133,15 +133,15 @@ def crossovers() -> Iterator[dict[str, Any]]:
         table, "chunked chain", "ideal P", "processes", 8, ideal, "calibration (number of chunks)"
     )
     row = "chain of chains"
-    yield _cell(table, row, "scales to (square of ideal P)", "processes", 64, ideal**2, FOLLOWS)
+    yield _cell(table, row, "scales to (ideal P, squared)", "processes", 64, ideal**2, FOLLOWS)
     yield _cell(table, row, "ideal P (equations 1, 2)", "processes", 64, ideal_chains(), "check")
-    column = "no slower than chain-binomial up to (cost)"
+    column = "no slower than chain-binomial (cost)"
     yield _cell(table, row, column, "processes", None, chains_ahead(), "not printed")
     for processes in (16, 32, 64, 128, GPUS):
         for better, other in ((CB[8], BINOMIAL), (CC[8], BINOMIAL), (CC[8], CB[8])):
             size = reduction_crossover(better, other, processes)
             if size is not None:
-                column = f"buffer size from which {better} is faster than {other}"
+                column = f"buffer from which {better} is quicker than {other}"
                 row = f"{processes} processes"
                 yield _cell(table, row, column, "MB", None, size / MB, "not printed")
 
@@ -150,9 +150,7 @@ def microbenchmark() -> Iterator[dict[str, Any]]:
     """Yield the cells of figures 11 and 12, with 160 processes."""
     sizes = (1 * MB, 8 * MB, 64 * MB, LARGEST)
     gain = max(mvapich2(GPUS, size) / tuned(GPUS, size)[0] for size in sizes)
-    yield _cell(
-        "Section 6.5", "HR (Tuned), 160 GPUs", "largest speedup over MVAPICH2", "x", 2.6, gain, "check"
-    )
+    yield _cell("Section 6.5", "HR (Tuned), 160 GPUs", "over MVAPICH2, at most", "x", 2.6, gain, "check")
     for size in sizes:
         row = f"{size / MB:g} MB"
         ways: list[Reduction] = [CC[4], CC[8], CB[4], CB[8]]
@@ -176,7 +174,7 @@ def training() -> Iterator[dict[str, Any]]:
 
     def scaled(net: Net, batch: int, few: int, many: int) -> tuple[str, str, float]:
         row = f"{net.name}, {many} GPUs" if many > 1 else net.name
-        what = f"speedup over {few} GPU" + ("s" if few > 1 else "")
+        what = f"over {few} GPU" + ("s" if few > 1 else "")
         return row, what, speedup(net, batch, few, many)
 
     for few, many, paper in ((32, 160, 2.5), (16, 128, 3.3)):
@@ -187,25 +185,23 @@ def training() -> Iterator[dict[str, Any]]:
     row, column, value = scaled(CIFAR_QUICK, CIFAR_BATCH, 1, 64)
     yield _cell("Figure 9", row, column, "x", 32, value, "calibration (fixed time)")
     gain = largest_broadcast_gain()[0]
-    yield _cell(
-        "Figure 13", "largest of all nets and GPUs", "gain of SC-OB over SC-B", "%", 15, gain, "check"
-    )
+    yield _cell("Figure 13", "up to", "SC-OB over SC-B", "%", 15, gain, "check")
     for devices, paper in ((8, 20), (16, 12)):
         gain = reduction_gain(CAFFENET, BATCHES[CAFFENET], devices)
         row = f"CaffeNet, {devices} GPUs"
-        yield _cell("Section 6.6", row, "gain of SC-OBR over SC-B", "%", paper, gain, "check")
+        yield _cell("Section 6.6", row, "SC-OBR over SC-B", "%", paper, gain, "check")
 
 
 def conclusion() -> Iterator[dict[str, Any]]:
     """Yield the cells of section 8, as far as it adds to or contradicts the earlier sections."""
     count, other = reductions(), rest()
     basic, best = (count * reduction(row) + other for row in ("N/A", "CB-8"))
-    row, column = f"GoogLeNet, {GPUS} GPUs", "gain of SC-OBR and HR over SC-B"
+    row, column = f"GoogLeNet, {GPUS} GPUs", "SC-OBR and HR over SC-B"
     yield _cell("Section 8", row, column, "%", 20, 100 * (1 - best / basic), FOLLOWS)
     value = speedup(CIFAR_QUICK, CIFAR_BATCH, 1, 64)
-    yield _cell("Section 8", "CIFAR10 quick, 64 GPUs", "speedup over 1 GPU", "x", 33, value, FOLLOWS)
+    yield _cell("Section 8", "CIFAR10 quick, 64 GPUs", "over 1 GPU", "x", 33, value, FOLLOWS)
     value = speedup(CAFFENET, EACH * 32, 32, 128)
-    yield _cell("Section 8", "CaffeNet, 128 GPUs", "speedup over 32 GPUs", "x", None, value, AGAINST)
+    yield _cell("Section 8", "CaffeNet, 128 GPUs", "over 32 GPUs", "x", None, value, AGAINST)
 
 
 def _cell(

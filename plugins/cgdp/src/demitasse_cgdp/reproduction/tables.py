@@ -160,10 +160,10 @@ def long_run() -> Iterator[dict[str, Any]]:
     """Yield the times to train AlexNet to 50% with four GPUs."""
     name, where = "AlexNet", "Section 5.2.5"
     test = test_seconds(name, TEST_BATCH, TEST)
-    yield _cell(where, name, f"test of {TEST} iterations", "s", TEST_SECONDS, test)
+    yield _cell(where, name, f"a test of {TEST} iterations", "s", TEST_SECONDS, test)
     minutes = {each: (RUN * iteration(each, name, 4) + TESTS * test) / 60 for each in LONG_RUN}
     for framework, paper in LONG_RUN.items():
-        yield _cell(where, framework, "training to 50% accuracy", "min", paper, minutes[framework])
+        yield _cell(where, framework, "to 50% accuracy", "min", paper, minutes[framework])
 
 
 def speedups() -> Iterator[dict[str, Any]]:
@@ -172,7 +172,7 @@ def speedups() -> Iterator[dict[str, Any]]:
         size = best_chunk(name)[0] if name == DEEP else 1
         value = iteration(BVLC, name, 4) / iteration(TRL, name, 4, size)
         where = "Section 5.3" if name == DEEP else "Section 5.2.1"
-        yield _cell(where, name, f"speedup of {TRL} over {BVLC}, 4 GPUs", "x", paper, value)
+        yield _cell(where, name, f"{TRL} over {BVLC}, 4 GPUs", "x", paper, value)
     for name in NETS:
         if name != DEEP:
             value = 100 * alone(TRL, name) / iteration(TRL, name, 4)
@@ -200,19 +200,19 @@ def figure_2() -> Iterator[dict[str, Any]]:
         yield _cell("Figure 2", DEEP, f"chunk size {size}", "s", None, value, drawn)
     naive = iteration(TRL, DEEP, 4) / iteration(BVLC, DEEP, 4)
     role = "calibration (launch time; printed: slower)"
-    yield _cell("Section 5.3", DEEP, "time of OrigCGDP / TypDP", "x", None, naive, role)
+    yield _cell("Section 5.3", DEEP, "OrigCGDP over TypDP", "x", None, naive, role)
     best = iteration(TRL, DEEP, 4, best_chunk(DEEP)[0])
     for size in ALIKE:
         value = iteration(TRL, DEEP, 4, size) / best
         yield _cell(
-            "Section 5.3", DEEP, f"time of chunk size {size} / best", "x", None, value, "printed: alike"
+            "Section 5.3", DEEP, f"chunk size {size} over the best", "x", None, value, "printed: alike"
         )
     found = searched(DEEP, 10, 5)
     yield _cell(
-        "Section 5.3", DEEP, "best chunk size (step 10, range 5)", "layers", BEST_CHUNK, found, "shape"
+        "Section 5.3", DEEP, "best chunk size, step 10, range 5", "layers", BEST_CHUNK, found, "shape"
     )
     for (step, reach, size), length in SEARCHES.items():
-        column = f"length of the search (step {step}, range {reach}, best {size})"
+        column = f"length of the search, step {step}, range {reach}, {size} best"
         value = search_length(step, reach, size)
         yield _cell("Section 5.3", DEEP, column, "iterations", length, value, "Algorithm 1")
     ways = {"single GPU": alone(BVLC, DEEP), "TypDP": iteration(BVLC, DEEP, 4)}
