@@ -9,7 +9,7 @@ from demitasse import Finding, damaged_loops
 
 
 def findings() -> Iterable[Finding]:
-    """Return findings about oneDNN, its bf16 support, OpenMP, the vector width, and whether compiled
+    """Yield findings about oneDNN, its bf16 support, OpenMP, the vector width, and whether compiled
     kernels are cached."""
     from demitasse_cpu.loops import elementwise, tiles
     from demitasse_cpu.native import openmp

@@ -11,7 +11,7 @@ from demitasse_cpu.kernels.requests import is_real
 
 
 def fold_normalization(request: Request) -> Iterable[Candidate]:
-    """Return the only kernel, or none if the operands are not real numbers."""
+    """Yield the only kernel, or none if the operands are not real numbers."""
     if not is_real(*request.inputs, *request.outputs):
         return
     axis, epsilon = int(request.attributes["axis"]), float(request.attributes["epsilon"])

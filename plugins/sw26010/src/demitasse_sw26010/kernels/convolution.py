@@ -83,7 +83,7 @@ def _geometry(
 
 
 def forward(request: Request) -> Iterable[Candidate]:
-    """Return explicit GEMM, then implicit."""
+    """Yield explicit GEMM, then implicit."""
     x, w, y = given(request.inputs[0]), given(request.inputs[1]), given(request.outputs[0])
     shape = _geometry(x.shape, w.shape, y.shape, request)
     if shape is None:
@@ -115,7 +115,7 @@ def forward(request: Request) -> Iterable[Candidate]:
 
 
 def backward_data(request: Request) -> Iterable[Candidate]:
-    """Return explicit GEMM, then implicit."""
+    """Yield explicit GEMM, then implicit."""
     dy, w, dx = given(request.inputs[0]), given(request.inputs[1]), given(request.outputs[0])
     shape = _geometry(dx.shape, w.shape, dy.shape, request)
     if shape is None:
@@ -146,7 +146,7 @@ def backward_data(request: Request) -> Iterable[Candidate]:
 
 
 def backward_weights(request: Request) -> Iterable[Candidate]:
-    """Return explicit GEMM, then implicit."""
+    """Yield explicit GEMM, then implicit."""
     dy, x, dw = given(request.inputs[0]), given(request.inputs[1]), given(request.outputs[0])
     shape = _geometry(x.shape, dw.shape, dy.shape, request)
     if shape is None:
