@@ -113,8 +113,7 @@ def test_an_image_that_cannot_be_read_takes_no_others_along(
     told = capsys.readouterr()
     assert told.out.splitlines()[::2] == [str(image) for image in case.images]
     assert (
-        "broken.png: is damaged, or not an image" in told.err
-        and "(and 1 others of 6 images)" in told.err
+        "broken.png: is damaged, or not an image" in told.err and "(and 1 more of 6 images)" in told.err
     )
     found = json.loads((tmp_path / "found.json").read_text())["images"]
     assert [each["image"] for each in found] == [str(image) for image in images]

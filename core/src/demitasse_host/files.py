@@ -71,8 +71,8 @@ def open_plain(path: str | Path) -> tuple[int, os.stat_result]:
 
 
 def matching(path: Path) -> Iterator[Path]:
-    """Yield the paths that match a pattern (with ``*``, ``?`` or ``[]``). Raises ValueError if more than
-    ``MOST_PATTERNS`` parts of the path are patterns."""
+    """Return an iterator over the paths that match a pattern (with ``*``, ``?`` or ``[]``). Raises
+    ValueError if more than ``MOST_PATTERNS`` parts of the path are patterns."""
     if sum(map(glob.has_magic, path.parts)) > MOST_PATTERNS:
         raise ValueError(
             f"at most {MOST_PATTERNS} parts of a path may be patterns, so that reading a net does not "

@@ -141,7 +141,7 @@ def test_a_list_of_hdf5_files_that_moved_finds_them_beside_it(
     read = everything(opened(str(tmp_path / "list.txt"), "hdf5"))["data"][:, 0].tolist()
     assert read == [2 if folder.endswith("caffe") else 1, 1]
     assert caplog.messages[0].startswith(f"{tmp_path / 'list.txt'}:1: {listed[0]} was not found; using")
-    assert caplog.messages[0].endswith("a.h5 (and 1 others)")
+    assert caplog.messages[0].endswith("a.h5 (and 1 more)")
 
 
 def test_an_image_given_for_a_list_is_no_text(tmp_path):

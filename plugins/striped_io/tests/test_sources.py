@@ -277,7 +277,7 @@ def test_files_that_are_not_there_are_told_before_anything_is_written(
 ) -> None:
     (tmp_path / "a.png").write_bytes(image(".png"))
     (tmp_path / "list.txt").write_text("a.png 1\nb.png 1\na.png 1\nc/d.png 2\ne.png 3\n")
-    told = r"list\.txt:2: b\.png: no such file \(and 2 others that it lists\)"
+    told = r"list\.txt:2: b\.png: no such file \(and 2 more that it lists\)"
     with pytest.raises(DataError, match=told):
         convert_to_striped(runtime, tmp_path / "list.txt", tmp_path / "set")
     assert not (tmp_path / "set").exists()

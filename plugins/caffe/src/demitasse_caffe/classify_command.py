@@ -119,7 +119,7 @@ def command(
         whole = json.dumps({"model": net, "weights": weights, "images": records}, indent=1)
         click.echo(whole) if json_path == "-" else write_text(json_path, whole + "\n")
     if unread:
-        others = f" (and {len(unread) - 1:,} others of {len(images):,} images)" if unread[1:] else ""
+        others = f" (and {len(unread) - 1:,} more of {len(images):,} images)" if unread[1:] else ""
         raise DataError(f"{unread[0]}{others}")
 
 

@@ -96,7 +96,8 @@ def _arrays(file: Hdf5File, group: Any, what: str) -> list[np.ndarray]:
     if not numbers:
         return []
     if numbers[-1] > _MOST_PARAMETERS:
-        raise ModelError(f"{file.path}: {what} {numbers[-1]}: there are at most {_MOST_PARAMETERS}")
+        told = f"{what} has a parameter numbered {numbers[-1]}"
+        raise ModelError(f"{file.path}: {told} (valid: at most {_MOST_PARAMETERS})")
     missing = np.empty(0, np.float32)
     return [
         _real(file.array(group, str(number), f"{what} {number}")) if number in numbers else missing

@@ -82,7 +82,7 @@ def listed_files(path: Path) -> list[Path]:
     if not files:
         raise DataError(f"{path}: lists no HDF5 files")
     if moved:
-        log.warning("%s%s", moved[0], f" (and {len(moved) - 1:,} others)" if moved[1:] else "")
+        log.warning("%s%s", moved[0], f" (and {len(moved) - 1:,} more)" if moved[1:] else "")
     return files
 
 

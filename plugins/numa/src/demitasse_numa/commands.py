@@ -114,7 +114,7 @@ def _trained(
     if described.simulated:
         lines.append(
             f"note: {described.origin} describes another machine: here neither its solvers nor their "
-            f"memory are bound"
+            f"memory is bound"
         )
     record = {**found.to_dict(), "simulated": described.simulated}
     if moved:

@@ -82,7 +82,9 @@ def _measured(machine: Topology) -> Iterator[Finding]:
         message = f"{there.reason}; bandwidth is measured by a triad instead"
         yield Finding("note", "memory counters", message, there.remedy)
     else:
-        yield Finding("ok", "memory counters", f"{len(there.events)} counters of the memory controllers")
+        yield Finding(
+            "ok", "memory counters", f"counters of the memory controllers: {len(there.events)}"
+        )
     for (here, other), rate in matrix(machine).items():
         kind = "local" if here == other else "remote"
         message = f"processors of numa:{here}, memory of numa:{other}: {rate / 1e9:.1f} GB/s (measured)"

@@ -113,7 +113,9 @@ def node_counts(text: str) -> tuple[int, ...]:
         first, sign, last = part.strip().partition("..")
         ends = [first, last] if sign else [first]
         if not all(end.isascii() and end.isdigit() and 0 < int(end) < 2**31 for end in ends):
-            raise click.BadParameter(f"{text!r} is not a number of nodes, or like 1,4,16 or 1..1024")
+            raise click.BadParameter(
+                f"{text!r} is not a number of nodes, nor several like 1,4,16 or 1..1024"
+            )
         count, stop = int(first), int(ends[-1])
         if count > stop:
             raise click.BadParameter(f"{part.strip()!r} begins after its end")

@@ -205,8 +205,8 @@ class _Logarithm:
         return self._start + (math.log10(value) - self._low) * self._scale
 
     def decades(self) -> list[float]:
-        """Return round numbers on the axis: powers of ten and, if these are too few, multiples of
-        them."""
+        """Return round numbers on the axis: powers of ten and, if these are too few, also 3
+        times them, or 2 and 5 times them."""
         whole = range(math.floor(self._low), math.ceil(self._most) + 1)
         for factors in ((1,), (1, 3), (1, 2, 5)):
             found = [f * 10.0**power for power in whole for f in factors]

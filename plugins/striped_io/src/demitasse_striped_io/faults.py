@@ -42,7 +42,7 @@ class Faults:
         if not faults:
             return
         if not self.skipping:
-            more = f" (and {len(faults) - 1:,} others)" if len(faults) > 1 else ""
+            more = f" (and {len(faults) - 1:,} more)" if len(faults) > 1 else ""
             raise DataError(f"{self.name}: {faults[0]}{more}; on_error=skip continues without it")
         with self._lock:
             for fault in faults:

@@ -57,7 +57,7 @@ def listed(path: Path, root: str) -> list[Item]:
         file = place or file
         items.append(Item(file, f"{path}:{number}: {file}", value))
     if absent:  # report it before hours of writing
-        more = f" (and {len(absent) - 1:,} others that it lists)" if len(absent) > 1 else ""
+        more = f" (and {len(absent) - 1:,} more that it lists)" if len(absent) > 1 else ""
         raise DataError(f"{absent[0]}: no such file{more}")
     if bare:
         log.warning("%s: no line has a label: all %s are 0, as in Caffe", path, f"{bare:,}")

@@ -72,7 +72,7 @@ class Source:
         stripe, why = next(iter(self.store.missing.items()))
         blocks = list(range(stripe, layout.blocks, layout.stripes))
         samples = sum(int(layout.bounds[b + 1] - layout.bounds[b]) for b in blocks)
-        more = f" (and {len(self.store.missing) - 1} others)" if len(self.store.missing) > 1 else ""
+        more = f" (and {len(self.store.missing) - 1} more)" if len(self.store.missing) > 1 else ""
         index, moved = self.store.index, ""
         if index.stripes[stripe].parent != self.store.folder:
             moved = f"if it was moved, put a link to it into {self.store.folder}; "

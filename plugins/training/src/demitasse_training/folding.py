@@ -39,12 +39,12 @@ FOLD = define(
 def fold_normalisations(graph: Graph, kernels: Kernels, place: Place) -> None:
     """Let each convolution or inner product also compute what follows it, by weights and biases derived
     from the parameters. What follows may be normalisations of its channels by stored statistics and
-    scales of them by known numbers. A ReLU that was part of a normalisation becomes a layer of its own
-    again, for the product to compute.
+    scales of them by known numbers. A ReLU that was part of a normalisation becomes an operation of
+    its own again, for the product to compute.
 
     The net must not compute gradients, and its parameters must not change, so that the new weights are
-    computed once. A layer is folded only if nobody else reads the blob in between, and if a kernel for
-    the folding exists."""
+    computed once. An operation is folded only if nobody else reads the blob in between, and if a
+    kernel for the folding exists."""
     if FOLD.name not in graph.vocabulary:
         return
     follower, known = followers(graph), _known(graph)

@@ -37,7 +37,7 @@ def users_of(node: Node) -> list[Any]:
 
 
 def makers(graph: NetGraph) -> Iterator[tuple[str, Any]]:
-    """Yield (layer, object) for every object that runs a user's code in a layer without bottoms."""
+    """Return (layer, object) for every object that runs a user's code in a layer without bottoms."""
     return ((layer, part) for layer, part in users(graph) if not part.bottoms)
 
 

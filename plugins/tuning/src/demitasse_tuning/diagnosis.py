@@ -31,7 +31,8 @@ def findings(folder: str = "") -> Iterator[Finding]:
         yield Finding("note", SUBJECT, message, f"or delete it: rm {path}")
         return
     clear = f"to try the kernels again: rm {path}" if kept else ""
-    told = f"{len(kept)} choices of kernels are saved in {path}"
+    one = len(kept) == 1
+    told = f"{len(kept)} choice{' of a kernel is' if one else 's of kernels are'} saved in {path}"
     if busy := sum(choice.disturbed > 0 for choice in kept):
-        told += f", of which {busy} were made on a busy machine"
+        told += f", {busy} of them made on a busy machine"
     yield Finding("ok", SUBJECT, told, clear)

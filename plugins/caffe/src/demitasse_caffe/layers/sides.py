@@ -119,7 +119,7 @@ def pooled(
 
 def _count(n: int, k: int, s: int, before: int, behind: int, rounding: str, least: int = 1) -> int:
     """Return the number of windows along an axis; none begins after the image. Raise ValueError if no
-    window fits, unless ``least`` is 0, which returns 0."""
+    window fits or a pad is not smaller than the window; with ``least`` 0, return 0 instead."""
     room = n + before + behind - k
     if room < 0 or max(before, behind) >= k:
         if not least:

@@ -34,7 +34,7 @@ after_fork(_forked)
 
 
 def use(runtime: Runtime | None) -> None:
-    """Run nets and solvers made from now on on ``runtime``. None restores the process's default, which
+    """Use ``runtime`` for nets and solvers made from now on. None restores the process's default, which
     is composed for this machine when the first net is made."""
     _State.runtime = runtime
 

@@ -26,7 +26,7 @@ def _offers(
     loop: str = "matrix_product",
     more: Sequence[int] = (),
 ) -> Iterable[Candidate]:
-    """Return the product in both forms, with the result's rows on tiles of 256, or its columns."""
+    """Yield the product in both forms, with the result's rows on tiles of 256, or its columns."""
     lines = (LINE,) if loop == "matrix_product" else (LINE, LdmBuffer("sums", (64 * 16,), "float64"))
     for turned in (False, True):
         rows, columns = (TILE_N, TILE_M) if turned else (TILE_M, TILE_N)
