@@ -52,6 +52,11 @@ def test_a_description_is_printed_as_it_is() -> None:
     assert run("laptop").output == (HWDESC / "laptop.toml").read_text(encoding="utf-8")
 
 
+def test_this_machine_is_described_by_another_command() -> None:
+    refused = run("auto")
+    assert refused.exit_code == 2 and "'demitasse detect' describes it" in refused.output
+
+
 def test_the_list_as_data(tmp_path: Path) -> None:
     assert json.loads(run("--json", "-").output) == json.loads(
         (run("--json", str(tmp_path / "m.json")), (tmp_path / "m.json").read_text())[1]

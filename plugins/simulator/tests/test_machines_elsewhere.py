@@ -45,6 +45,17 @@ def test_every_described_machine_of_the_house_can_be_simulated(path: Path, solve
             assert memory.capacity is not None and memory.bandwidth is not None
 
 
+def test_a_solver_with_a_test_net_is_planned_with_the_tuner_too() -> None:
+    """A description that lists no plugins has all automatic ones, the tuner among them."""
+    elsewhere = demitasse.Machine("plain", (demitasse.Level("node", cores=2),))
+    with demitasse.compose(elsewhere) as runtime:
+        assert runtime.machine.simulated and runtime.serving("tuner")
+        made = runtime.program("planned").trainer(
+            ROOT / "examples" / "digits" / "digits_solver.prototxt"
+        )
+        assert {"conv1", "ip1"} <= {entry.layer for entry in made.plan.entries}
+
+
 def test_a_plugin_that_is_not_installed_is_stood_in_for(
     solver: Path, machine: Callable[[str], Path]
 ) -> None:

@@ -33,6 +33,8 @@ def machines(name: str | None, json_path: str | None) -> None:
     if name is not None:
         if json_path is not None:
             raise click.UsageError("--json writes the list: leave out NAME, or --json")
+        if name == "auto":
+            raise click.UsageError("auto is this machine; 'demitasse detect' describes it")
         click.echo(find_machine(name).read_text(encoding="utf-8"), nl=False)
         return
     rows = [about(known) for known in described_machines().values()]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +84,12 @@ class Counter:
         return CountedMemory(nbytes, self)
 
 
+@dataclass(frozen=True)
 class Recorder(Kernels):
     """Kernels that are chosen as usual. ``requests`` has each candidate and the request that it was
-    chosen for, by the candidate's id."""
+    chosen for, by the candidate's id; a copy with another tuner adds to the same."""
 
-    def __init__(self, real: Kernels) -> None:
-        super().__init__(real.offers, real.tuner, real.check)
-        object.__setattr__(self, "requests", {})
-        self.requests: dict[int, tuple[Candidate, Request]]
+    requests: dict[int, tuple[Candidate, Request]] = field(default_factory=dict)
 
     def choose(self, request: Request, layer: str) -> tuple[str, Candidate, str]:
         plugin, candidate, reason = super().choose(request, layer)
@@ -295,7 +293,8 @@ class Drawing(Runtime):
         that no kernel computes in it."""
         if not worker.place.simulated:
             self._real.allocator(worker.space)
-        self.recorders.append(Recorder(self._real.kernels(worker)))
+        real = self._real.kernels(worker)
+        self.recorders.append(Recorder(real.offers, real.tuner, real.check))
         return self.recorders[-1]
 
     def engine(self, worker: WorkerPlace) -> None:
