@@ -131,7 +131,7 @@ def test_plus_adds_in_front_and_minus_leaves_out(install: Install) -> None:
     assert [*why][:2] == ["beads", "abacus"]
     assert why["beads"] == "asked for"
     assert "chalk" not in why
-    with pytest.raises(PluginError, match=r"asked to leave out: unknown plugin 'chlak'.*'chalk'"):
+    with pytest.raises(PluginError, match=r"plugins: unknown plugin '-chlak'.*'-chalk'"):
         compose(MACHINE, ["-chlak"])
 
 
@@ -165,13 +165,31 @@ def test_a_level_that_names_a_plugin_which_is_not_there_is_told_apart() -> None:
         compose(machine, ["null"])
 
 
-def test_a_description_that_names_no_plugin_is_told_by_its_path(tmp_path: Path) -> None:
-    """Reasons have the machine's name, which is short; errors have the file that must be corrected."""
+@pytest.mark.parametrize(
+    ("plugins", "key", "line", "named"),
+    [
+        (["abacsu"], "count = 1", 3, "named by machine 'office'"),
+        (["null"], 'kernels = "abacsu"', 6, "named by level 'desk' of machine 'office'"),
+        (
+            ["null"],
+            'count = 2\nsync = { plugin = "abacsu" }',
+            8,
+            "named by level 'desk' of machine 'off",
+        ),
+    ],
+)
+def test_a_description_that_names_no_plugin_is_told_by_its_line(
+    plugins: list[str], key: str, line: int, named: str, tmp_path: Path
+) -> None:
+    """Reasons have the machine's name, which is short; errors have the line that must be corrected."""
     path = tmp_path / "office.toml"
-    path.write_text('schema = 1\nname = "office"\nplugins = ["abacsu"]\n[[level]]\nname = "desk"\n')
-    with pytest.raises(PluginError, match="named by machine 'office': unknown plugin") as caught:
+    path.write_text(
+        f'schema = 1\nname = "office"\nplugins = {plugins}\n\n[[level]]\nname = "desk"\n{key}'
+    )
+    with pytest.raises(PluginError) as caught:
         compose(path)
-    assert str(caught.value).startswith(f"{path}: ")
+    assert str(caught.value).startswith(f"{path}:{line}: {named}")
+    assert "unknown plugin 'abacsu'" in str(caught.value)
 
 
 def test_every_installed_plugin_that_is_not_used_has_a_reason(install: Install) -> None:

@@ -121,7 +121,7 @@ def _reasons(
     reasons = {name.lstrip("+"): "asked for" for name in names if name[0] != "-"}
     rejected = dict.fromkeys(removed, "left out as asked")
     for name in removed - {*known, *(machine.plugins or ())}:
-        raise PluginError(unknown("plugin", name, known, "asked to leave out"))
+        raise PluginError(unknown("plugin", f"-{name}", map("-{}".format, known), "plugins"))
     if not exact and machine.plugins is not None:
         reasons |= {n: f"named by machine {machine.name!r}" for n in machine.plugins if n not in reasons}
     elif not exact:

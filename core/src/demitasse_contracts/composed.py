@@ -17,9 +17,10 @@ def check_composed(machine: Machine, reasons: Mapping[str, str], known: Mapping[
     lack or exclude another, or if one that a level of the machine needs is missing. ``reasons`` says why
     each plugin was chosen; ``known`` has the manifests of all available plugins."""
     for name, reason in reasons.items():
-        where = f"{machine.path}: " if machine.path and reason.startswith("named by ") else ""
+        where = _place(machine, name) if reason.startswith("named by ") else ""
         if name not in known:
-            told = f"{unknown('plugin', name, known, where + reason)}; {_absent(name)}"
+            source = "plugins" if reason == "asked for" else where + reason
+            told = f"{unknown('plugin', name, known, source)}; {_absent(name)}"
             others = [each for each, why in reasons.items() if why == reason and each not in known]
             raise PluginError(told + (_without(others) if reason.startswith("named by machine") else ""))
         if known[name].problem:
@@ -51,6 +52,17 @@ def check_synchronised(machine: Machine, processes: Processes) -> None:
             where = f"{level.location or machine.origin}: level {level.name!r}"
             remedy = 'no plugin to synchronise them; add sync = { plugin = "..." }'
             raise CompositionError(f"{where} has {several} workers and {remedy}")
+
+
+def _place(machine: Machine, plugin: str) -> str:
+    """Return the beginning of a message about a plugin that a description names: its file and line."""
+    named: list[object] = [getattr(machine.plugins, "place", None)] * (plugin in (machine.plugins or ()))
+    for level in machine.levels:
+        if level.sync is not None and level.sync.plugin == plugin:
+            named.append(level.sync.location)
+        named += [level.location] * (level.kernels == plugin)
+    place = next(filter(None, named), machine.path)
+    return f"{place}: " if place else ""
 
 
 def _without(plugins: list[str]) -> str:

@@ -29,6 +29,7 @@ from demitasse import (
 from demitasse_descriptions.known import DescribedMachine as DescribedMachine
 from demitasse_descriptions.known import described_machines as described_machines
 from demitasse_descriptions.known import find_machine as find_machine
+from demitasse_descriptions.options import PluginNames
 from demitasse_descriptions.options import PluginOptions as PluginOptions
 from demitasse_descriptions.options import gathered_options as gathered_options
 from demitasse_descriptions.options import option_place as option_place
@@ -48,6 +49,7 @@ _UNITS = {"latency": "s", "capacity": "B", "bandwidth": "B/s", "clock": "Hz"}
 _UNITS |= {"peak": "FLOP/s", "sustained": "FLOP/s", "launch": "s"}
 _NAMES = {Machine: "description", Level: "level", Link: "link", MemorySpace: "memory", SyncSpec: "sync"}
 """What each record is called in messages about a file."""
+_SINGLE = "a level begins with [[level]], not with [level]"
 _LONG = re.compile(r"\d[\d_]{4000,}")
 """Matches a number with more digits than Python converts to a whole number."""
 _STRINGS = r'"""[^\0]*?"""|\'\'\'[^\0]*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*'
@@ -121,6 +123,9 @@ def _told(error: ValueError | RecursionError, text: str) -> str:
     if not isinstance(error, tomllib.TOMLDecodeError) and (long := _LONG.search(text)):
         line = text.count("\n", 0, long.start()) + 1
         return f"{line}: {shortened(long[0], 20)} has too many digits"
+    if single := re.search(r"(?m)^\s*\[level\]", text):
+        line = text.count("\n", 0, single.end()) + 1
+        return f"{line}: {_SINGLE}"
     return f"{line}: " + re.sub(r" \(at line \d+, (column \d+)\)$", r" in \1", str(error))
 
 
@@ -179,7 +184,8 @@ class _Reader:
         kind, where = kind.removesuffix(" | None"), f"{self.path}:{self.line}"
         records = {"Level": Level, "Link": Link, "MemorySpace": MemorySpace, "SyncSpec": SyncSpec}
         if kind.startswith("tuple") and isinstance(value, list):
-            return tuple(self.value(kind[6:-6], key, item, source) for item in value)
+            items = tuple(self.value(kind[6:-6], key, item, source) for item in value)
+            return self.plugins(items, where) if key == "plugins" else items
         if kind in records and isinstance(value, dict):
             return self.record(records[kind], value)
         if kind == "Quantity" and isinstance(value, dict) and _UNITS[key] == "FLOP/s":
@@ -188,6 +194,8 @@ class _Reader:
             return Quantity.parse(str(value), source, _UNITS[key], f"{where}: {key} = ")
         if key == "workers" and value not in WORKERS:
             raise DescriptionError(unknown("workers", str(value), WORKERS, where))
+        if key == "precision" and value not in PRECISIONS:
+            raise DescriptionError(unknown("precision", str(value), PRECISIONS, where))
         rules = {
             "str": (isinstance(value, str) and value != "", "a string"),
             "int": (type(value) is int and value > 0, "a whole number, 1 or more"),
@@ -197,6 +205,9 @@ class _Reader:
         fits = kind.startswith("Mapping") and all(isinstance(table, dict) for table in tables)
         fits, valid = rules.get(kind, (fits, "a list" if kind.startswith("tuple") else "a table"))
         if not fits:
+            if key == "level":
+                raise DescriptionError(f"{where}: {_SINGLE}")
+            valid += " of tables, [{ ... }]" if valid == "a list" and isinstance(value, dict) else ""
             raise DescriptionError(f"{where}: {key} = {shortened(value, quoted=True)} (valid: {valid})")
         if key == "options":
             return {name: self.options(name, table) for name, table in value.items()}
@@ -236,6 +247,12 @@ class _Reader:
         for name in {f.name: f for f in fields(Level) if f.compare}.keys() & table.keys():
             told = f"{self.place(name)}: {name!r} is among the rates of [level.{key}]"
             raise DescriptionError(f"{told}, but is a key of the level: put it above that line")
+
+    def plugins(self, names: tuple[str, ...], place: str) -> PluginNames:
+        """Return the plugins to compose, with the line that lists them."""
+        listed = PluginNames(names)
+        listed.place = place
+        return listed
 
     def options(self, plugin: str, table: dict[str, Any]) -> PluginOptions:
         """Return a plugin's options, with the lines that give them."""

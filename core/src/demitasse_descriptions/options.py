@@ -1,4 +1,4 @@
-"""The options of plugins: whether they are known, and where a description gives them."""
+"""The plugins that a description names and their options: whether they are known, and where it does."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from demitasse import CompositionError, discover, shortened, unknown
 
 if TYPE_CHECKING:
     from demitasse import Composition, Machine
+
+
+class PluginNames(tuple[str, ...]):
+    """The plugins that a description lists. ``place`` is the line of the list."""
+
+    place: str
 
 
 class PluginOptions(dict[str, Any]):

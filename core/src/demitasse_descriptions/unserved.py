@@ -110,7 +110,7 @@ def unstreamed(machine: Machine, composition: Composition, worker: WorkerPlace) 
 def unoffered(program: str, offered: Iterable[str]) -> str:
     """Return the message for a program that no composed plugin offers."""
     plugins = discover()
-    able = ", ".join(each.name for each in plugins if each.serves("programs", program=program))
+    able = " or ".join(f"+{each.name}" for each in plugins if each.serves("programs", program=program))
     known = unknown("program", program, offered)
     if not any(each.serves("programs") for each in plugins):
         return f'{known}: no installed plugin offers any; pip install "demitasse[standard]"'

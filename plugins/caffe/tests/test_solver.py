@@ -405,6 +405,8 @@ def test_the_net_itself_may_be_overridden(solve: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
+        ("lr", 0.1, r"override 'lr': unknown field 'lr'; did you mean 'base_lr'\?$"),
+        ("batch_size", 8, r"'batch_size'; did you mean that of a data layer .*layer\.NAME\.data_param"),
         ("max_itr", 5, r"override 'max_itr': unknown field of SolverParameter 'max_itr'; .*'max_iter'"),
         ("max_iter", "ten", r"override 'max_iter': 'ten' is not a whole number that max_iter can"),
         ("base_lr", None, r"override 'base_lr': None is not a number"),

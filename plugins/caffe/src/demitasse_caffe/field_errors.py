@@ -14,6 +14,16 @@ from demitasse_caffe.schema import Schema
 _LAYERS = ("layer", "layers")
 _SCHEMA = "as Caffe's caffe.proto lists them"
 """Where to see all names if there are many."""
+_FAMILIAR = {
+    "lr": "'base_lr'",
+    "learning_rate": "'base_lr'",
+    "wd": "'weight_decay'",
+    "iterations": "'max_iter'",
+    "epochs": "'max_iter', which counts batches",
+    "optimizer": "'type'",
+    "batch_size": "that of a data layer (as an override: layer.NAME.data_param.batch_size)",
+}
+"""What other frameworks call a solver's fields, and what is meant by it here."""
 
 
 def strangers_field(path: Path, entry: Entry, descriptor: Any, schema: Schema) -> str:
@@ -34,11 +44,20 @@ def strangers_field(path: Path, entry: Entry, descriptor: Any, schema: Schema) -
     )
 
 
+def familiar_field(descriptor: Any, name: str) -> str:
+    """Return the end of a message about a solver's field that other frameworks have under this name; ""
+    if none does."""
+    known = descriptor.name == "SolverParameter" and _FAMILIAR.get(name)
+    return f"unknown field {name!r}; did you mean {known}?" if known else ""
+
+
 def unknown_field(path: Path, entry: Entry, descriptor: Any) -> str:
     """Return the message for a field that a message does not have."""
     where = f"{path}:{entry.line}:{entry.column}: {layer_around(entry)}{descriptor.name}"
     if fork := fork_field(descriptor.name, entry.name):
         return f"{where}: {fork.told(entry.name)}"
+    if familiar := familiar_field(descriptor, entry.name):
+        return f"{where}: {familiar}"
     message = unknown("field", entry.name, list(descriptor.fields_by_name), where, _SCHEMA)
     block: Block | None = entry.block
     if block is not None and block.name == "layers" and "type" in block.quoted:

@@ -16,6 +16,7 @@ from typing import Any
 from google.protobuf import text_format
 
 from demitasse import ModelError, unknown
+from demitasse_caffe.field_errors import familiar_field
 from demitasse_caffe.fork_fields import engine_word, fork_field
 from demitasse_caffe.net import NetFile
 from demitasse_caffe.paths import given
@@ -147,6 +148,8 @@ def _no_field(descriptor: Any, name: str, where: str) -> str:
     the nearest name."""
     if fork := fork_field(descriptor.name, name):
         return f"{where}: {fork.told(name)}"
+    if familiar := familiar_field(descriptor, name):
+        return f"{where}: {familiar}"
     return unknown(f"field of {descriptor.name}", name, descriptor.fields_by_name, where)
 
 
