@@ -50,4 +50,4 @@ def find_machine(hw: str | Path) -> Path:
         raise DescriptionError(f"{told}, or a description's path{uninstalled('commands', 'machines')}")
     if not hint and (close := nearest(path.stem, known)):
         hint = f"; did you mean the machine {close!r}?"
-    raise DescriptionError(f"{path}: No such file or directory{hint}")
+    raise DescriptionError(f"no such file: {path}{hint}")

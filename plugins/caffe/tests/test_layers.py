@@ -372,9 +372,9 @@ def test_split_and_silence_compute_nothing(build: Any) -> None:
     [
         ('type: "ReLU" top: "y"', r"has 0 bottoms \(none\), not 1"),
         ('type: "ReLU" bottom: "x" bottom: "x" top: "y"', r"has 2 bottoms \(x, x\), not 1"),
-        ('type: "Accuracy" bottom: "x" top: "y"', r"has 1 bottoms \(x\), not 2"),
-        ('type: "Silence" bottom: "x" top: "y"', r"has 1 tops \(y\), not 0"),
-        ('type: "Eltwise" bottom: "x" top: "y"', r"has 1 bottoms \(x\), not 2 or more"),
+        ('type: "Accuracy" bottom: "x" top: "y"', r"has 1 bottom \(x\), not 2"),
+        ('type: "Silence" bottom: "x" top: "y"', r"has 1 top \(y\), not 0"),
+        ('type: "Eltwise" bottom: "x" top: "y"', r"has 1 bottom \(x\), not 2 or more"),
         ('type: "Pooling" bottom: "x"', r"has 0 tops \(none\), not 1 to 2"),
     ],
 )

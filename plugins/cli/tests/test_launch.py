@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,8 +19,8 @@ def started_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def runtime(*levels: Level, fingerprint: str = "any") -> SimpleNamespace:
-    machine = Machine("here", levels or (Level("machine"),), fingerprint=fingerprint)
+def runtime(*levels: Level, fingerprint: str = "any", path: Path | None = None) -> SimpleNamespace:
+    machine = Machine("here", levels or (Level("machine"),), fingerprint=fingerprint, path=path)
     return SimpleNamespace(machine=machine, processes=Processes())
 
 
@@ -86,8 +87,12 @@ def test_processes_that_would_train_alone_are_told_what_is_missing(
 ) -> None:
     monkeypatch.setenv("PMI_SIZE", "4")
     level = Level("process", workers="mpi")
-    with pytest.raises(CompositionError, match=r"4 processes were started.*no level with workers"):
+    with pytest.raises(CompositionError, match=r"no level with workers.*or compose the plugin 'allred"):
         launch.check_together(runtime())
+    with pytest.raises(
+        CompositionError, match=r"4 processes were started.*desk.toml has no .*--hw auto"
+    ):
+        launch.check_together(runtime(path=Path("desk.toml")))
     with pytest.raises(CompositionError, match="compose the plugin 'allreduce'"):
         launch.check_together(runtime(level))
     for mark in ("elsewhere", ""):

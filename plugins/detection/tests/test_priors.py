@@ -149,7 +149,7 @@ def test_a_wrong_field_is_told_with_its_layer(run: Any, fields: str, message: st
 def test_bottoms_that_are_no_images_are_told(run: Any) -> None:
     with pytest.raises(demitasse.ModelError, match=r"layer 'p' .*'?x \(1x2.* are not images"):
         run(LAYER.format("min_size: 4"), x=np.zeros((1, 2)), data=np.zeros((1, 3, 8, 8)))
-    with pytest.raises(demitasse.ModelError, match=r"has 1 bottoms \(x\), not 2"):
+    with pytest.raises(demitasse.ModelError, match=r"has 1 bottom \(x\), not 2"):
         run(LAYER.format("min_size: 4").replace("bottom: 'data'", ""), x=np.zeros((1, 2, 3, 3)))
 
 

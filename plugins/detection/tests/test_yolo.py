@@ -177,7 +177,7 @@ def test_as_many_rows_are_planned_as_there_are_boxes(runtime: Any, written: Any)
             newer("biases: [1, 2] num_box: 1 mask: [0, 0] anchors_scale: 8"),
             r"anchors_scale \[8\]: give one for each of 2 bottoms",
         ),
-        (newer("biases: [1, 2] mask: 0", 1), r"has 1 bottoms \(m0\), not 2"),
+        (newer("biases: [1, 2] mask: 0", 1), r"has 1 bottom \(m0\), not 2"),
         (newer("anchor_scale: 8"), "unknown field 'anchor_scale'; did you mean 'anchors_scale'"),
     ],
 )

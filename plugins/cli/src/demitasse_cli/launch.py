@@ -149,7 +149,9 @@ def check_together(runtime: Runtime) -> None:
     machine = runtime.machine
     remedy = "compose the plugin 'allreduce'" + demitasse.uninstalled("collectives")
     if not any(level.workers == "mpi" for level in machine.levels):
-        remedy = f'{machine.origin} has no level with workers = "mpi"; give it one, or {remedy}'
+        # Whoever measured this machine gives it such a level if a composed plugin sums over processes.
+        others = f"give it one, or {remedy}" if machine.path is None else "give it one, or use --hw auto"
+        remedy = f'{machine.origin} has no level with workers = "mpi"; {others}'
     if machine.simulated:
         mark = (
             f"has the fingerprint {machine.fingerprint!r}"

@@ -40,7 +40,8 @@ def check_count(what: str, names: Sequence[str], wanted: Collection[int]) -> Non
     """Raise ValueError if the number of bottoms or tops is not one of those that are wanted."""
     if len(names) not in wanted:
         numbers = " or ".join(map(str, wanted))
-        raise ValueError(f"has {len(names)} {what}s ({', '.join(names) or 'none'}), not {numbers}")
+        many = f"{len(names)} {what}{'s' * (len(names) != 1)}"
+        raise ValueError(f"has {many} ({', '.join(names) or 'none'}), not {numbers}")
 
 
 def rows_found(planned: np.ndarray) -> np.ndarray:

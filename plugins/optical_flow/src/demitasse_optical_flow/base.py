@@ -44,7 +44,8 @@ def _check_count(what: str, names: Sequence[str], counts: Counts) -> None:
     least, most = counts
     if len(names) < least or (most is not None and len(names) > most):
         wanted = f"{least}" if least == most else f"{least} to {most}" if most else f"{least} or more"
-        raise ValueError(f"has {len(names)} {what}s ({', '.join(names) or 'none'}), not {wanted}")
+        many = f"{len(names)} {what}{'s' * (len(names) != 1)}"
+        raise ValueError(f"has {many} ({', '.join(names) or 'none'}), not {wanted}")
 
 
 def _check_finite(message: Any) -> None:

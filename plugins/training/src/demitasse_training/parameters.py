@@ -247,13 +247,11 @@ def _misfit(slot: Slot, arrays: Sequence[np.ndarray], number: int, count: int) -
     """Why a file's arrays do not fit a parameter of a layer that has ``count`` of them, as the end of a
     sentence; empty if they fit."""
     shape = slot.spec.shape
+    in_file = f"{len(arrays)} parameter{'s' * (len(arrays) != 1)}"
     if len(arrays) > count:
-        return f" has {len(arrays)} parameters in the file, but {count} in the net"
+        return f" has {in_file} in the file, but {count} in the net"
     if number >= len(arrays):
-        return (
-            f" has {len(arrays)} parameters in the file, but parameter {number} of shape {shape} in the "
-            f"net"
-        )
+        return f" has {in_file} in the file, but parameter {number} of shape {shape} in the net"
     if fits(arrays[number], shape):
         return ""
     return f", parameter {number}: the file's shape is {arrays[number].shape}, the net's is {shape}"

@@ -173,4 +173,5 @@ def _check_count(what: str, names: Sequence[str], counts: Counts) -> None:
             wanted = f"{least} or more"
         else:
             wanted = f"{least}" if least == most else f"{least} to {most}"
-        raise ValueError(f"has {len(names)} {what}s ({', '.join(names) or 'none'}), not {wanted}")
+        many = f"{len(names)} {what}{'s' * (len(names) != 1)}"
+        raise ValueError(f"has {many} ({', '.join(names) or 'none'}), not {wanted}")

@@ -73,7 +73,7 @@ class Eltwise(CaffeLayer):
         if coefficients and len(coefficients) != len(bottoms):
             raise ValueError(f"has {len(coefficients)} coeff for {len(bottoms)} bottoms")
         if len(bottoms) == 1 and not (operation == "SUM" and coefficients):
-            raise ValueError(f"has 1 bottoms ({layer.bottoms[0]}), not 2 or more (1 with its coeff)")
+            raise ValueError(f"has 1 bottom ({layer.bottoms[0]}), not 2 or more (1 with its coeff)")
         if operation == "PROD":
             if coefficients:
                 raise ValueError("coeff is for sums, not for operation PROD")

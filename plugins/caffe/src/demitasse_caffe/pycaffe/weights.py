@@ -35,8 +35,8 @@ def copy_parameters(path: Path, ours: Mapping[str, Sequence[np.ndarray]]) -> Non
             continue
         if len(arrays) != len(ours[layer]):
             raise ShapeError(
-                f"{path}: layer {layer!r} has {len(arrays)} parameters in the file, {len(ours[layer])} "
-                f"in the net"
+                f"{path}: layer {layer!r}: the number of parameters is {len(arrays)} in the file, "
+                f"{len(ours[layer])} in the net"
             )
         for number, (array, mine) in enumerate(zip(arrays, ours[layer], strict=True)):
             if _squeezed(array.shape) != _squeezed(mine.shape):
