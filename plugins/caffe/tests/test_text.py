@@ -62,7 +62,11 @@ def test_layers_in_a_list_know_their_lines(read: Any) -> None:
             'layer { type: "Convolution" convolution_param {\n num_output: "many" } }',
             r":2:14: num_output: .*many",
         ),
-        ('layer { type: "Convolution" convolution_param {\n num_output: -1 } }', r":2:14: num_output"),
+        (
+            'layer { type: "Convolution" convolution_param {\n num_output: -1 } }',
+            r":2:14: num_output: -1 is.*: 0 or",
+        ),
+        ("input_dim: 3000000000", r":1:12: input_dim: 3000000000 is out of range .*nearer to 0\)$"),
         ('layer { type: "Convolution" convolution_param {\n num_output: 1.5 } }', r":2:14: num_outp"),
         (
             'layer { type: "Pooling"\n pooling_param { pool: MAXX } }',

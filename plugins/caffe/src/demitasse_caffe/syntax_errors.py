@@ -50,6 +50,11 @@ def syntax_error(path: Path, text: str, outline: Outline, error: Any) -> str:
     reason = re.sub(r"^'[^\n]*': (?=[A-Z])", "", reason, flags=re.DOTALL)
     if word := re.match(r'Message type "(\w+)" has no field named "(.*)"', reason):
         reason = f"{word[2]!r} is not a field of {word[1]}"
+    if outside := re.match(r"Value out of range: (-?)(\d+)$", reason):
+        few = outside[1] and int(outside[2]) <= 2**31  # so the field takes no negative numbers
+        reason = (
+            f"{outside[1]}{outside[2]} is out of range (valid: {'0 or more' if few else 'nearer to 0'})"
+        )
     if line is None:  # for example for the value of a field that is left out
         return _value_of_none(path, outline, reason)
     written = "".join(text.split("\n")[line - 1 : line])
