@@ -126,7 +126,7 @@ def test_images_of_other_sizes_are_refused_where_it_is_asked(
     tmp_path: Path, pictures: list[np.ndarray]
 ) -> None:
     cv2.imwrite(str(tmp_path / "images/3.png"), pictures[3][:5])
-    given = f"{tmp_path}/images/", tmp_path / "list.txt"
+    given = f"{tmp_path}/images", tmp_path / "list.txt"  # a folder, with or without a slash
     done = run("convert_imageset", "-check_size", *given, tmp_path / "a")
     assert done.returncode == 2 and not (tmp_path / "a").exists()
     assert f"{tmp_path}/list.txt:4: {tmp_path}/images/3.png: 5 x 8 pixels of 3 channels" in done.stderr
