@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from demitasse import DataError
+from demitasse_striped_io import parallel_fs
 from demitasse_striped_io.parallel_fs import (
     Striping,
     create_stripe,
@@ -28,7 +29,17 @@ def test_lustre_is_told_the_layout_of_each_stripe(tmp_path: Path) -> None:
     ]
     if is_lustre(tmp_path):
         pytest.skip("this folder is on Lustre")
-    assert "is not on Lustre (its file system is 0x" in str(why_no_lustre(tmp_path))
+    assert "is not on Lustre (its file system is " in str(why_no_lustre(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("magic", "told"), [(0x01021994, "is tmpfs)"), (0xABC, "is 0xabc)"), (None, "is unknown)")]
+)
+def test_a_file_system_is_told_by_name(
+    magic: int | None, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel_fs, "file_system", lambda path: magic)
+    assert str(why_no_lustre(tmp_path)).endswith(told)
 
 
 def test_to_ask_for_mpi_io_starts_no_mpi() -> None:

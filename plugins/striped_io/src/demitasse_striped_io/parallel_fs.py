@@ -27,6 +27,21 @@ from demitasse_striped_io.options import Options
 
 LUSTRE = 0x0BD00BD0
 """Lustre's magic number in statfs."""
+_OTHERS = {
+    0xEF53: "ext4",
+    0x58465342: "XFS",
+    0x9123683E: "Btrfs",
+    0x2FC12FC1: "ZFS",
+    0x01021994: "tmpfs",
+    0x794C7630: "overlayfs",
+    0x65735546: "FUSE",
+    0x6969: "NFS",
+    0xFF534D42: "SMB",
+    0x00C36400: "Ceph",
+    0x47504653: "GPFS",
+    0x19830326: "BeeGFS",
+}
+"""The file systems that messages name instead of giving their magic number."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +75,9 @@ def is_lustre(path: Path) -> bool:
 def why_no_lustre(path: Path) -> str | None:
     """Say why ``lfs`` cannot lay out files in a folder; None if it can."""
     if not is_lustre(path):
-        return f"{path} is not on Lustre (its file system is {file_system(path) or 0:#x})"
+        magic = file_system(path)
+        named = "unknown" if magic is None else _OTHERS.get(magic, f"{magic:#x}")
+        return f"{path} is not on Lustre (its file system is {named})"
     if shutil.which("lfs") is None:
         return "the command lfs was not found: install Lustre's client tools"
     return None
