@@ -28,7 +28,7 @@ from demitasse_striped_io.options import Options
 LUSTRE = 0x0BD00BD0
 """Lustre's magic number in statfs."""
 _OTHERS = {
-    0xEF53: "ext4",
+    0xEF53: "ext2/3/4",
     0x58465342: "XFS",
     0x9123683E: "Btrfs",
     0x2FC12FC1: "ZFS",
