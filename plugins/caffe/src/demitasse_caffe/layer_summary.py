@@ -29,7 +29,8 @@ _MEMBERS = {
     "ImageData ImageLabelmapData ImageSegData Input MemoryData Parameter VideoData WindowData",
     "convolution": "Convolution Convolution3D ConvolutionDepthwise Deconvolution Deconvolution3D "
     "DenseBlock DepthwiseConvolution Im2col NdConvolution",
-    "inner product": "CosinAddm Embed InnerProduct LabelSpecificAdd MarginInnerProduct",
+    "inner product": "CosinAddm Embed InnerProduct LabelSpecificAdd LargeMarginInnerProduct "
+    "MarginInnerProduct",
     "pooling": "NdPooling PSROIPooling Pooling Pooling3D PoolingND Proposal ROIAlign ROIPooling SPP",
     "activation": "AbsVal BNLL Clip Dropout ELU Exp GradientScaler HardSwish Log PReLU Power ReLU ReLU6 "
     "Sigmoid Softmax SpatialDropout Swish TanH Threshold",
@@ -44,7 +45,7 @@ _MEMBERS = {
     "DiceCoefLoss EuclideanLoss FocalLoss HingeLoss InfogainLoss L1Loss LabelsequenceAccuracy "
     "MultiBoxLoss MultinomialLogisticLoss RegionLoss SegAccuracy SigmoidCrossEntropyBalanceLoss "
     "SigmoidCrossEntropyLoss SmoothL1Loss SmoothL1LossOHEM SoftmaxWithLoss SoftmaxWithLossOHEM "
-    "TripletLoss WarpCTCLoss Yolov3",
+    "TripletLoss WarpCTCLoss WeightedSoftmaxWithLoss Yolov3",
 }
 _FAMILY = {kind: family for family, kinds in _MEMBERS.items() for kind in kinds.split()}
 _BORROWED = dict.fromkeys(

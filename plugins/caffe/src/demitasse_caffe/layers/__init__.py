@@ -70,8 +70,9 @@ from demitasse_caffe.layers.loss import (
     SigmoidCrossEntropyLoss,
     SoftmaxWithLoss,
     TripletLoss,
+    WeightedSoftmaxWithLoss,
 )
-from demitasse_caffe.layers.margins import CosinAddm, LabelSpecificAdd
+from demitasse_caffe.layers.margins import CosinAddm, LabelSpecificAdd, LargeMarginInnerProduct
 from demitasse_caffe.layers.normalization import LRN, MVN, BatchNorm, Bias, GroupNorm, Scale
 from demitasse_caffe.layers.recurrent import LSTM, RNN, Lstm, LSTMUnit
 from demitasse_caffe.layers.reduction import ArgMax, Reduction
@@ -157,6 +158,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     LSTM(),
     LSTMUnit(),
     LabelSpecificAdd(),
+    LargeMarginInnerProduct(),
     Log(),
     MVN(),
     MemoryData(),
@@ -225,6 +227,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Unpooling(),
     Upsample(),
     VideoData(),
+    WeightedSoftmaxWithLoss(),
     WindowData(),
     *FUNCTIONS,
 )

@@ -39,17 +39,13 @@ class SoftmaxWithLoss(Loss):
     ) -> Sequence[Tensor]:
         axis = canonical(message.softmax_param.axis, bottoms[0])
         check_whole("the number of classes", bottoms[0].shape[axis], bottoms[1])
-        weights = list(map(number, message.loss_param.class_weighting))
-        weighted = message.loss_param.weight_by_label_freqs
-        if weighted and len(weights) != bottoms[0].shape[axis]:
-            raise ValueError(
-                f"has {len(weights)} class_weighting for {bottoms[0].shape[axis]} classes; give one each"
-            )
+        weights = self._weights(message, bottoms[0].shape[axis])
         # A matrix with only the weights, on its diagonal, adds nothing from other classes.
-        matrix = (graph.constant(f"{layer.name}.weights", np.diag(weights)),) if weighted else ()
+        diagonal = () if weights is None else (np.diag(np.array(weights)),)
+        matrix = (graph.constant(f"{layer.name}.weights", each) for each in diagonal)
         over, fixed = normalization(message.loss_param, "valid")
         loss, probability = graph.apply(
-            "infogain_loss" if weighted else "softmax_loss",
+            "infogain_loss" if diagonal else "softmax_loss",
             *bottoms,
             *matrix,
             axis=axis,
@@ -57,6 +53,33 @@ class SoftmaxWithLoss(Loss):
             normalization=over,
         )
         return [_divided(loss, fixed, graph), probability][: max(1, len(layer.tops))]
+
+    def _weights(self, message: Any, classes: int) -> list[float] | None:
+        """Return the weight of each class; None if all are 1. Raise ValueError."""
+        if not message.loss_param.weight_by_label_freqs:
+            return None
+        weights = list(map(number, message.loss_param.class_weighting))
+        if len(weights) != classes:
+            raise ValueError(f"has {len(weights)} class_weighting for {classes} classes; give one each")
+        return weights
+
+
+class WeightedSoftmaxWithLoss(SoftmaxWithLoss):
+    """As SoftmaxWithLoss, with the losses of one class, ``pos_cid``, times ``pos_mult``; what they are
+    divided by does not change. From several forks."""
+
+    name = "WeightedSoftmaxWithLoss"
+
+    def _weights(self, message: Any, classes: int) -> list[float]:
+        given = message.softmax_param
+        chosen, weight = given.pos_cid, number(given.pos_mult)
+        if not 0 <= chosen < classes:
+            raise ValueError(
+                f"softmax_param {{ pos_cid: {chosen} }} (valid: a class from 0 to {classes - 1})"
+            )
+        if not 0 <= weight < math.inf:
+            raise ValueError(f"softmax_param {{ pos_mult: {weight:g} }} must be 0 or more")
+        return [weight if each == chosen else 1.0 for each in range(classes)]
 
 
 class InfogainLoss(Loss):
