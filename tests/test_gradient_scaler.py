@@ -35,11 +35,11 @@ def write(schedule: str, passes: int = 1) -> None:
     )
 
 
-def expected(iterations: int) -> tuple[float, float]:
-    """The two weights after so many iterations, for SCHEDULE; by hand."""
+def expected(iterations: int, alpha: float = 3) -> tuple[float, float]:
+    """The two weights after so many iterations, for SCHEDULE with an ``alpha``; by hand."""
     w, v = 0.25, 0.75
     for i in range(iterations):
-        c = 2 * 0.6 / (1 + math.exp(-3 * min(i / 4, 1))) - 0.6 + 0.1
+        c = 2 * 0.6 / (1 + math.exp(-alpha * min(i / 4, 1))) - 0.6 + 0.1
         h = 3 * 0.5 * w
         slope = v * h - 2
         w, v = w - 0.1 * -c * slope * v * 0.5, v - 0.1 * slope * h
@@ -70,6 +70,20 @@ def test_it_turns_the_gradient_round_ever_more(kernels: str, passes: int) -> Non
         np.testing.assert_array_equal(made.blobs["turned"].data, made.blobs["h"].data)
 
 
+@pytest.mark.parametrize("kernels", ["reference", "cpu"])
+def test_a_negative_alpha_falls(kernels: str) -> None:
+    """As the published net of MHTN has it."""
+    write(SCHEDULE.replace("alpha: 3", "alpha: -0.5"))
+    with (
+        demitasse.compose(plugins=[*PLUGINS, kernels, "reference"]) as runtime,
+        runtime.trainer("solver.prototxt", precision="f64") as trainer,
+    ):
+        trainer.run()
+        w, v = expected(6, alpha=-0.5)
+        np.testing.assert_allclose(trainer.net.params["w"][0], np.full((1, 3), w), rtol=1e-12)
+        np.testing.assert_allclose(trainer.net.params["v"][0], [[v]], rtol=1e-12)
+
+
 def test_kernels_agree_and_long_blobs_too() -> None:
     write("alpha: 1 max_iter: 100")
     text = Path("net.prototxt").read_text().replace("dim: 2", "dim: 3000")
@@ -88,8 +102,8 @@ def test_kernels_agree_and_long_blobs_too() -> None:
 def test_a_schedule_that_is_none_is_refused() -> None:
     for schedule, told in (
         ("lower_bound: 2", "lower_bound 2 is above upper_bound 1"),
-        ("alpha: -1", "alpha -1 and max_iter 1: the first must be 0"),
-        ("max_iter: 0.5", "max_iter 0.5: the first must be 0 or more, the second 1"),
+        ("alpha: -701", "alpha -701 and max_iter 1: the first must be from -700 to 700"),
+        ("max_iter: 0.5", "max_iter 0.5: the first must be from -700 to 700, the second 1 or more"),
     ):
         write(schedule)
         with (

@@ -227,7 +227,7 @@ def _run(
         inputs = made.graph.inputs
         given = {n: random.random(t.shape, np.float32) for n, t in inputs.items()}
         for rois in (array for name, array in given.items() if name == "rois"):
-            rois[...] = REGION
+            rois.reshape(len(rois), -1)[...] = REGION
         made.forward(**given)
     finally:
         made.close()

@@ -109,6 +109,25 @@ def test_an_autocrop_is_a_crop_that_aligns(read: Read) -> None:
         read(apart)
 
 
+@pytest.mark.parametrize(("cut", "offset"), [("axis: 1", 1), ("slice_dim: 0", 1), ("axis: 2", None)])
+def test_pieces_of_channels_lie_where_the_whole_did(cut: str, offset: int | None, read: Read) -> None:
+    """Of a blob cut into rows it is not known which rows a piece has."""
+    text = f"""
+    input: "data" input_shape {{ dim: 2 dim: 3 dim: 32 dim: 32 }}
+    layer {{ name: "pool" type: "Pooling" bottom: "data" top: "p"
+      pooling_param {{ kernel_size: 2 stride: 2 }} }}
+    layer {{ name: "pieces" type: "Slice" bottom: "p" top: "a" top: "b"
+      slice_param {{ {cut} slice_point: 1 }} }}
+    layer {{ name: "up" type: "Deconvolution" bottom: "b" top: "u"
+      convolution_param {{ num_output: 1 kernel_size: 4 stride: 2 }} }}
+    layer {{ name: "cut" type: "AutoCrop" bottom: "u" bottom: "data" top: "k" }}"""
+    if offset is None:
+        with pytest.raises(ModelError, match=r"layer 'cut' \(AutoCrop\): .*where pixels lie: unknown"):
+            read(text)
+        return
+    assert list(read(text).net("test").layers[-1].parameters.crop_param.offset) == [offset]
+
+
 def test_what_forks_align_is_told_and_cut_as_in_caffe(read: Read) -> None:
     (note,) = read(FCN.format(pad=35, crop="")).net("test").notes
     assert "Crop without crop_param cuts from offset 0 on, as in BVLC Caffe" in note

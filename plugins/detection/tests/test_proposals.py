@@ -45,7 +45,7 @@ def problem(seed: int, images: int = 1, shapes: int = 4) -> dict[str, np.ndarray
 
 def slow(scores: Any, told: Any, info: Any, about: dict[str, Any]) -> list[tuple[float, list[float]]]:
     """Return the scores and corners of the regions of one image, computed box by box."""
-    height, width, enlarged = info[0]
+    height, width, taller, wider = info[0][[0, 1, 2, min(3, len(info[0]) - 1)]]
     boxes = anchors(about["base"], about["ratios"], about["scales"])
     found = []
     for row, column in np.ndindex(*scores.shape[1:]):
@@ -59,7 +59,7 @@ def slow(scores: Any, told: Any, info: Any, about: dict[str, Any]) -> list[tuple
             ends = (width - 1, height - 1) * 2
             corners = [min(max(c, 0.0), end) for c, end in zip(corners, ends, strict=True)]
             sides = corners[2] - corners[0] + 1, corners[3] - corners[1] + 1
-            if min(sides) >= about["least"] * enlarged:
+            if sides[0] >= about["least"] * wider and sides[1] >= about["least"] * taller:
                 found.append((float(scores[len(boxes) + number, row, column]), corners))
     found = sorted(found, key=lambda each: -each[0])[: about["before"]]
     kept: list[tuple[float, list[float]]] = []
@@ -90,11 +90,14 @@ def test_boxes_are_those_of_the_authors() -> None:
     before=st.sampled_from([0, 5, 60]),
     after=st.sampled_from([0, 3, 20]),
     overlap=st.sampled_from([0.3, 0.7]),
+    factors=st.sampled_from([(1.5,), (0.7, 2.5), (2.0, 0.5, 9.0, 9.0)]),
 )
 def test_regions_are_what_box_by_box_gives(
-    seed: int, least: int, before: int, after: int, overlap: float
+    seed: int, least: int, before: int, after: int, overlap: float, factors: tuple[float, ...]
 ) -> None:
+    """Also where heights and widths have a factor each, among six numbers, as in PVANet."""
     given = problem(seed, images=2)
+    given["im_info"] = np.array([[48.0, 56.0, *factors]])
     about = {"stride": 8, "base": 8, "ratios": (0.5, 2.0), "scales": (1.0, 2.0), "least": least}
     about |= {"before": before, "after": after, "overlap": overlap}
     regions, scores = proposals(*given.values(), about)

@@ -154,9 +154,13 @@ def _step(how: Made) -> Map | None:
     """Return the map of the layer that makes a blob, or None if that layer does not map coordinates."""
     if how.kind in _SAME:
         return _IDENTITY
-    if how.kind not in (*_WINDOWED, "Crop"):
+    if how.kind not in (*_WINDOWED, "Crop", "Slice"):
         return None
     layer = how.message()
+    if how.kind == "Slice":
+        cut = layer.slice_param
+        axis = cut.slice_dim if cut.HasField("slice_dim") else cut.axis
+        return _IDENTITY if axis in (0, 1) else None  # samples or channels
     if how.kind == "Crop":
         offset = np.array(list(layer.crop_param.offset) or [0], float)
         return Map(layer.crop_param.axis - 1, np.ones(1), -offset)

@@ -522,5 +522,12 @@ FORKS = (
     Fork("the fork of Pfister's heatmaps", types="DataHeatmap"),
     Fork("MNC's fork", types="MaskPooling MaskResize ROIWarping"),
     Fork("the fork of CRF-RNN", types="MultiStageMeanfield"),
+    Fork("Ristretto", types="ConvolutionRistretto DeconvolutionRistretto FcRistretto LRNRistretto"),
+    Fork("the fork of visual-concepts", types="MIL MILData"),
+    Fork("the fork of JAANet and ARL", types="Combination Division MultiStageMeanfieldAU3"),
+    Fork("DRML's fork", types="Batch Box MultiSigmoidCrossEntropyLoss MultilabelImageData Splice"),
+    Fork("the fork of deep adaptation networks", types="MMDLoss"),
+    Fork("the fork for unsupervised depth estimation", types="AbsLoss Warping"),
+    Fork("TSN's fork", types="Gather SegData"),
     Fork("the fork of DeepSkeleton", types="ImageMultLabelData Quantize Rescale"),
 )

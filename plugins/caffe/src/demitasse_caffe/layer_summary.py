@@ -29,10 +29,11 @@ _MEMBERS = {
     "ImageData ImageLabelmapData ImageSegData Input MemoryData Parameter VideoData WindowData",
     "convolution": "Convolution Convolution3D ConvolutionDepthwise Deconvolution Deconvolution3D "
     "DenseBlock DepthwiseConvolution Im2col NdConvolution",
-    "inner product": "CosinAddm Embed InnerProduct LabelSpecificAdd MarginInnerProduct",
+    "inner product": "CosinAddm Embed InnerProduct LabelSpecificAdd LargeMarginInnerProduct "
+    "MarginInnerProduct",
     "pooling": "NdPooling PSROIPooling Pooling Pooling3D PoolingND Proposal ROIAlign ROIPooling SPP",
-    "activation": "AbsVal BNLL Clip Dropout ELU Exp GradientScaler HardSwish Log PReLU Power ReLU ReLU6 "
-    "Sigmoid Softmax SpatialDropout Swish TanH Threshold",
+    "activation": "AbsVal BNLL Clip Dropout ELU Exp GradientScaler HardSwish Log Mish PReLU Power ReLU "
+    "ReLU6 Sigmoid Softmax SpatialDropout Swish TanH Threshold",
     "normalization": "BN BatchNorm Bias ChannelScale GroupNorm LRN MVN Normalize Scale",
     "combination": "Axpy BroadcastMul Concat Eltwise Mul Slice Split",
     "shape": "ArgMax BatchReindex BatchToSpaceND Crop DepthToSpace Filter Flatten Flip Interp Pad "
@@ -43,8 +44,9 @@ _MEMBERS = {
     "loss": "Accuracy BoxAnnotatorOHEM CTCGreedyDecoder CTCLoss CenterLoss ContrastiveLoss CtcLoss "
     "DiceCoefLoss EuclideanLoss FocalLoss HingeLoss InfogainLoss L1Loss LabelsequenceAccuracy "
     "MultiBoxLoss MultinomialLogisticLoss RegionLoss SegAccuracy SigmoidCrossEntropyBalanceLoss "
-    "SigmoidCrossEntropyLoss SmoothL1Loss SmoothL1LossOHEM SoftmaxWithLoss SoftmaxWithLossOHEM "
-    "TripletLoss WarpCTCLoss Yolov3",
+    "SigmoidCrossEntropyLoss SmoothL1Loss SmoothL1LossOHEM SoftmaxCrossEntropyLoss SoftmaxWithLoss "
+    "SoftmaxWithLossOHEM "
+    "TripletLoss WarpCTCLoss WeightedSoftmaxWithLoss Yolov3",
 }
 _FAMILY = {kind: family for family, kinds in _MEMBERS.items() for kind in kinds.split()}
 _BORROWED = dict.fromkeys(

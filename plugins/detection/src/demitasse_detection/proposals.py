@@ -39,7 +39,8 @@ def proposals(scores: Any, told: Any, images: Any, about: Mapping[str, Any]) -> 
 
     ``scores`` (images, 2 A, rows, columns) has the probabilities of background, then of an object, for
     each of A boxes at a place. ``told`` (images, 4 A, rows, columns) is the object's position relative
-    to the box. ``images`` (images, 3) has heights, widths, and the images' magnification.
+    to the box. ``images`` (images, 3 or more) has heights, widths, and the images' magnification, or,
+    as PVANet has it, that of the height and that of the width.
     """
     boxes = anchors(about["base"], about["ratios"], about["scales"])
     count, _, rows, columns = scores.shape
@@ -53,7 +54,9 @@ def proposals(scores: Any, told: Any, images: Any, about: Mapping[str, Any]) -> 
     likely = np.asarray(scores[:, len(boxes) :], np.float64).transpose(0, 2, 3, 1).reshape(count, -1)
     deltas = np.asarray(told, np.float64).reshape(count, len(boxes), 4, rows, columns)
     deltas = deltas.transpose(0, 3, 4, 1, 2).reshape(count, -1, 4)
-    sizes = np.broadcast_to(np.asarray(images, np.float64).reshape(-1, images.shape[-1]), (count, 3))
+    rows_told = np.asarray(images, np.float64).reshape(-1, images.shape[-1])
+    columns_told = [0, 1, 2, min(3, images.shape[-1] - 1)]
+    sizes = np.broadcast_to(rows_told[:, columns_told], (count, 4))
     most = capacity(len(beside), about)
     found = [
         _in_image(number, decode(deltas[number], beside, np.ones(4), "CENTER_SIZE"), *each, most, about)
@@ -69,9 +72,10 @@ def _in_image(
     """Return ``most`` regions of an image and their scores. If fewer are found, the best
     one is repeated, which makes no difference to readers; if no region is large enough, all
     are the whole image."""
-    height, width, enlarged = image
+    height, width, *enlarged = image
     boxes = boxes.clip(0, [width - 1, height - 1] * 2)
-    large = np.flatnonzero((boxes[:, 2:] - boxes[:, :2] + 1 >= about["least"] * enlarged).all(-1))
+    least = about["least"] * np.array(enlarged[::-1])  # across, then down
+    large = np.flatnonzero((boxes[:, 2:] - boxes[:, :2] + 1 >= least).all(-1))
     order = large[np.argsort(-scores[large], kind="stable")]
     if about["before"] > 0:
         order = order[: about["before"]]

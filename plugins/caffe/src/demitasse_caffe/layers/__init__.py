@@ -10,6 +10,7 @@ from demitasse_caffe.layers.activation import (
     Exp,
     HardSwish,
     Log,
+    Mish,
     Power,
     PReLU,
     ReLU,
@@ -68,10 +69,12 @@ from demitasse_caffe.layers.loss import (
     MultinomialLogisticLoss,
     SegAccuracy,
     SigmoidCrossEntropyLoss,
+    SoftmaxCrossEntropyLoss,
     SoftmaxWithLoss,
     TripletLoss,
+    WeightedSoftmaxWithLoss,
 )
-from demitasse_caffe.layers.margins import CosinAddm, LabelSpecificAdd
+from demitasse_caffe.layers.margins import CosinAddm, LabelSpecificAdd, LargeMarginInnerProduct
 from demitasse_caffe.layers.normalization import LRN, MVN, BatchNorm, Bias, GroupNorm, Scale
 from demitasse_caffe.layers.recurrent import LSTM, RNN, Lstm, LSTMUnit
 from demitasse_caffe.layers.reduction import ArgMax, Reduction
@@ -157,9 +160,11 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     LSTM(),
     LSTMUnit(),
     LabelSpecificAdd(),
+    LargeMarginInnerProduct(),
     Log(),
     MVN(),
     MemoryData(),
+    Mish(),
     Mul(),
     MultinomialLogisticLoss(),
     Normalize(),
@@ -204,6 +209,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Reverse(),
     Transpose(),
     Softmax(),
+    SoftmaxCrossEntropyLoss(),
     SoftmaxWithLoss(),
     SpatialDropout(),
     GradientScaler(),
@@ -225,6 +231,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Unpooling(),
     Upsample(),
     VideoData(),
+    WeightedSoftmaxWithLoss(),
     WindowData(),
     *FUNCTIONS,
 )

@@ -18,6 +18,8 @@ from demitasse_caffe.layers.indexing import place_of
 from demitasse_caffe.layers.normalization import LEAST_EPSILON, check_channels, filled, untrained
 from demitasse_caffe.schema import number
 
+_STEEPEST = 700
+"""Above this, an exponential is no float64."""
 _LENGTH = 1e-6
 """What NormFace adds to the square of a length."""
 
@@ -138,7 +140,8 @@ class GradientScaler(CaffeLayer):
     """Passes its bottom on, and multiplies the gradient of its top by -c, so that the layers before it
     learn what is of no use to the layers after it. c rises from ``lower_bound`` to nearly
     ``upper_bound`` in the first ``max_iter`` iterations of a training, more steeply for a larger
-    ``alpha``. Ganin et al. 2016, *Domain-Adversarial Training of Neural Networks*, section 5.2.2."""
+    ``alpha``; with a negative ``alpha`` it falls below ``lower_bound`` instead, by as much. Ganin et al.
+    2016, *Domain-Adversarial Training of Neural Networks*, section 5.2.2."""
 
     name = "GradientScaler"
 
@@ -150,11 +153,10 @@ class GradientScaler(CaffeLayer):
         steepness, iterations = number(about.alpha), number(about.max_iter)
         if lower > upper:
             raise ValueError(f"lower_bound {lower:g} is above upper_bound {upper:g}")
-        if not (0 <= steepness < math.inf and 1 <= iterations < math.inf):
+        if not (abs(steepness) <= _STEEPEST and 1 <= iterations < math.inf):
             raise ValueError(
-                f"alpha {steepness:g} and max_iter {iterations:g}: the first must be 0 or more, the "
-                f"second "
-                f"1 or more"
+                f"alpha {steepness:g} and max_iter {iterations:g}: the first must be from "
+                f"-{_STEEPEST} to {_STEEPEST}, the second 1 or more"
             )
         given = {"lower": lower, "upper": upper, "steepness": steepness, "iterations": iterations}
         return [graph.apply("reverse_gradient", bottoms[0], graph.scalar("iteration"), **given)]

@@ -73,7 +73,7 @@ class MarginInnerProduct(CaffeLayer):
         y, factor = graph.apply(
             "angular_margin",
             graph.apply("inner_product", rows, unit, None),
-            _lengths(graph, rows),
+            lengths(graph, rows),
             index,
             graph.scalar("iteration"),
             margin=given.type + 1,
@@ -90,7 +90,7 @@ class MarginInnerProduct(CaffeLayer):
 
 def _unit_vectors(graph: GraphBuilder, w: Tensor) -> tuple[Tensor, Tensor]:
     """Return the lengths of vectors, and the vectors divided by their lengths, without gradients."""
-    norms = graph.apply("stop_gradient", _lengths(graph, w))
+    norms = graph.apply("stop_gradient", lengths(graph, w))
     shares = graph.apply("power", norms, power=-1.0)
     return norms, graph.apply("scale", graph.apply("stop_gradient", w), shares, None, axis=0)
 
@@ -113,7 +113,7 @@ def _by_unit_vectors(graph: GraphBuilder, rows: Tensor, w: Tensor, b: Tensor | N
     return y
 
 
-def _lengths(graph: GraphBuilder, rows: Tensor) -> Tensor:
+def lengths(graph: GraphBuilder, rows: Tensor) -> Tensor:
     """Return the length of each row, slightly above 0 for a row of zeros."""
     squares = graph.apply("square_total", rows, axis=1)
     lengths: Tensor = graph.apply("power", squares, power=0.5, shift=LEAST_EPSILON)

@@ -16,6 +16,9 @@ from demitasse_caffe.paths import find, find_file
 from demitasse_caffe.schema import number
 from demitasse_caffe.weights import read_blob
 
+_LEAST = 1.2e-38
+"""About the least normal float32."""
+
 
 class Loss(CaffeLayer):
     """A scalar that is minimised with a weight of 1 unless loss_weight says otherwise, even if the file
@@ -39,17 +42,13 @@ class SoftmaxWithLoss(Loss):
     ) -> Sequence[Tensor]:
         axis = canonical(message.softmax_param.axis, bottoms[0])
         check_whole("the number of classes", bottoms[0].shape[axis], bottoms[1])
-        weights = list(map(number, message.loss_param.class_weighting))
-        weighted = message.loss_param.weight_by_label_freqs
-        if weighted and len(weights) != bottoms[0].shape[axis]:
-            raise ValueError(
-                f"has {len(weights)} class_weighting for {bottoms[0].shape[axis]} classes; give one each"
-            )
+        weights = self._weights(message, bottoms[0].shape[axis])
         # A matrix with only the weights, on its diagonal, adds nothing from other classes.
-        matrix = (graph.constant(f"{layer.name}.weights", np.diag(weights)),) if weighted else ()
+        diagonal = () if weights is None else (np.diag(np.array(weights)),)
+        matrix = (graph.constant(f"{layer.name}.weights", each) for each in diagonal)
         over, fixed = normalization(message.loss_param, "valid")
         loss, probability = graph.apply(
-            "infogain_loss" if weighted else "softmax_loss",
+            "infogain_loss" if diagonal else "softmax_loss",
             *bottoms,
             *matrix,
             axis=axis,
@@ -57,6 +56,65 @@ class SoftmaxWithLoss(Loss):
             normalization=over,
         )
         return [_divided(loss, fixed, graph), probability][: max(1, len(layer.tops))]
+
+    def _weights(self, message: Any, classes: int) -> list[float] | None:
+        """Return the weight of each class; None if all are 1. Raise ValueError."""
+        if not message.loss_param.weight_by_label_freqs:
+            return None
+        weights = list(map(number, message.loss_param.class_weighting))
+        if len(weights) != classes:
+            raise ValueError(f"has {len(weights)} class_weighting for {classes} classes; give one each")
+        return weights
+
+
+class WeightedSoftmaxWithLoss(SoftmaxWithLoss):
+    """As SoftmaxWithLoss, with the losses of one class, ``pos_cid``, times ``pos_mult``; what they are
+    divided by does not change. From several forks."""
+
+    name = "WeightedSoftmaxWithLoss"
+
+    def _weights(self, message: Any, classes: int) -> list[float]:
+        given = message.softmax_param
+        chosen, weight = given.pos_cid, number(given.pos_mult)
+        if not 0 <= chosen < classes:
+            raise ValueError(
+                f"softmax_param {{ pos_cid: {chosen} }} (valid: a class from 0 to {classes - 1})"
+            )
+        if not 0 <= weight < math.inf:
+            raise ValueError(f"softmax_param {{ pos_mult: {weight:g} }} must be 0 or more")
+        return [weight if each == chosen else 1.0 for each in range(classes)]
+
+
+class SoftmaxCrossEntropyLoss(Loss):
+    """By how much the softmax of x diverges from targets, which are shares of 1: the sum of
+    target * log(target / softmax(x)), divided by the number of samples. The gradient is softmax(x) -
+    target. From the forks with this type; Zhang et al. 2016, *Colorful Image Colorization*, equation
+    2."""
+
+    name = "SoftmaxCrossEntropyLoss"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        x, target = bottoms
+        if math.prod(x.shape) != math.prod(target.shape):
+            raise ValueError(f"its targets {target!r} are not as many as the numbers of {x!r}")
+        if message.HasField("loss_param"):
+            raise ValueError("loss_param is not for this type: the sum is divided by the samples")
+        axis = canonical(message.softmax_param.axis, x)
+        target = graph.apply("reshape", graph.apply("stop_gradient", target), shape=x.shape)
+        share = graph.apply("stop_gradient", graph.apply("softmax", x, axis=axis))
+        logs = [_logarithm(each, graph) for each in (target, share)]
+        apart = graph.apply("sum", *logs, coefficients=(1.0, -1.0))
+        mean = {"axis": 0, "coefficient": 1 / x.shape[0], "normalization": "full"}
+        loss: Tensor = graph.apply("total", graph.apply("product", target, apart), **mean)
+        if graph.phase != "train":
+            return [loss]
+        # This adds nothing to the loss, but has its gradient, whatever the targets' sum is.
+        more = graph.apply("sum", share, target, coefficients=(1.0, -1.0))
+        leaned = graph.apply("total", graph.apply("product", x, more), **mean)
+        nothing = graph.apply("stop_gradient", leaned)
+        return [graph.apply("sum", loss, leaned, nothing, coefficients=(1.0, 1.0, -1.0))]
 
 
 class InfogainLoss(Loss):
@@ -283,6 +341,13 @@ class SegAccuracy(CaffeLayer):
                 "reset: false accumulates over batches; here a test reports the mean over them"
             )
         return [graph.apply("segment_scores", *bottoms, ignored=tuple(about.ignore_label))]
+
+
+def _logarithm(x: Tensor, graph: GraphBuilder) -> Tensor:
+    """Return the logarithm of shares, or of the least float32 for those that are 0."""
+    made: Tensor = graph.apply("clip", x, least=_LEAST, most=1.0)
+    made = graph.apply("logarithm", made, factor=1.0, scale=1.0, shift=0.0)
+    return made
 
 
 def _ignored(message: Any) -> int | None:

@@ -1,4 +1,5 @@
-"""Margins on the cosine at the label, which help to tell faces apart: those of CosFace and ArcFace."""
+"""Margins of the angle to the label's vector, which help to tell faces apart: those of CosFace, ArcFace
+and L-Softmax."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from demitasse import GraphBuilder, Layer, Tensor
-from demitasse_caffe.layers.base import CaffeLayer
+from demitasse_caffe.layers.base import CaffeLayer, canonical, learned
 from demitasse_caffe.layers.indexing import place_of
+from demitasse_caffe.layers.inner_product import lengths
 from demitasse_caffe.schema import number
 
 _LARGEST = 1 << 24
@@ -113,3 +115,86 @@ class CosinAddm(Margin):
         steeper = graph.apply("product", x, more)
         still = graph.apply("stop_gradient", steeper)
         return [graph.apply("sum", x, moved, steeper, still, coefficients=(1.0, 1.0, 1.0, -1.0))]
+
+
+class LargeMarginInnerProduct(Margin):
+    """The products of samples and learned vectors, one for each class. At a sample's label the angle t
+    between them is multiplied by ``type``: the product is their lengths times (-1)^k cos(type * t) - 2k,
+    where k is the number of multiples of pi / type below t. The result is mixed with the plain product,
+    whose weight relative to it is the second top and falls from iteration to iteration. Liu et al. 2016,
+    *Large-Margin Softmax Loss for Convolutional Neural Networks*, section 3."""
+
+    name = "LargeMarginInnerProduct"
+    tops = (1, 2)
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        given, (x, label) = message.largemargin_inner_product_param, bottoms
+        samples, classes = x.shape[0], given.num_output
+        if classes < 1:
+            raise ValueError(
+                "largemargin_inner_product_param needs a num_output of 1 or more, the classes"
+            )
+        if canonical(given.axis, x) != 1:
+            raise ValueError(f"axis {given.axis} of x {x!r} is not 1: a row per sample is needed")
+        rows = graph.apply("reshape", x, shape=(samples, math.prod(x.shape[1:])))
+        w = learned(graph, message, 0, (classes, rows.shape[1]), given.weight_filler)
+        y = graph.apply("inner_product", rows, w, None)
+        _, place = self._own(layer, y, label, graph)
+        index = graph.apply("reshape", label, shape=(samples,))
+        long = lengths(graph, rows)
+        # The layer's weight of the plain product; at a margin of 1 its product stays as it is.
+        _, factor = graph.apply(
+            "angular_margin",
+            graph.apply("stop_gradient", y),
+            graph.apply("stop_gradient", long),
+            index,
+            graph.scalar("iteration"),
+            margin=1,
+            base=number(given.base),
+            gamma=number(given.gamma),
+            power=number(given.power),
+            least=number(given.lambda_min),
+            first=given.iteration,
+        )
+        if given.type:
+            listed = graph.apply("reshape", y, shape=(samples * classes, 1))
+            own = graph.apply("gather", listed, place, source=place_of(layer))
+            vectors = graph.apply("reshape", lengths(graph, w), shape=(classes, 1))
+            nearest = graph.apply("gather", vectors, index, source=place_of(layer))
+            most = graph.apply("product", graph.apply("reshape", long, shape=(samples, 1)), nearest)
+            turned = graph.apply("product", most, _of_angle(given.type + 1, own, most, graph))
+            change = graph.apply("sum", turned, own, coefficients=(1.0, -1.0))
+            share = graph.apply("power", factor, power=-1.0, shift=1.0)
+            mixed = graph.apply("scale", change, graph.apply("stop_gradient", share), None)
+            ones = graph.constant(f"{layer.name}.ones", np.ones((samples, 1)))
+            at_label = self._spread(ones, place, y, graph)
+            column = graph.apply("reshape", mixed, shape=(samples,))
+            y = graph.apply("sum", y, graph.apply("scale", at_label, column, None, axis=0))
+        return [y, factor][: len(layer.tops)]
+
+
+def _of_angle(times: int, product: Tensor, most: Tensor, graph: GraphBuilder) -> Tensor:
+    """Return (-1)^k cos(times * t) - 2k for the angle t whose cosine is a product divided by the most
+    that it can be; ``times`` is from 2 to 4."""
+
+    def line(values: Tensor, scale: float, shift: float) -> Tensor:
+        made: Tensor = graph.apply("power", values, power=1.0, scale=scale, shift=shift)
+        return made
+
+    cosine = graph.apply("product", product, graph.apply("power", most, power=-1.0))
+    square = graph.apply("product", cosine, cosine)
+    if times == 2:
+        multiple = line(square, 2, -1)
+    elif times == 3:
+        multiple = graph.apply("product", cosine, line(square, 4, -3))
+    else:
+        multiple = line(graph.apply("product", square, line(square, 8, -8)), 1, 1)
+    fixed = graph.apply("stop_gradient", cosine)
+    turns = [math.cos(turn * math.pi / times) for turn in range(1, times)]
+    before = [graph.apply("greater", fixed, threshold=turn) for turn in turns]
+    signs = [line(each, 2, -1) for each in before]
+    signed = graph.apply("product", multiple, *signs)
+    steps = graph.apply("sum", signed, *before, coefficients=(1.0, *[2.0] * len(before)))
+    return line(steps, 1, -2 * (times - 1))
