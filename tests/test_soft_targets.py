@@ -1,4 +1,4 @@
-"""The loss by targets that are shares, and Mish, next to their formulas."""
+"""The loss by targets that are shares, next to its formula."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from slopes import parameter, slope, step, train
+from slopes import parameter, step, train
 
 import demitasse
 
@@ -68,23 +68,3 @@ def test_what_it_cannot_compute_is_named(
         demitasse.DemitasseError, match=rf"layer 'soft' \(SoftmaxCrossEntropyLoss\): .*{told}"
     ):
         train(runtime, tmp_path, layer(more), target)
-
-
-def mish(x: np.ndarray) -> np.ndarray:
-    return x * np.tanh(np.logaddexp(0, x))
-
-
-def test_mish_is_that_of_its_paper(runtime: Any, tmp_path: Path) -> None:
-    text = parameter("x", X) + (
-        'layer { name: "m" type: "Mish" bottom: "x" top: "x" }'
-        'layer { name: "loss" type: "Reduction" bottom: "x" top: "loss" loss_weight: 1 '
-        "reduction_param { operation: SUMSQ } }"
-    )
-    x = X.copy()
-    x[0, 0] = [[90.0, -90.0], [0.0, 20.0]]
-    with train(runtime, tmp_path, text, np.zeros(4)) as trainer:
-        loss, gradients = step(trainer, {"x": x})
-    assert loss == pytest.approx((mish(x) ** 2).sum(), rel=1e-12)
-    np.testing.assert_allclose(
-        gradients["x"], slope(lambda x: float((mish(x) ** 2).sum()), x), rtol=1e-6, atol=1e-6
-    )

@@ -32,8 +32,8 @@ _MEMBERS = {
     "inner product": "CosinAddm Embed InnerProduct LabelSpecificAdd LargeMarginInnerProduct "
     "MarginInnerProduct",
     "pooling": "NdPooling PSROIPooling Pooling Pooling3D PoolingND Proposal ROIAlign ROIPooling SPP",
-    "activation": "AbsVal BNLL Clip Dropout ELU Exp GradientScaler HardSwish Log Mish PReLU Power ReLU "
-    "ReLU6 Sigmoid Softmax SpatialDropout Swish TanH Threshold",
+    "activation": "AbsVal BNLL Clip Dropout ELU Exp GradientScaler HardSwish Log PReLU Power ReLU ReLU6 "
+    "Sigmoid Softmax SpatialDropout Swish TanH Threshold",
     "normalization": "BN BatchNorm Bias ChannelScale GroupNorm LRN MVN Normalize Scale",
     "combination": "Axpy BroadcastMul Concat Eltwise Mul Slice Split",
     "shape": "ArgMax BatchReindex BatchToSpaceND Crop DepthToSpace Filter Flatten Flip Interp Pad "
@@ -45,8 +45,7 @@ _MEMBERS = {
     "DiceCoefLoss EuclideanLoss FocalLoss HingeLoss InfogainLoss L1Loss LabelsequenceAccuracy "
     "MultiBoxLoss MultinomialLogisticLoss RegionLoss SegAccuracy SigmoidCrossEntropyBalanceLoss "
     "SigmoidCrossEntropyLoss SmoothL1Loss SmoothL1LossOHEM SoftmaxCrossEntropyLoss SoftmaxWithLoss "
-    "SoftmaxWithLossOHEM "
-    "TripletLoss WarpCTCLoss WeightedSoftmaxWithLoss Yolov3",
+    "SoftmaxWithLossOHEM TripletLoss WarpCTCLoss WeightedSoftmaxWithLoss Yolov3",
 }
 _FAMILY = {kind: family for family, kinds in _MEMBERS.items() for kind in kinds.split()}
 _BORROWED = dict.fromkeys(

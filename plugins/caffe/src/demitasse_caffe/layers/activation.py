@@ -171,19 +171,6 @@ class HardSwish(CaffeLayer):
         return [rearranged(graph, "hard_swish", bottoms[0], scale=1 / 6, shift=0.5)]
 
 
-class Mish(CaffeLayer):
-    """x * tanh(log(1 + exp(x))), from Synopsys's fork and ports of YOLOv4. Misra 2019, *Mish*, equation
-    1."""
-
-    name = "Mish"
-
-    def expand(
-        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
-    ) -> Sequence[Tensor]:
-        x = bottoms[0]
-        return [graph.apply("product", x, graph.apply("tanh", graph.apply("softplus", x)))]
-
-
 class Threshold(CaffeLayer):
     """1 where x is above the threshold, else 0. No gradient passes."""
 
