@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import click
 
+from demitasse import check_writable, write_json
+
 if TYPE_CHECKING:
     from demitasse import Machine
     from demitasse_simulator.program import Simulation
@@ -223,6 +225,7 @@ def simulate(
     several = len(hw) > 1 or (nodes is not None and len(nodes) > 1)
     if several and timeline is not None:
         raise CompositionError("--timeline shows one step; give one --hw and one number of --nodes")
+    check_writable({"--timeline": timeline, "--picture": picture, "--json": json_path})
     asked = {
         "overrides": dict(settings),
         "precision": precision,
@@ -318,7 +321,7 @@ def _tell(
             report.write(picture, drawing.picture(done.timeline, title))
         if json_path is not None:
             found = {**done.to_dict(), "layers": report.by_layer(done), "composition": composition}
-            report.write(json_path, report.as_json({"model": str(solver), **found}))
+            write_json(json_path, {"model": str(solver), **found})
     finally:
         if json_path != "-":
             click.echo(report.show(done))
@@ -362,7 +365,7 @@ def _compare(
         if rows and json_path is not None:
             runs = [row.to_dict() for row in rows]
             whole = {"model": str(solver), "source": "simulated", "runs": runs}
-            report.write(json_path, report.as_json({**whole, "compositions": compositions}))
+            write_json(json_path, {**whole, "compositions": compositions})
 
 
 @click.command(
@@ -380,6 +383,7 @@ def reproduce(paper: str, plugins: str | None, json_path: str | None) -> None:
     from demitasse_simulator import report
     from demitasse_simulator.papers import gather
 
+    check_writable({"--json": json_path})
     progress = _Progress()
     names = None if plugins is None else [each.strip() for each in plugins.split(",") if each.strip()]
     try:
@@ -388,7 +392,7 @@ def reproduce(paper: str, plugins: str | None, json_path: str | None) -> None:
         progress.end()
     try:
         if json_path is not None:
-            report.write(json_path, report.as_json(found))
+            write_json(json_path, found)
     finally:
         if json_path != "-":
             click.echo(report.compared(found["cells"]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
@@ -12,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from demitasse import launched, write_text
+from demitasse import check_writable, launched, write_json
 from demitasse_striped_io.index import BLOCK, INDEX, RUN, STRIPES
 from demitasse_striped_io.order import ORDERS
 
@@ -89,20 +88,26 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 def _json_option(function: Command) -> Command:
     return click.option(
-        "--json", "json_path", metavar="FILE", help="Write the result as JSON; - is standard output."
+        "--json",
+        "json_path",
+        metavar="FILE",
+        callback=_writable,
+        help="Write the result as JSON; - is standard output.",
     )(function)
 
 
+def _writable(context: click.Context, option: click.Parameter, path: str | None) -> str | None:
+    """Return the path if it can be written. Raises OSError."""
+    check_writable({"--json": path})
+    return path
+
+
 def _say(json_path: str | None, record: dict[str, Any], lines: Sequence[str]) -> None:
-    text = json.dumps(record, indent=1) + "\n"
-    if json_path == "-":
-        click.echo(text, nl=False)
-        return
     try:
         if json_path is not None:
-            write_text(json_path, text)
+            write_json(json_path, record)
     finally:
-        for line in lines:
+        for line in lines if json_path != "-" else ():
             click.echo(line)
 
 
