@@ -187,7 +187,8 @@ def _network(hw: str | None, supernodes: int | None, ranks: int) -> Topology:
             f"{'only' if groups <= ranks else 'at most'} {used}; give {used}"
         )
     size = f"{'up to ' * (ranks % each > 0)}{each}"
-    numbers = "latency 1 us, bandwidth 12 GB/s, 4:1 between them (paper)"
+    between = ", 4:1 between them" if groups > 1 else ""
+    numbers = f"latency 1 us, bandwidth 12 GB/s{between} (paper)"
     told = f"{groups} supernode{'s' * (groups > 1)} of {size}: {numbers}"
     tiers = (
         Tier("supernode", groups, alpha, bandwidth, PAPER["oversubscription"]),
