@@ -111,7 +111,7 @@ def test_a_folder_in_place_of_a_file_and_a_file_in_place_of_a_folder_are_refused
     with pytest.raises(IsADirectoryError, match=r"^--json .* is a folder; name a file$"):
         check_writable({"--json": tmp_path})
     with pytest.raises(
-        FileNotFoundError, match=r"^--json .*file/a cannot be written: there is no folder"
+        FileNotFoundError, match=r"^--json .*file/a cannot be written: .*file is not a folder"
     ):
         check_writable({"--json": tmp_path / "file" / "a"})
 

@@ -30,6 +30,7 @@ def check_writable(paths: Mapping[str, str | Path | None]) -> None:
         folder = Path(os.path.realpath(path) if path.is_symlink() else path).parent
         if not folder.is_dir():
             why = nearest_path(folder / "file").removeprefix("; ")
+            why = f"{folder} is not a folder" if folder.exists() else why
             raise FileNotFoundError(f"{option} {given} cannot be written: {why}")
         try:
             # Permissions alone do not show that a file system is read-only.

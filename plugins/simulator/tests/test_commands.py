@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -131,6 +132,39 @@ def test_a_picture_has_round_times_below(seconds: float, last: str) -> None:
         wide = 8 * len(str(each.text))
         assert x + (wide / 2 if each.get("text-anchor") == "middle" else 0) <= drawing.WIDTH
     assert "wait" in [each.text for _, each in texts]
+
+
+def test_a_picture_marks_where_the_step_ends_if_reading_goes_on() -> None:
+    works = [Happening("compute", "conv", "forward", 0.0, 1.0, "kernel")]
+    reads = [*works, Happening("storage", "samples", "read", 0.0, 4.0, "description")]
+    assert "end of the step" not in drawing.picture(works, "a step", 1.0)
+    svg = ET.fromstring(drawing.picture(reads, "a step", 1.0))
+    ends = [
+        line for line in svg.iter("{http://www.w3.org/2000/svg}line") if line.get("stroke-dasharray")
+    ]
+    (end,) = ends
+    bars = [each for each in svg.iter("{http://www.w3.org/2000/svg}rect") if len(each)]
+    right = float(bars[0].get("x", "")) + float(bars[0].get("width", ""))
+    assert float(end.get("x1", "")) == pytest.approx(right, abs=0.1)
+
+
+def test_a_picture_names_the_phases_that_it_has_and_shortens_a_long_title() -> None:
+    works = [Happening("compute", "conv", "forward", 0.0, 1.0, "kernel")]
+    svg = ET.fromstring(drawing.picture(works, "a" * 90 + "b" * 90))
+    said = [text.text or "" for text in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert "forward" in said and "read" not in said and "wait" not in said
+    assert re.fullmatch("a+…b+", said[0]) and len(said[0]) * 8 < drawing.WIDTH * 1.01
+
+
+def test_phases_differ_in_lightness() -> None:
+    """As they must in print without colours."""
+
+    def lightness(colour: str) -> float:
+        red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    light = sorted(map(lightness, [*drawing.COLOURS.values(), drawing.WAIT]))
+    assert min(b - a for a, b in pairwise(light)) > 25
 
 
 def test_json_on_standard_output_is_alone(solver: Path, machine: Callable[[str], Path]) -> None:

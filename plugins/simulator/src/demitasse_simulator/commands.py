@@ -318,7 +318,7 @@ def _tell(
         if timeline is not None:
             report.write(timeline, drawing.trace(done.timeline, title))
         if picture is not None:
-            report.write(picture, drawing.picture(done.timeline, title))
+            report.write(picture, drawing.picture(done.timeline, title, done.seconds))
         if json_path is not None:
             found = {**done.to_dict(), "layers": report.by_layer(done), "composition": composition}
             write_json(json_path, {"model": str(solver), **found})
