@@ -41,11 +41,11 @@ def check_writable(paths: Mapping[str, str | Path | None]) -> None:
             raise type(error)(f"{option} {given} cannot be written: {why}") from error
 
 
-def write_json(path: str | Path, value: Any) -> None:
+def write_json(path: str | Path, value: Any, indent: int | None = 1) -> None:
     """Write a value as JSON to a file, whole or not at all; ``-`` is standard output. Numbers that are
     not finite become null, which every JSON reader supports; NumPy's numbers and arrays become numbers
     and lists, and paths text. Raises OSError that names the file."""
-    text = json.dumps(_plain(value), indent=1, allow_nan=False) + "\n"
+    text = json.dumps(_plain(value), indent=indent, allow_nan=False) + "\n"
     if str(path) == "-":
         sys.stdout.write(text)
     else:

@@ -37,7 +37,7 @@ def run(
     until: Until | None = None,
 ) -> int:
     """Train to the end or to a signal, and report. ``effects`` are those of signals that do not stop. A
-    run that fails also writes its report, which then has the error."""
+    run that fails also writes its report, which then has the error, and its timeline."""
     stream: Any = Outlet(report.lines_to(json_path))
     history, started = History(), time.perf_counter()
     meter = Meter(trainer.iteration, trainer.solver.max_iterations)
@@ -75,6 +75,8 @@ def run(
             record |= {"loss": history.losses[-1][1], "error": f"{type(error).__name__}: {error}"}
             try:
                 write_report()
+                if timeline is not None:
+                    recorder.write(timeline)
             except OSError as other:  # perhaps a full disk, which may be why the run failed
                 click.echo(f"{launch.name()}: {other}", err=True)
         raise

@@ -361,10 +361,10 @@ def measure(
         "source": source,
         "batch": batch,
         "results": [
-            {"readers": reader, **vars(m), "samples_per_s": m.rate, "bytes_per_s": m.bandwidth}
+            {"readers": reader, **vars(m), "samples_per_second": m.rate, "bytes_per_second": m.bandwidth}
             for reader, m in results
         ],
-        "slow_stripes": {str(k): {"bytes_per_s": a, "others": b} for k, (a, b) in slow.items()},
+        "slow_stripes": {str(k): {"bytes_per_second": a, "others": b} for k, (a, b) in slow.items()},
     }
     rows = [
         (reader, m.workers, f"{m.rate:,.0f}", f"{human(m.bandwidth)}/s", f"{m.waited:.0%}")
