@@ -252,6 +252,9 @@ def test_numbers_of_nodes_that_a_batch_does_not_reach_are_told(
     done = run(solver, "--hw", machine(CLUSTER % "1 GB/s"), "--nodes", "1..8", *small)
     assert "demitasse: 8 nodes: 4 of the workers have no sample" in done.stderr
     assert "4 nodes: " not in done.stderr
+    tiny = ("--set", "layer.data.data_param.batch_size=1")
+    done = run(solver, "--hw", machine(CLUSTER % "1 GB/s"), "--nodes", "1..8", *tiny)
+    assert done.stderr.count("have no sample") == 1 and "2 nodes: 1 of the workers" in done.stderr
 
 
 def test_a_timeline_is_of_one_step(solver: Path, machine: Callable[[str], Path], tmp_path: Path) -> None:

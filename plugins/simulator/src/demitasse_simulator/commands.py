@@ -341,7 +341,7 @@ def _compare(
     rows: list[comparing.Row] = []
     table, silent = comparing.Table(labels), json_path == "-"
     compositions: dict[str, Mapping[str, Any]] = {}
-    told: set[str] = set()
+    told, idle = set[str](), set[str]()
     try:
         for label, done, composition in found:
             compositions[label] = composition
@@ -351,11 +351,10 @@ def _compare(
             if not silent:
                 click.echo(table.line(rows[-1]))
             short = report.without_samples(done)
-            for note in (
-                *done.passed_over,
-                *done.notes,
-                *([f"{done.joined}: {short}"] if short else []),
-            ):
+            if short and label not in idle:
+                idle.add(label)  # more nodes would say the same again
+                click.echo(f"demitasse: {done.joined}: {short}", err=True)
+            for note in (*done.passed_over, *done.notes):
                 if note not in told:
                     told.add(note)
                     click.echo(f"demitasse: {note}", err=True)

@@ -382,8 +382,8 @@ def measure(
     "predict",
     epilog="Example: demitasse data predict taihulight --processes 64",
     short_help="Predict the bandwidth of shared storage.",
-    help="Predict the bandwidth that processes of the described MACHINE (a .toml file) get from its "
-    "storage: for a file on one target, and for one on stripes.",
+    help="Predict the bandwidth that processes of the described MACHINE (a file, or a name that "
+    "'demitasse machines' lists) get from its storage: for a file on one target, and one on stripes.",
 )
 @click.argument("machine", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
