@@ -78,7 +78,9 @@ def picture(
                 pieces.setdefault(colour, []).append(piece)
     for colour, all_of_it in pieces.items():
         height = 16 if colour == FAINT else 14
-        body.append(f"<path stroke='{colour}' stroke-width='{height}' d='{''.join(all_of_it)}'/>")
+        body.append(
+            f"<path fill='none' stroke='{colour}' stroke-width='{height}' d='{''.join(all_of_it)}'/>"
+        )
     for number, each in enumerate(rounds):
         body += _arrows(number, each, lanes, group_of, schedule.size)
     body += legend
