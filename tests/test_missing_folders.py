@@ -74,6 +74,10 @@ OUTPUTS = {
     "simulate's trace": ["simulate", "solver.prototxt", "--timeline", "FILE"],
     "simulate's picture": ["simulate", "solver.prototxt", "--picture", "FILE"],
     "reproduce": ["reproduce", "swcaffe", "--json", "FILE"],
+    "extract_features": ["extract_features", "net.caffemodel", "net.prototxt", "ip", "FILE"],
+    "convert_imageset": ["convert_imageset", "list.txt", "FILE"],
+    "convert_annoset": ["convert_annoset", "list.txt", "FILE"],
+    "data convert's set": ["data", "convert", "digits:train", "FILE"],
     "data convert": ["data", "convert", "digits:train", "set", "--json", "FILE"],
     "data measure": ["data", "measure", "digits:train", "--json", "FILE"],
 }

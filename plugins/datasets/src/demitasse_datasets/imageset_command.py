@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from demitasse import compose
+from demitasse import check_writable, compose
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -98,6 +98,7 @@ def convert(program: str, given: tuple[str, ...], written: dict[str, Any], **mor
     root, (source, target) = given[0] if len(given) == 3 else "", given[-2:]
     if not (source and target):  # ROOT may be empty: the list then has full paths
         raise click.UsageError("LIST or DB is empty (is a shell variable not set?)")
+    check_writable({"DB": None if Path(target).is_dir() else target})
     renamed = {"resize_height": "height", "resize_width": "width"}
     options = {renamed.get(name, name): value for name, value in written.items()}
     options["encoded"] = options.pop("encode_type") or options["encoded"]

@@ -276,6 +276,7 @@ def convert(source: str, target: Path, order: str | None, json_path: str | None,
             f"{target}: one process writes a set, with as many threads as you give (--threads), but "
             f"{started} were started; leave mpiexec out, or start one (srun -n 1)"
         )
+    check_writable({"SET": None if target.is_dir() else target})
     progress = Progress(["written", "verified"])
     start = time.perf_counter()
     with compose() as runtime:
