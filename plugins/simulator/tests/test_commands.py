@@ -164,7 +164,7 @@ def test_phases_differ_in_lightness() -> None:
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
     light = sorted(map(lightness, [*drawing.COLOURS.values(), drawing.WAIT]))
-    assert min(b - a for a, b in pairwise(light)) > 25
+    assert min(b - a for a, b in pairwise(light)) > 30
 
 
 def test_json_on_standard_output_is_alone(solver: Path, machine: Callable[[str], Path]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from demitasse_simulator.step import Happening
 
 COLOURS = {
-    "read": "#7a7a7a",
+    "read": "#6a6a6a",
     "forward": "#1f4e79",
     "backward": "#f7b24d",
     "synchronise": "#3fb58a",
