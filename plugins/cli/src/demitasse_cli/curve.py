@@ -204,7 +204,7 @@ def draw(runs: Sequence[Run], target: Path, score: str, title: str | None) -> No
     for panel in panels:
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(alpha=0.25)
-    default = "" if several else f"{runs[0].solver}, {_duration(runs[0].seconds)}"
+    default = "" if several else f"{_shortened(runs[0].solver)}, {_duration(runs[0].seconds)}"
     upper.set_title(title or default, loc="left", fontsize=11)
     # Without these, no two files of the same picture would be the same.
     kind = target.suffix[1:].lower()
