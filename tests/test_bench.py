@@ -342,3 +342,24 @@ def test_a_table_says_how_far_apart_the_processors_were() -> None:
 def test_processors_pass_a_line_to_and_fro() -> None:
     trip = Distance().round_trip()
     assert trip is None or 5 < trip < 1e6
+
+
+def test_the_picture_has_bars_from_zero_whose_lengths_compare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib", reason="Matplotlib, which draws pictures, is not installed")
+    from bench import picture
+    from matplotlib.figure import Figure
+
+    figures: list[Figure] = []
+    save = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, *a, **k: (figures.append(self), save(self, *a, **k))
+    )
+    floor = floors.Floor(0.001, 0.0)
+    best = {"demitasse": (0.002, "1 worker"), "pytorch": (0.005, "2 threads")}
+    picture.draw([Row(Task("train", "lenet", "f32", 64), 1.0, floor, best)], tmp_path / "bench.png")
+    (panel,) = figures[0].axes
+    assert panel.get_yscale() == "linear" and panel.get_ylim()[0] == 0.0
+    assert [bar.get_height() for bar in panel.patches] == [1.0, 2.5, 0.0, 0.5]
+    assert {"2 ms", "5 ms", "1 ms"} <= {text.get_text() for text in panel.texts}

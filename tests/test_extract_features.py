@@ -122,7 +122,7 @@ def test_batches_go_round_and_suffixes_tell_the_format(
         (["high", "{t}/a", "leveldb"], "LevelDB cannot be written; give one of lmdb, hdf5, npy"),
         (["high", "{t}/a", "0"], "'0' is neither a number of batches nor one of lmdb, hdf5, npy"),
         (["low,high", "{t}/a.npy,{t}/a.npy"], "a.npy is given for the blobs 'low' and 'high'"),
-        (["high", "{t}/kept/a.npy"], "kept/a.npy: cannot be written: "),
+        (["high", "{t}/kept/a.npy"], "kept/a.npy cannot be written: "),
     ],
 )
 def test_mistakes_are_one_line_and_leave_nothing(

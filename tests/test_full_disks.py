@@ -118,3 +118,10 @@ def test_a_prediction_is_told_where_its_file_finds_no_room(
     assert json.loads((folder / "whole.json").read_text())["net"] == "small"
     assert main(command) == 2
     assert capsys.readouterr().out == whole
+
+
+def test_a_run_tells_what_it_came_to_where_its_report_finds_no_room(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words(WRITING["train"], folder)) == 2
+    assert "done: 1 iteration  loss " in capsys.readouterr().out

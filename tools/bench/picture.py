@@ -1,4 +1,5 @@
-"""A plot of a comparison: bars for the contenders' best settings and the floor, for each net."""
+"""A plot of a comparison: for each net, the times of the contenders' best settings and of the floor, as
+multiples of our own time. The bars begin at zero, so their lengths compare."""
 
 from __future__ import annotations
 
@@ -30,20 +31,22 @@ def draw(rows: Sequence[Row], output: Path) -> None:
     )
     for panel, ((what, precision, batch), members) in zip(panels[:, 0], groups, strict=True):
         for number, name in enumerate((OWN, *PEERS, "floor")):
-            heights = [1e3 * _seconds(row, name) for row in members]
+            times = [1e3 * _seconds(row, name) for row in members]
+            own = [1e3 * _seconds(row, OWN) for row in members]
+            heights = [t / ours if ours else 0.0 for t, ours in zip(times, own, strict=True)]
             places = [i + (number - 1.5) * 0.2 for i in range(len(members))]
             bars = panel.bar(places, heights, 0.19, color=COLOURS[name], label=name)
-            panel.bar_label(
-                bars, [(f"{h:.3g}" if h < 100 else f"{h:.0f}") if h else "" for h in heights], fontsize=7
-            )
+            words = [(f"{t:.3g} ms" if t < 100 else f"{t:,.0f} ms") if t else "" for t in times]
+            panel.bar_label(bars, words, fontsize=7, rotation=90, padding=2)
         labels = [f"{row.task.net}\nb{row.task.batch}" for row in members]
         panel.set_xticks(range(len(members)), labels)
-        panel.set_yscale("log")
-        panel.set_ylabel("milliseconds")
+        panel.margins(y=0.3)
+        panel.set_ylabel(f"time over {OWN}'s")
         title = "a training step" if what == "train" else f"inference at batch {batch}"
         panel.set_title(f"{title}, {precision}", loc="left", fontsize=11)
         panel.spines[["top", "right"]].set_visible(False)
-    panels[0, 0].legend(frameon=False, ncols=4, loc="upper left", fontsize=8)
+    handles, names = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, names, frameon=False, ncols=4, loc="outside upper right", fontsize=8)
     output.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(output, dpi=110)
     plt.close(figure)

@@ -88,6 +88,10 @@ from demitasse_files.named import (
     file_text as file_text,
     nearest_path as nearest_path,
 )
+from demitasse_files.outputs import (
+    check_writable as check_writable,
+    write_json as write_json,
+)
 from demitasse.hookspecs import (
     HOOKS as HOOKS,
     hookimpl as hookimpl,

@@ -129,7 +129,35 @@ def test_samples_that_are_not_at_hand_are_taken_for_what_the_file_says_of_them()
     said = words(svg(message(data.format("") + rest)))
     assert "the size of the images in data is assumed" in said
     assert {"2×3×8×8", "2×4×4×4"} <= set(said)
+    two = data.format("") + data.format("").replace('"data"', f'"{"validation" * 3}"', 1)
+    whole = f"the size of the images in data, {'validation' * 3} is assumed"  # longer than names may be
+    assert whole in words(svg(message(two + data.format("").replace("label", "other") + rest)))
     assert "2×1×8×8" in words(svg(message(data.format("force_gray: true") + rest)))
+
+
+@pytest.mark.parametrize("rankdir", ["TB", "BT", "LR"])
+@pytest.mark.parametrize("tops", [1, 2, 3, 12])
+def test_labels_of_one_box_do_not_cover_each_other(rankdir: str, tops: int) -> None:
+    shape = "shape { dim: 32 dim: 3 dim: 224 dim: 224 }"
+    names = [f"part_{i}" for i in range(tops)]
+    data = "".join(f'top: "{name}" ' for name in names)
+    layers = [f'layer {{ name: "data" type: "Input" {data} input_param {{ {shape} }} }}']
+    layers += [f'layer {{ name: "r{n}" type: "Sigmoid" bottom: "{n}" top: "r{n}" }}' for n in names]
+    root = ElementTree.fromstring(svg(message("\n".join(layers)), rankdir))
+    spots = []
+    for text in root.iter(f"{SVG}text"):
+        if text.get("class") == "shape" and (text.text or "").startswith("part_"):
+            wide = 5.5 * len(text.text or "")
+            x, y = float(text.get("x", "")), float(text.get("y", ""))
+            spots.append((x - wide if text.get("text-anchor") == "end" else x, y, wide))
+    for (x, y, wide), (u, v, broad) in itertools.combinations(spots, 2):
+        assert x + wide <= u or u + broad <= x or abs(y - v) >= 10
+    assert len(spots) == tops if tops <= 2 else spots
+    told = [line.findtext(f"{SVG}title") for line in root.iter(f"{SVG}path")]
+    assert [f"part_{i}  32×3×224×224" for i in range(tops)] == sorted(
+        filter(lambda words: (words or "").startswith("part_"), told),
+        key=lambda w: int(w.split()[0][5:]),
+    )
 
 
 @settings(max_examples=examples(50))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demitasse_cli.curve import Run, running_mean
+from demitasse_cli.curve import COLOURS, Run, running_mean
 from demitasse_cli.main import main
 
 pytest.importorskip("matplotlib", reason="Matplotlib, which draws pictures, is not installed")
@@ -70,8 +70,65 @@ def test_runs_that_are_compared_have_lines_of_their_own(tmp_path: Path) -> None:
     runs = [record(tmp_path / "slow.json"), record(tmp_path / "fast.json", score="recall")]
     picture = tmp_path / "both.svg"
     assert main(["curve", *map(str, runs), "--compare", "-o", str(picture), "--score", "recall"]) == 0
-    assert {"slow, 3 s", "fast, 3 s", "test recall", "fast: 0.745"} <= texts(picture)
-    assert not any("slow:" in text for text in texts(picture))
+    assert {"slow, 3 s", "fast, 3 s, 0.745", "test recall"} <= texts(picture)
+
+
+def drawn(tmp_path: Path, **changes: Any) -> set[str]:
+    """Return the texts of the picture of a run."""
+    picture = tmp_path / "run.svg"
+    assert main(["curve", str(record(tmp_path / "run.json", **changes)), "-o", str(picture)]) == 0
+    return texts(picture)
+
+
+def test_losses_that_a_logarithm_would_hide_are_drawn(tmp_path: Path) -> None:
+    """A margin or a likelihood may be negative, and any loss zero."""
+    below = drawn(tmp_path, history=[[i, i - 50.0] for i in range(100)])
+    assert {"−40", "0", "40"} <= below
+    assert "0.00" in drawn(tmp_path, history=[[i, 0.0] for i in range(100)])
+    assert "no loss is finite" in drawn(tmp_path, history=[[i, None] for i in range(100)])
+
+
+def test_one_iteration_is_a_point_at_a_whole_number(tmp_path: Path) -> None:
+    said = drawn(tmp_path, history=[[1, 2.0]], tests=[])
+    assert {"0", "1", "2", "each iteration"} <= said
+    assert not any("." in text or "mean of" in text for text in said)
+    assert re.search(f"<use [^>]*{COLOURS[0]}", (tmp_path / "run.svg").read_text())
+
+
+def test_a_run_without_tests_has_no_panel_for_them(tmp_path: Path) -> None:
+    assert not any("test" in text for text in drawn(tmp_path, tests=[]))
+
+
+def test_the_axis_goes_on_where_losses_are_no_longer_finite(tmp_path: Path) -> None:
+    history = [[i, 1.0 / i if i < 20 else None] for i in range(1, 1000)]
+    assert "800" in drawn(tmp_path, history=history, tests=[])
+
+
+def test_a_history_of_some_iterations_says_of_how_many(tmp_path: Path) -> None:
+    """Long runs keep every second loss, or fewer."""
+    said = drawn(tmp_path, history=[[i * 500, 1.0] for i in range(1, 1001)])
+    assert {"one of 500 iterations", "mean of the last 10,000", "200,000"} <= said
+
+
+def test_long_names_lose_their_middle_and_many_runs_differ(tmp_path: Path) -> None:
+    runs = [str(record(tmp_path / f"{'long' * 30}_{i}.json")) for i in range(9)]
+    picture = tmp_path / "all.svg"
+    assert main(["curve", *runs, "--compare", "-o", str(picture)]) == 0
+    names = [text for text in texts(picture) if "long" in text]
+    assert len(names) == 9 and max(map(len, names)) < 90
+    styles = set(re.findall(r'style="(fill: none;[^"]*stroke-width: 1.5[^"]*)"', picture.read_text()))
+    assert len(styles) >= 9
+
+
+@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
+def test_the_same_run_gives_the_same_file(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = str(record(tmp_path / "run.json"))
+    for year in ("1", "2"):
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", year * 9)  # what the clock would say
+        assert main(["curve", run, "-o", str(tmp_path / f"{year}.{kind}")]) == 0
+    assert (tmp_path / f"1.{kind}").read_bytes() == (tmp_path / f"2.{kind}").read_bytes()
 
 
 def test_a_picture_stands_beside_its_run(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demitasse import write_text
-from demitasse_cli.report import human_bytes, human_time, replaced, scores_text, table, write_json
+from demitasse import write_json, write_text
+from demitasse_cli.report import human_bytes, human_time, replaced, scores_text, table
 
 values = st.recursive(
     st.none()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -85,3 +86,16 @@ def test_synchronisations_that_go_on_at_once_have_a_row_each() -> None:
 def test_without_the_option_nothing_is_profiled(runtime: Any) -> None:
     assert main(["train", "s.prototxt"]) == 0
     assert runtime.made.profiled == 0
+
+
+def test_a_timeline_is_json_whatever_a_loss_is(tmp_path: Path) -> None:
+    """NaN, where no loss is known, is no JSON; scores are numbers, not a text of them."""
+    timeline = Timeline()
+    values = {"seconds": 1.0, "loss": math.nan, "rate": 0.1, "phases": {}}
+    timeline(Event("iteration", 1, values))
+    timeline(Event("test", 1, {"scores": {"accuracy": 0.5}}))
+    timeline.write(tmp_path / "t.json")
+    events = json.loads((tmp_path / "t.json").read_text(), parse_constant=pytest.fail)["traceEvents"]
+    told = {event["name"]: event["args"] for event in events if event["ph"] == "X"}
+    assert told["iteration 1"] == {"loss": None, "rate": 0.1}
+    assert told["test"] == {"scores": {"accuracy": 0.5}}

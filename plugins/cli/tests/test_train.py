@@ -186,6 +186,7 @@ def test_resume_auto_falls_back_from_what_is_damaged(
 
 
 def test_the_report_has_every_key(runtime: Any, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
     assert main(["train", "s.prototxt", "--json", "out/result.json"]) == 0
     result = json.loads((tmp_path / "out/result.json").read_text())
     assert result["synchronisation"] == ["Ring: two ranks add"]
@@ -232,8 +233,10 @@ def test_a_run_that_fails_still_reports_what_it_had(
         trainer.before_iteration = explode
 
     runtime.prepare = prepare
-    assert main(["train", "s.prototxt", "--json", "result.json"]) == 2
+    assert main(["train", "s.prototxt", "--json", "result.json", "--timeline", "t.json"]) == 2
     assert "conv1" in capsys.readouterr().err
+    names = [each["name"] for each in json.loads((tmp_path / "t.json").read_text())["traceEvents"]]
+    assert "iteration 3" in names and "iteration 4" not in names
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["iterations"] == 3
     assert result["history"][-1] == [3, 0.125]

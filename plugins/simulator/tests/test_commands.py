@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -133,6 +134,39 @@ def test_a_picture_has_round_times_below(seconds: float, last: str) -> None:
     assert "wait" in [each.text for _, each in texts]
 
 
+def test_a_picture_marks_where_the_step_ends_if_reading_goes_on() -> None:
+    works = [Happening("compute", "conv", "forward", 0.0, 1.0, "kernel")]
+    reads = [*works, Happening("storage", "samples", "read", 0.0, 4.0, "description")]
+    assert "end of the step" not in drawing.picture(works, "a step", 1.0)
+    svg = ET.fromstring(drawing.picture(reads, "a step", 1.0))
+    ends = [
+        line for line in svg.iter("{http://www.w3.org/2000/svg}line") if line.get("stroke-dasharray")
+    ]
+    (end,) = ends
+    bars = [each for each in svg.iter("{http://www.w3.org/2000/svg}rect") if len(each)]
+    right = float(bars[0].get("x", "")) + float(bars[0].get("width", ""))
+    assert float(end.get("x1", "")) == pytest.approx(right, abs=0.1)
+
+
+def test_a_picture_names_the_phases_that_it_has_and_shortens_a_long_title() -> None:
+    works = [Happening("compute", "conv", "forward", 0.0, 1.0, "kernel")]
+    svg = ET.fromstring(drawing.picture(works, "a" * 90 + "b" * 90))
+    said = [text.text or "" for text in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert "forward" in said and "read" not in said and "wait" not in said
+    assert re.fullmatch("a+…b+", said[0]) and len(said[0]) * 8 < drawing.WIDTH * 1.01
+
+
+def test_phases_differ_in_lightness() -> None:
+    """As they must in print without colours."""
+
+    def lightness(colour: str) -> float:
+        red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    light = sorted(map(lightness, [*drawing.COLOURS.values(), drawing.WAIT]))
+    assert min(b - a for a, b in pairwise(light)) > 30
+
+
 def test_json_on_standard_output_is_alone(solver: Path, machine: Callable[[str], Path]) -> None:
     done = run(simulate, solver, "--hw", machine(NODE), "--samples", "1x12x12", "--json", "-")
     assert json.loads(done.stdout)["net"] == "small"
@@ -220,7 +254,7 @@ def test_numbers_of_numpy_become_pythons() -> None:
     ((cell,), _) = papers._checked("stranger", {"cells": [given]})
     assert [type(cell[key]) for key in ("paper", "predicted")] == [int, float]
     assert report.error_of(cell) == 0.25
-    assert json.loads(report.as_json([cell])) == [{**CELL}]
+    assert json.loads(json.dumps([cell])) == [{**CELL}]
 
 
 def test_the_residual_is_fitted_on_one_cell_and_holds_on_the_others() -> None:
@@ -314,10 +348,11 @@ def test_what_takes_long_is_told_though_nothing_follows(
     silent.end()
     progress.end()
     assert capsys.readouterr().err == "planning\n"
+    monkeypatch.setattr(commands, "PATIENCE", 1.0)  # so that a busy machine does not reach it
     quick = _Progress()
     quick("planning")
     quick.end()
-    time.sleep(0.2)
+    time.sleep(1.2)
     assert capsys.readouterr().err == ""
 
 

@@ -3,6 +3,7 @@ side."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import xml.etree.ElementTree as ET
@@ -145,6 +146,71 @@ def test_the_picture_has_a_line_a_machine_and_a_bar_a_step(
     assert "<slow>" in [text.text for text in svg.iter(f"{SVG}text")]
 
 
+def overlapping(svg: ET.Element) -> list[tuple[str, str]]:
+    """Return the texts of a picture that cover each other. A letter is 5 wide or more, a line 9 high."""
+    boxes = []
+    for text in svg.iter(f"{SVG}text"):
+        words = text.text or ""
+        wide = 5 * len(words)
+        before = {"middle": wide / 2, "end": wide}.get(text.get("text-anchor", ""), 0)
+        boxes.append((words, float(text.get("x", "")) - before, float(text.get("y", "")), wide))
+    return [
+        (a, b)
+        for (a, x, y, wide), (b, u, v, broad) in itertools.combinations(boxes, 2)
+        if abs(y - v) < 9 and x < u + broad and u < x + wide
+    ]
+
+
+@pytest.mark.parametrize("nodes", ["1..8", "1,7,8", "8,7,1", "1,2,3,4,5,6,7,8"])
+def test_no_two_texts_cover_each_other(
+    solver: Path, machine: Callable[[str], Path], tmp_path: Path, nodes: str
+) -> None:
+    fast, slow = two(machine, tmp_path)
+    slow.write_text(
+        slow.read_text().replace("<slow>", "a machine whose name is longer than its bars " * 3)
+    )
+    path = tmp_path / "p.svg"
+    run(solver, "--hw", fast, "--hw", slow, "--nodes", nodes, "--picture", path)
+    svg = ET.fromstring(path.read_text())
+    # Lines may cross; what is said of their points is then close.
+    said = [pair for pair in overlapping(svg) if not all(words.endswith("%") for words in pair)]
+    assert said == []
+    wide = float(svg.get("width", ""))
+    assert all(5 * len(text.text or "") < wide - 80 for text in svg.iter(f"{SVG}text"))
+    for line in svg.iter(f"{SVG}polyline"):  # from left to right, in whatever order they are given
+        across = [float(point.split(",")[0]) for point in str(line.get("points")).split()]
+        assert across == sorted(across)
+
+
+def test_machines_can_be_told_apart_without_colours() -> None:
+    assert len({comparing._marked(number, 0, 0) for number in range(4)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("ends", "told"),
+    [
+        ((30.0, 1e6), [1e2, 1e3, 1e4, 1e5, 1e6]),
+        ((30.0, 700.0), [30.0, 100.0, 300.0]),
+        ((31816.0, 31848.0), [31820.0, 31830.0, 31840.0]),
+        ((5.0, 5.0), [5.0]),
+    ],
+)
+def test_an_axis_has_round_numbers_however_short_it_is(
+    ends: tuple[float, float], told: list[float]
+) -> None:
+    assert comparing._Logarithm(*ends, 0.0, 100.0).round_numbers() == told
+
+
+def test_numbers_are_told_without_exponents_and_small_parts_are_not_nothing() -> None:
+    assert [*map(comparing._four_digits, (51962.15, 1000.0, 3.14159))] == ["51,962", "1,000", "3.142"]
+    assert [*map(comparing._percent, (0.997, 0.5, 0.0026, 0.000024))] == [
+        "100%",
+        "50%",
+        "0.3%",
+        "0.002%",
+    ]
+
+
 def test_without_several_numbers_of_nodes_there_are_bars_alone(
     solver: Path, machine: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -186,6 +252,9 @@ def test_numbers_of_nodes_that_a_batch_does_not_reach_are_told(
     done = run(solver, "--hw", machine(CLUSTER % "1 GB/s"), "--nodes", "1..8", *small)
     assert "demitasse: 8 nodes: 4 of the workers have no sample" in done.stderr
     assert "4 nodes: " not in done.stderr
+    tiny = ("--set", "layer.data.data_param.batch_size=1")
+    done = run(solver, "--hw", machine(CLUSTER % "1 GB/s"), "--nodes", "1..8", *tiny)
+    assert done.stderr.count("have no sample") == 1 and "2 nodes: 1 of the workers" in done.stderr
 
 
 def test_a_timeline_is_of_one_step(solver: Path, machine: Callable[[str], Path], tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_convert_and_measure(tmp_path: Path) -> None:
     )
     measured = json.loads(run(*about).stdout)["results"]
     assert [each["readers"] for each in measured] == ["own", "one"]
-    assert all(each["samples"] >= 40 and each["samples_per_s"] > 0 for each in measured)
+    assert all(each["samples"] >= 40 and each["samples_per_second"] > 0 for each in measured)
     with pytest.raises(DataError, match="a batch of 2 samples for 3 workers"):
         run("measure", target, "--batch", 2, "--workers", 3)
 

@@ -3,7 +3,7 @@ message, and, after each round, how much every rank has summed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
@@ -20,6 +20,9 @@ GAP = 14
 
 INK, FAINT, PAPER, BAND = "#26323c", "#d8dee3", "#ffffff", "#f3f6f8"
 ADDS, TAKES, CROSSES = "#1f6fb2", "#2b9a66", "#d1495b"
+COMPLETE, SHADES = "#12507f", 16
+NOTE = 18
+"""The height of a line below the legend."""
 
 FONT = "font-family='Helvetica, Arial, sans-serif'"
 
@@ -39,10 +42,18 @@ def picture(
     members = [list(group) for group in groups] or [list(range(schedule.ranks))]
     lanes, bands = _lanes(members)
     group_of = {rank: i for i, group in enumerate(members) for rank in group}
-    wide = LEFT + COLUMN * len(rounds) + BAR + 30
-    deep = max(bottom for _, bottom in bands) + 66
-    body = [_text(20, 34, title or f"{schedule.algorithm}: {schedule.goal}", 20, INK, "bold")]
-    body.append(_text(20, 56, f"{schedule.ranks} ranks, {schedule.size:,} elements", 13, "#5b6b78"))
+    title = title or f"{schedule.algorithm}: {schedule.goal}"
+    foot = max(bottom for _, bottom in bands)
+    legend, legend_width = _legend(foot + 26, len(bands) > 1, bool(rounds))
+    texts = max(12.5 * len(title), *(6.9 * len(note) for note in notes), legend_width)
+    wide = max(LEFT + COLUMN * len(rounds) + BAR + 30, round(texts) + 40)
+    deep = foot + 48 + NOTE * len(notes)
+    body = [_text(20, 34, title, 20, INK, "bold")]
+    counted = f"{schedule.ranks} rank{'s' * (schedule.ranks != 1)}"
+    body.append(_text(20, 56, f"{counted}, {schedule.size:,} elements", 13, "#5b6b78"))
+    body.append(_text(LEFT - 44, TOP - 14, "rank", 11, "#5b6b78", extra="text-anchor='end'"))
+    if rounds:
+        body.append(_text(LEFT, TOP - 14, "round", 11, "#5b6b78"))
     for number, (top, bottom) in enumerate(bands):
         area = f"x='14' y='{top}' width='{wide - 28}' height='{bottom - top}' rx='8'"
         body.append(f"<rect {area} fill='{BAND}'/>")
@@ -57,17 +68,28 @@ def picture(
         x = LEFT + COLUMN * number + BAR + (COLUMN - BAR) / 2
         body.append(_text(x, TOP - 14, str(number), 11, "#8a98a4", extra="text-anchor='middle'"))
     cells, shades = _progress(schedule, rounds)
+    pieces: dict[str, list[str]] = {FAINT: [], PAPER: []}
     for number, shade in enumerate(shades):
         for rank, y in lanes.items():
-            body += _bar(LEFT + COLUMN * number - BAR / 2 + 22, y, shade[rank], cells, schedule.size)
+            x = LEFT + COLUMN * number
+            for back, edge in ((FAINT, 1), (PAPER, 0)):
+                pieces[back].append(f"M{x - edge} {y:g}h{BAR + 2 * edge}")
+            for colour, piece in _pieces(x, y, shade[rank], cells, schedule.size):
+                pieces.setdefault(colour, []).append(piece)
+    for colour, all_of_it in pieces.items():
+        height = 16 if colour == FAINT else 14
+        body.append(
+            f"<path fill='none' stroke='{colour}' stroke-width='{height}' d='{''.join(all_of_it)}'/>"
+        )
     for number, each in enumerate(rounds):
         body += _arrows(number, each, lanes, group_of, schedule.size)
-    body += _legend(deep - 40, len(bands) > 1, notes)
+    body += legend
+    body += [_text(20, foot + 52 + NOTE * i, note, 12, "#5b6b78") for i, note in enumerate(notes)]
     size = f"width='{wide}' height='{deep}' viewBox='0 0 {wide} {deep}'"
     heads = "".join(_head(colour) for colour in (ADDS, TAKES, CROSSES))
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' {size} {FONT}>"
-        f"<title>{escape(str(schedule.algorithm))}</title><defs>{heads}</defs>"
+        f"<title>{escape(title)}</title><defs>{heads}</defs>"
         f"<rect width='{wide}' height='{deep}' fill='{PAPER}'/>" + "\n".join(body) + "</svg>\n"
     )
 
@@ -110,23 +132,21 @@ def _progress(schedule: Schedule, rounds: Sequence[Round]) -> tuple[Array, list[
     return cells, [shade if gathers else shade / schedule.ranks for shade in shades]
 
 
-def _bar(x: float, y: float, shade: Array, cells: Array, size: int) -> list[str]:
-    """Draw a rank's vector. Neighbouring cells with the same value are one piece."""
-    made = [f"<rect x='{x}' y='{y - 8}' width='{BAR}' height='16' rx='3' fill='#fff' stroke='{FAINT}'/>"]
-    changes = np.flatnonzero(np.diff(shade, prepend=-1.0))
+def _pieces(x: float, y: float, shade: Array, cells: Array, size: int) -> Iterator[tuple[str, str]]:
+    """Yield the colour and the path of each piece of a rank's vector. Neighbouring cells of one colour
+    are one piece."""
+    # What is complete stands out; what is not has one of so many shades as an eye tells apart.
+    levels = np.where(shade >= 1, SHADES, np.ceil(np.minimum(shade, 1) * (SHADES - 1)))
+    changes = np.flatnonzero(np.diff(levels, prepend=-1.0))
     for i, start in enumerate(changes):
         stop = changes[i + 1] if i + 1 < len(changes) else len(shade)
         left, right = BAR * cells[start] / size, BAR * cells[stop] / size
-        colour = _shade(float(shade[start]))
-        area = f"x='{x + left:.2f}' y='{y - 7}' width='{right - left:.2f}' height='14'"
-        made.append(f"<rect {area} fill='{colour}'/>")
-    return made
+        colour = COMPLETE if levels[start] == SHADES else _shade(levels[start] / (SHADES - 1))
+        yield colour, f"M{x + left:.2f} {y:g}h{right - left:.2f}"
 
 
 def _shade(part: float) -> str:
-    """Return a colour from pale to full; a complete part stands out."""
-    if part >= 1:
-        return "#12507f"
+    """Return a colour from pale to full."""
     pale, full = (226, 235, 242), (84, 156, 208)
     return "#" + "".join(f"{round(a + (b - a) * part):02x}" for a, b in zip(pale, full, strict=True))
 
@@ -149,26 +169,30 @@ def _arrows(
             f"{source} to {target}: {each.start[i]}:{each.stop[i]}, {'added' if adds[i] else 'taken'}"
         )
         made.append(
-            f"<line x1='{left:.1f}' y1='{lanes[source]:.1f}' x2='{right:.1f}' y2='{lanes[target]:.1f}' "
-            f"stroke='{colour}' stroke-width='{width:.2f}' stroke-opacity='0.85'{style} "
+            f"<line x1='{left:g}' y1='{lanes[source]:g}' x2='{right:g}' y2='{lanes[target]:g}' "
+            f"stroke='{colour}' stroke-width='{width:.2f}'{style} "
             f"marker-end='url(#{colour[1:]})'><title>{escape(words)}</title></line>"
         )
     return made
 
 
-def _legend(y: float, grouped: bool, notes: Sequence[str]) -> list[str]:
+def _legend(y: float, grouped: bool, moves: bool) -> tuple[list[str], int]:
+    """Return the legend and its width."""
     entries = [(ADDS, "", "added by its receiver"), (TAKES, "5 3", "taken over")]
     entries += [(CROSSES, "", "between groups")] if grouped else []
     made, x = [], 20
-    for colour, dashes, words in entries:
+    for colour, dashes, words in entries if moves else ():
         dash = f" stroke-dasharray='{dashes}'" if dashes else ""
         ends = f"x1='{x}' y1='{y}' x2='{x + 26}' y2='{y}'"
         made.append(f"<line {ends} stroke='{colour}' stroke-width='2.5'{dash}/>")
         made.append(_text(x + 32, y + 4, words, 12, INK))
         x += 60 + 7 * len(words)
-    made.append(f"<rect x='{x}' y='{y - 7}' width='26' height='14' fill='{_shade(1)}'/>")
-    made.append(_text(x + 32, y + 4, "complete", 12, INK))
-    return made + [_text(20, y + 26, "; ".join(notes), 12, "#5b6b78")] * bool(notes)
+    shades = [(_shade(0.1), "begun"), (_shade(1), "nearly complete"), (COMPLETE, "complete")]
+    for colour, words in shades if moves else shades[2:]:
+        made.append(f"<rect x='{x}' y='{y - 7}' width='26' height='14' fill='{colour}'/>")
+        made.append(_text(x + 32, y + 4, words, 12, INK))
+        x += 60 + 7 * len(words)
+    return made, x
 
 
 def _head(colour: str) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from demitasse import write_text
+from demitasse import check_writable, write_json, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -119,6 +117,7 @@ def schedule(
 
     if draw is not None and draw.suffix != ".svg":
         raise CompositionError(f"--draw {draw}: the picture is SVG; give a name that ends in .svg")
+    check_writable({"--draw": draw, "--json": json_path})
     known = _known(plugins)
     network = _network(hw, supernodes, ranks)
     way, table = _way(algorithm, order, chunks, chain, network, ranks, size, goal, known)
@@ -127,8 +126,6 @@ def schedule(
     proof = check(made) if proves else None
     groups = _groups(network, ranks)
     cost = f"{seconds['seconds'] * 1e6:,.1f} us (simulated)"
-    if draw is not None:
-        write_text(draw, picture(made, groups, f"{way}: {goal}", [cost, *network.sources]))
     rounds = _by_round(made, network)
     whole = {
         "algorithm": algorithm,
@@ -141,19 +138,19 @@ def schedule(
         "proof": None if proof is None else _plain(proof),
         "rounds": rounds,
     }
-    if json_path is not None:
-        text = json.dumps(whole, indent=1) + "\n"
-        if json_path == "-":
-            sys.stdout.write(text)
-            return
-        write_text(json_path, text)
-    click.echo(_moves(made, rounds))
-    click.echo("\n".join(table))
-    click.echo(f"{way} on {', '.join(network.sources)}")
-    parts = ", ".join(f"{name} {seconds[name] * 1e6:,.1f} us" for name in ("latency", "transfer"))
-    click.echo(f"{cost}: {parts}; {seconds['rounds']:,} rounds")
-    if proof is not None:
-        click.echo(str(proof))
+    try:
+        if json_path is not None:
+            write_json(json_path, whole)
+        if draw is not None:
+            write_text(draw, picture(made, groups, f"{way}: {goal}", [cost, *network.sources]))
+    finally:
+        if json_path != "-":
+            parts = ", ".join(
+                f"{name} {seconds[name] * 1e6:,.1f} us" for name in ("latency", "transfer")
+            )
+            told = [_moves(made, rounds), *table, f"{way} on {', '.join(network.sources)}"]
+            told += [f"{cost}: {parts}; {seconds['rounds']:,} rounds"]
+            click.echo("\n".join(told + [str(proof)] * (proof is not None)))
 
 
 def _known(plugins: str | None) -> Mapping[str, Algorithm]:
@@ -190,7 +187,8 @@ def _network(hw: str | None, supernodes: int | None, ranks: int) -> Topology:
             f"{'only' if groups <= ranks else 'at most'} {used}; give {used}"
         )
     size = f"{'up to ' * (ranks % each > 0)}{each}"
-    numbers = "latency 1 us, bandwidth 12 GB/s, 4:1 between them (paper)"
+    between = ", 4:1 between them" if groups > 1 else ""
+    numbers = f"latency 1 us, bandwidth 12 GB/s{between} (paper)"
     told = f"{groups} supernode{'s' * (groups > 1)} of {size}: {numbers}"
     tiers = (
         Tier("supernode", groups, alpha, bandwidth, PAPER["oversubscription"]),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-from demitasse import DataError, compose, is_folder, write_text
+from demitasse import DataError, check_writable, compose, is_folder, write_json
 
 NETS, MEANS, LABELS = (".prototxt", ".pbtxt"), (".binaryproto", ".npy"), (".txt",)
 WEIGHTS, BOTH = (".caffemodel", ".h5", ".demitasse"), ".onnx"
@@ -75,6 +74,7 @@ def command(
     from demitasse_caffe.mean import read_mean
 
     net, weights, mean_file, labels_file, images = _sorted_out(given)
+    check_writable({"--json": json_path})
     if mean is not None and mean_file is not None:
         raise click.UsageError(f"two means are given, {mean} and {mean_file}; leave one out")
     labels = [] if labels_file is None else classifying.read_labels(Path(labels_file))
@@ -116,8 +116,7 @@ def command(
                 if json_path != "-":
                     _print(image, classes)
     if json_path is not None:
-        whole = json.dumps({"model": net, "weights": weights, "images": records}, indent=1)
-        click.echo(whole) if json_path == "-" else write_text(json_path, whole + "\n")
+        write_json(json_path, {"model": net, "weights": weights, "images": records})
     if unread:
         others = f" (and {len(unread) - 1:,} more of {len(images):,} images)" if unread[1:] else ""
         raise DataError(f"{unread[0]}{others}")

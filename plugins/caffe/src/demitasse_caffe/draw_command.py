@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from demitasse import ModelError, compose
+from demitasse import ModelError, check_writable, compose
 
 if TYPE_CHECKING:
     from demitasse_caffe.net import NetFile
@@ -46,6 +46,7 @@ def command(net: Path, target: str | None, rankdir: str, phase: str) -> None:
             f"{path}: nets are drawn as SVG; name {named}, which browsers show; "
             f"Inkscape or rsvg-convert make other formats of it"
         )
+    check_writable({"OUT": target if target == "-" else path})
     with compose() as runtime:
         file = _net(runtime, net)
         message = file.message

@@ -7,6 +7,7 @@ whose blob it changes.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -90,7 +91,8 @@ def svg(
     longest = max((_width(blob.label, 10.5) for blob in blobs if blob.readers), default=0.0)
     rank_gap = max(46.0, longest + 26.0) if sideways else 46.0
     layout = arrange(sizes, lines, 22.0 if sideways else 28.0, rank_gap)
-    note = f"the size of the images in {', '.join(assumed)} is assumed" if assumed else ""
+    names = ", ".join(map(_short, dict.fromkeys(assumed)))
+    note = f"the size of the images in {names} is assumed" if assumed else ""
     return _Page(rankdir, layout, boxes, blobs, lines).text(net_message.name or "net", note)
 
 
@@ -250,10 +252,11 @@ class _Page:
         ]
         if note:
             place = f'x="{_MARGIN:.0f}" y="{_MARGIN + 72:.0f}"'
-            parts.append(f'<text class="note" {place}>{escape(_short(_legible(note)))}</text>')
+            parts.append(f'<text class="note" {place}>{escape(_legible(note))}</text>')
         left = _MARGIN + (widest - self._extent[0]) / 2
         parts.append(f'<g transform="translate({left:.1f} {_MARGIN + head:.1f})">')
-        parts += [self._line(route) for route in self._layout.routes]
+        routes = zip(self._lines, self._layout.routes, strict=True)
+        parts += [self._line(route, self._blobs[line.bundle]) for line, route in routes]
         parts += self._labels()
         pairs = zip(self._boxes, self._layout.middles, strict=True)
         parts += [self._box(box, self._at(middle)) for box, middle in pairs]
@@ -269,7 +272,7 @@ class _Page:
             return along, across
         return across, self._layout.depth - along if self._direction == "BT" else along
 
-    def _line(self, route: list[Point]) -> str:
+    def _line(self, route: list[Point], blob: Blob) -> str:
         """Return a line through its points: straight along a rank, smoothly curved between ranks."""
         x, y = self._at(route[0])
         path = [f"M{x:.1f} {y:.1f}"]
@@ -283,25 +286,41 @@ class _Page:
                 turn = (b + d) / 2
                 (p, q), (r, s) = self._at((a, turn)), self._at((c, turn))
                 path.append(f"C{p:.1f} {q:.1f} {r:.1f} {s:.1f} {x:.1f} {y:.1f}")
-        return f'<path class="line" marker-end="url(#tip)" d="{" ".join(path)}"/>'
+        drawn = f'<path class="line" marker-end="url(#tip)" d="{" ".join(path)}"'
+        label = escape(_legible(blob.label))
+        return f"{drawn}><title>{label}</title></path>" if label else f"{drawn}/>"
 
     def _labels(self) -> list[str]:
-        """Return each blob's label, placed where its lines leave their box."""
+        """Return each blob's label, placed where its lines leave their box. One that has no room beside
+        its neighbours is left out; each line has it as its tooltip."""
         parts = []
-        done: set[int] = set()
+        starts: dict[int, dict[int, Point]] = {}
         for line, route in zip(self._lines, self._layout.routes, strict=True):
-            label = self._blobs[line.bundle].label
-            if label and line.bundle not in done:
-                x, y = self._at(route[0])
-                x, y = {
-                    "TB": (x + 5, y + 13),
-                    "BT": (x + 5, y - 6),
-                    "LR": (x + 5, y - 5),
-                }[self._direction]
-                place, words = f'x="{x:.1f}" y="{y:.1f}"', escape(_legible(label))
+            if self._blobs[line.bundle].label:
+                starts.setdefault(line.source, {})[line.bundle] = self._at(route[0])
+        for of_box in starts.values():
+            along = 1 if self._direction == "LR" else 0
+            ordered = sorted(of_box.items(), key=lambda item: item[1][along])
+            free = -math.inf
+            for place, (number, (x, y)) in enumerate(ordered):
+                label = _legible(self._blobs[number].label)
+                wide, anchor = _width(label, 10.5), ""
+                following = ordered[place + 1][1][along] if place + 1 < len(ordered) else math.inf
+                if self._direction == "LR":
+                    x, y, begins, ends = x + 5, y - 5, y, y + 12
+                elif place == 0 and x + 5 + wide > following:
+                    x, begins, ends, anchor = x - 5, x - wide, x + 3, ' text-anchor="end"'
+                else:
+                    x, begins, ends = x + 5, x + 5, x + 5 + wide
+                    if ends > following:
+                        continue
+                if begins < free:
+                    continue
+                free = ends
+                y += {"TB": 13, "BT": -6, "LR": 0}[self._direction]
+                spot, words = f'x="{x:.1f}" y="{y:.1f}"{anchor}', escape(label)
                 # Not every viewer knows paint-order, with which one text would be enough.
-                parts += [f'<text class="{each}" {place}>{words}</text>' for each in ("halo", "shape")]
-            done.add(line.bundle)
+                parts += [f'<text class="{each}" {spot}>{words}</text>' for each in ("halo", "shape")]
         return parts
 
     def _box(self, box: Box, middle: Point) -> str:

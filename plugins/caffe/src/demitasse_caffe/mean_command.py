@@ -6,7 +6,7 @@ import time
 
 import click
 
-from demitasse import compose
+from demitasse import check_writable, compose
 
 PATIENCE = 10.0
 """Seconds between two progress messages."""
@@ -37,6 +37,7 @@ class Progress:
 )
 def command(source: str, target: str | None, backend: str | None) -> None:
     """Compute the mean and print what was written."""
+    check_writable({"OUT": target})
     with compose() as runtime:
         mean = runtime.program("compute_image_mean", source, target, kind=backend, progress=Progress())
     if target is not None:

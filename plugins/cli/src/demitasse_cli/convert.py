@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from demitasse import check_writable, write_json
 from demitasse_cli import options as shared
 from demitasse_cli import report
 
@@ -44,7 +45,7 @@ def command(
     """Convert, and say what was written."""
     from demitasse import ModelError
 
-    report.check_writable({"--json": json_path})
+    check_writable({"OUT": target, "--json": json_path})
     if target.exists() and (not force or target.resolve() == source.resolve()):
         raise ModelError(
             f"{target} already exists; --force overwrites it"
@@ -57,18 +58,19 @@ def command(
             done = convert(runtime, source, target)
     record = {"source": str(source), "target": str(target), **done}
     record["bytes"] = target.stat().st_size
-    if json_path is not None:
-        report.write_json(json_path, record)
     parts = [_contents(record), report.human_bytes(record["bytes"]), *record["notes"]]
-    click.echo(f"wrote {target}: {'; '.join(parts)}", file=report.lines_to(json_path))
+    try:
+        if json_path is not None:
+            write_json(json_path, record)
+    finally:
+        click.echo(f"wrote {target}: {'; '.join(parts)}", file=report.lines_to(json_path))
 
 
 @contextmanager
 def _as_before(target: Path, suffixes: set[str]) -> Iterator[None]:
-    """If the block raises, undo what it has written: the target, files with other suffixes beside it,
-    and the folders created for them are removed, and files that were overwritten are restored."""
+    """If the block raises, undo what it has written: the target and files with other suffixes beside it
+    are removed, and files that were overwritten are restored."""
     folder = target.parent
-    made = [each for each in (folder, *folder.parents) if not each.exists()]
     stem = target.name.removesuffix(max(filter(target.name.endswith, suffixes), key=len, default=""))
     new = [p for p in (target, *(folder / f"{stem}{s}" for s in sorted(suffixes))) if not p.exists()]
     there = target.resolve()  # so that a symbolic link stays one
@@ -78,9 +80,6 @@ def _as_before(target: Path, suffixes: set[str]) -> Iterator[None]:
     except BaseException:
         for path in new:
             path.unlink(missing_ok=True)
-        for each in made:  # innermost first; a folder into which someone else has put a file stays
-            with suppress(OSError):
-                each.rmdir()
         if old is not None:
             old.replace(there)
             old.unlink(missing_ok=True)  # replace() does nothing for two names of one file

@@ -11,11 +11,17 @@ from typing import Any
 
 import click
 
+from demitasse import check_writable
 from demitasse_cli import options as shared
-from demitasse_cli.report import check_writable, replaced
+from demitasse_cli.report import human_time, replaced
 
 FORMATS = (".png", ".svg", ".pdf")
-GREY, COLOURS = "#8d99ae", ("#2a6f97", "#d1495b", "#2b9348", "#e09f3e", "#7b2cbf", "#3d405b")
+GREY, COLOURS = "#8d99ae", ("#2a6f97", "#d1495b", "#e69f00", "#009e73", "#7b2cbf", "#56b4e9", "#3d405b")
+STYLES = ("-", "--", "-.", ":")
+"""Colours and styles of lines have no common period, so that 28 runs can be told apart, and the first
+four in print without colours."""
+_LONGEST = 64
+"""The number of characters of a run's name that are shown."""
 _POINTS = 50
 """Each point of the running mean of the loss covers one of this many parts of a run."""
 _LAST = 1 << 31
@@ -133,46 +139,94 @@ class Run:
 
 
 def draw(runs: Sequence[Run], target: Path, score: str, title: str | None) -> None:
-    """Plot each iteration's loss and its running mean above, and a score of each test below. Raises
-    DataError if Matplotlib is not installed."""
+    """Plot each iteration's loss and its running mean above, and a score of each test, if there was
+    one, below. Raises DataError if Matplotlib is not installed."""
     from demitasse import DataError
 
     try:
+        import matplotlib as mpl
         import numpy as np
         from matplotlib.figure import Figure
-        from matplotlib.ticker import PercentFormatter
+        from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
     except ImportError as error:
         raise DataError(f"pictures need Matplotlib ({error}); pip install matplotlib") from error
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
-    several = len(runs) > 1
-    for run, colour in zip(runs, COLOURS * len(runs), strict=False):
+    several, tested = len(runs) > 1, any(run.scored(score) for run in runs)
+    below = 0.22 * (len(runs) + 1) if several else 0.0  # inches for the names of runs
+    figure = Figure(figsize=(8, (5 if tested else 3.4) + below), layout="constrained")
+    panels = figure.subplots(1 + tested, 1, sharex=True, squeeze=False)[:, 0]
+    upper = panels[0]
+    if tested:
+        panels[0].get_gridspec().set_height_ratios([3, 2])
+    lowest, highest = math.inf, -math.inf
+    for number, run in enumerate(runs):
+        colour, style = COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)]
         iterations, losses = np.array(run.history, dtype=float).T
-        if not several:
-            upper.plot(iterations, losses, color=GREY, alpha=0.35, linewidth=0.6, label="each iteration")
+        finite = losses[np.isfinite(losses)]
+        lowest, highest = min([lowest, *finite]), max([highest, *finite])
         width = max(1, len(losses) // _POINTS)
-        label = f"{run.file}, {run.seconds:.0f} s" if several else f"mean of the last {width}"
-        upper.plot(iterations, running_mean(losses, width), color=colour, label=label)
+        apart = (iterations[-1] - iterations[0]) / max(1, len(losses) - 1)
+        if not several and width > 1:
+            label = "each iteration" if apart == 1 else f"one of {apart:,.0f} iterations"
+            upper.plot(iterations, losses, color=GREY, alpha=0.35, linewidth=0.6, label=label)
+        label = f"mean of the last {width * apart:,.0f}" if width > 1 else "each iteration"
+        if several:
+            label = ", ".join([_shortened(run.file), _duration(run.seconds), *_last(run, score)])
+        mean = running_mean(losses, width)
+        # A point without neighbours has no line.
+        point = "o" if len(finite) == 1 else None
+        upper.plot(iterations, mean, style, color=colour, label=label, marker=point)
         if tests := run.scored(score):
-            last = f"{tests[-1][1]:.2%}" if _is_share(score) else f"{tests[-1][1]:.4g}"
-            label = f"{run.file}: {last}" if several else last
-            about: dict[str, Any] = {"marker": "o", "markersize": 3, "label": label}
-            lower.plot(*zip(*tests, strict=True), color=colour if several else COLOURS[1], **about)
-            lower.legend(frameon=False, loc="lower right")
-    upper.set_yscale("log")
+            about: dict[str, Any] = {"marker": "o", "markersize": 3, "linestyle": style}
+            shade = colour if several else COLOURS[1]
+            panels[1].plot(*zip(*tests, strict=True), color=shade, label=_last(run, score)[0], **about)
+    # A logarithm would hide what is not positive.
+    upper.set_yscale("log" if 0 <= lowest < highest or 0 < lowest == highest else "linear")
     upper.set_ylabel("training loss")
-    upper.legend(frameon=False, loc="upper right")
-    lower.set_ylabel(f"test {score}")
-    lower.set_xlabel("iteration")
-    if _is_share(score):
-        lower.yaxis.set_major_formatter(PercentFormatter(1.0))
-    for panel in (upper, lower):
+    if not math.isfinite(lowest):
+        upper.text(0.5, 0.5, "no loss is finite", transform=upper.transAxes, ha="center")
+    every = [iteration for run in runs for iteration, _ in run.history]
+    every += [iteration for run in runs for iteration, _ in run.scored(score)]
+    margin = max(1.0, 0.02 * (max(every) - min(every)))
+    upper.set_xlim(min(every) - margin, max(every) + margin)
+    if several:
+        figure.legend(handles=upper.lines, frameon=False, loc="outside lower left")
+    else:
+        upper.legend(frameon=False, loc="upper right")
+    if tested:
+        if not several:
+            panels[1].legend(frameon=False, loc="lower right")
+        panels[1].set_ylabel(f"test {score}")
+        if _is_share(score):
+            panels[1].yaxis.set_major_formatter(PercentFormatter(1.0))
+    panels[-1].set_xlabel("iteration")
+    panels[-1].xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
+    panels[-1].xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    for panel in panels:
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(alpha=0.25)
-    default = "" if several else f"{runs[0].solver}, {runs[0].seconds:.0f} s"
+    default = "" if several else f"{_shortened(runs[0].solver)}, {_duration(runs[0].seconds)}"
     upper.set_title(title or default, loc="left", fontsize=11)
-    with replaced(target) as partial:
-        figure.savefig(partial, dpi=110, format=target.suffix[1:].lower())
+    # Without these, no two files of the same picture would be the same.
+    kind = target.suffix[1:].lower()
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+    with replaced(target) as partial, mpl.rc_context({"svg.hashsalt": "demitasse"}):
+        figure.savefig(partial, dpi=110, format=kind, metadata=undated)
+
+
+def _last(run: Run, score: str) -> list[str]:
+    """Return a run's last score as text; nothing if it was not tested."""
+    tests = run.scored(score)
+    return [f"{tests[-1][1]:.2%}" if _is_share(score) else f"{tests[-1][1]:.4g}"] if tests else []
+
+
+def _duration(seconds: float) -> str:
+    """Return seconds as text; hours and minutes if they are many."""
+    return f"{seconds:.0f} s" if not seconds >= 600 else human_time(seconds)
+
+
+def _shortened(name: str) -> str:
+    """Return a name without its middle, if it is long: runs often differ at the end."""
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST // 2]}…{name[-_LONGEST // 2 :]}"
 
 
 def _whole(value: Any) -> int:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from demitasse import write_text
+from demitasse import check_writable, write_text
 from demitasse_cli import options as shared
-from demitasse_cli.report import check_writable
 
 if TYPE_CHECKING:
     from demitasse import Machine, Runtime
@@ -36,7 +35,7 @@ def command(output: Path | None, measure: bool, force: bool, plugins: str | None
 
     if output is not None and output.exists() and not force:
         raise DescriptionError(f"{output} already exists; --force overwrites it")
-    check_writable({"--output": output}, make_folders=False)
+    check_writable({"--output": output})
     with shared.compose("auto", plugins) as runtime:
         if measure:
             click.echo("demitasse: measuring; keep this machine idle for half a minute", err=True)

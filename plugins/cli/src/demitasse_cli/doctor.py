@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from demitasse import check_writable, write_json
 from demitasse_cli import options as shared
 from demitasse_cli import report
 
@@ -64,18 +65,19 @@ def topics_of(manifest: Manifest) -> dict[str, str]:
 def command(json_path: str | None, **topics: bool) -> int:
     """Import each plugin, compare it with its manifest, ask it for its own findings, also on the
     ``topics`` that are asked for."""
+    check_writable({"--json": json_path})
     chosen = frozenset(name for name, asked in topics.items() if asked)
     findings = [*environment(), *checked(chosen)]
     problems = [finding for finding in findings if finding.level == "problem"]
-    if json_path is not None:
-        report.write_json(
-            json_path,
-            {"problems": len(problems), "findings": [dict(vars(finding)) for finding in findings]},
-        )
-    if json_path != "-":
-        rows = [(finding.level, finding.subject, _words(finding)) for finding in findings]
-        click.echo(report.table(("level", "subject", "finding"), rows))
-        click.echo(report.counted(len(problems), "problem"))
+    try:
+        if json_path is not None:
+            plain = [dict(vars(finding)) for finding in findings]
+            write_json(json_path, {"problems": len(problems), "findings": plain})
+    finally:
+        if json_path != "-":
+            rows = [(finding.level, finding.subject, _words(finding)) for finding in findings]
+            click.echo(report.table(("level", "subject", "finding"), rows))
+            click.echo(report.counted(len(problems), "problem"))
     return 1 if problems else 0
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from demitasse import check_writable, write_json
 from demitasse_cli import flags, report
 from demitasse_cli import options as shared
 from demitasse_cli.models import notes_of, solver_of, state_of, tell_notes
@@ -52,6 +53,7 @@ def command(
     """Compose, plan, print; nothing is trained. Without a phase a solver's net is planned as it is
     trained, a net as it is tested. A kernel explains itself where its ``bind`` has a method
     ``explain``."""
+    check_writable({"--json": json_path})
     plan: Plan | None = None
     given: dict[str, Any] = dict(settings)
     with shared.compose(hw, plugins, options) as runtime:
@@ -106,10 +108,12 @@ def command(
             if kernels and not explaining:
                 parts.append("none of these kernels explains itself")
             record["plan"] = plain(plan)
-    if json_path is not None:
-        report.write_json(json_path, record)
-    if json_path != "-":
-        click.echo("\n\n".join(parts))
+    try:
+        if json_path is not None:
+            write_json(json_path, record)
+    finally:
+        if json_path != "-":
+            click.echo("\n\n".join(parts))
 
 
 def planner_of(runtime: Runtime) -> Runtime:

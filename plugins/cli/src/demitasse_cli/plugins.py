@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from demitasse import check_writable, write_json
 from demitasse_cli import options as shared
 from demitasse_cli import report
 
@@ -18,6 +19,7 @@ def command(json_path: str | None) -> None:
     """Name, version, roles and summary of each; or why it cannot be used."""
     from demitasse import discover
 
+    check_writable({"--json": json_path})
     manifests = discover()
     if json_path is not None:
         rows = [
@@ -35,7 +37,7 @@ def command(json_path: str | None) -> None:
             }
             for manifest in manifests
         ]
-        report.write_json(json_path, {"plugins": rows})
+        write_json(json_path, {"plugins": rows})
     if json_path != "-":
         head = ("plugin", "version", "used", "roles", "summary")
         click.echo(

@@ -1,86 +1,27 @@
-"""What commands write: JSON files, and tables for people."""
+"""What commands print for people, and pictures, written whole."""
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import click
-
-from demitasse import printable, replacing, write_text
-
-
-def write_json(path: str, value: Any) -> None:
-    """Write one JSON object to a file, whole or not at all; ``-`` is standard output.
-
-    Numbers that are not finite become null, which every JSON reader supports.
-    """
-    text = json.dumps(_plain(value), indent=1, allow_nan=False) + "\n"
-    if path == "-":
-        click.echo(text, nl=False)
-    else:
-        write_text(path, text)
-
-
-def check_writable(paths: Mapping[str, str | Path | None], make_folders: bool = True) -> None:
-    """Raise OSError for a report that could not be written: now, rather than after the run. ``paths``
-    maps options to their files; the error names the option."""
-    for option, path in [(o, Path(p)) for o, p in paths.items() if p is not None and p != "-"]:
-        if path.is_dir():
-            raise IsADirectoryError(f"{option} {path} is a folder; name a file")
-        if path.exists() and not path.is_file():  # a pipe or a device is always accepted
-            continue
-        try:
-            if make_folders:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            check_folder(path.parent)
-        except OSError as error:
-            why = f"{path.parent}: {error.strerror or error}"
-            raise OSError(f"{option} {path} cannot be written: {why}") from error
-
-
-def check_folder(folder: Path) -> None:
-    """Create an empty file in a folder and remove it: permissions alone do not show that a file system
-    is read-only. Raises OSError."""
-    with tempfile.TemporaryFile(dir=folder):
-        """Nothing is written."""
+from demitasse import printable, replacing
 
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """Yield a path whose file replaces ``path`` when the block ends; creates the folder. Raises OSError
-    that names ``path``, not the temporary file."""
+    """Yield a path whose file replaces ``path`` when the block ends. Raises OSError that names ``path``,
+    not the temporary file."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as partial:
             yield partial
     except OSError as error:
         raise OSError(f"{path} could not be written: {error.strerror or error}") from error
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, str | bool) or value is None:
-        return value
-    if isinstance(value, Path):
-        return str(value)
-    if hasattr(value, "tolist"):  # NumPy scalars and arrays
-        return _plain(value.tolist())
-    if isinstance(value, Iterable):
-        return [_plain(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, int):
-        return value
-    return str(value)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]], right: str = "") -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from demitasse import write_json
 from demitasse_cli import garbage, launch, report
 from demitasse_cli.history import History, came_to
 from demitasse_cli.interrupts import Interrupts
@@ -36,7 +37,7 @@ def run(
     until: Until | None = None,
 ) -> int:
     """Train to the end or to a signal, and report. ``effects`` are those of signals that do not stop. A
-    run that fails also writes its report, which then has the error."""
+    run that fails also writes its report, which then has the error, and its timeline."""
     stream: Any = Outlet(report.lines_to(json_path))
     history, started = History(), time.perf_counter()
     meter = Meter(trainer.iteration, trainer.solver.max_iterations)
@@ -50,7 +51,7 @@ def run(
     def write_report() -> None:
         if json_path is not None:
             told = _told(runtime, trainer, history, time.perf_counter() - started, meter.overall)
-            report.write_json(json_path, record | told)
+            write_json(json_path, record | told)
 
     last = trainer.solver.max_iterations
     if trainer.iteration > 0 and trainer.iteration >= last:
@@ -74,21 +75,25 @@ def run(
             record |= {"loss": history.losses[-1][1], "error": f"{type(error).__name__}: {error}"}
             try:
                 write_report()
+                if timeline is not None:
+                    recorder.write(timeline)
             except OSError as other:  # perhaps a full disk, which may be why the run failed
                 click.echo(f"{launch.name()}: {other}", err=True)
         raise
     stopped = interrupts.stop() or stream.lost is not None or trainer.stopped
     record |= {"loss": result.loss, "phases": result.phases, "interrupted": stopped}
+    word = "interrupted" if stopped else "done"
+    line = came_to(trainer.iteration, result.loss, history, time.perf_counter() - started)
     try:
         if timeline is not None:
             if not stopped:
                 recorder.profile(trainer.profile(1))
             recorder.write(timeline)
     finally:
-        write_report()
-    word = "interrupted" if stopped else "done"
-    line = came_to(trainer.iteration, result.loss, history, time.perf_counter() - started)
-    print(f"{word}: {line}", file=stream, flush=True)
+        try:
+            write_report()
+        finally:
+            print(f"{word}: {line}", file=stream, flush=True)
     return interrupts.status or unheard(stream.lost, history.snapshot)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from demitasse import check_writable, write_json
 from demitasse_cli import flags, progress, report
 from demitasse_cli import options as shared
 from demitasse_cli.models import solver_of, tell_notes
@@ -69,7 +70,7 @@ def command(
     """Print the mean scores; a second test net's have its number in front."""
     model = flags.named(model, model_flag, "model")
     flags.tell_without_effect(gpu, phase, "TEST")
-    report.check_writable({"--json": json_path})
+    check_writable({"--json": json_path})
     stream = report.lines_to(json_path)
     in_solver = {**flags.state(level, stage, "test_net.state"), **dict(settings)}
     in_net = {**flags.state(level, stage, "state"), **dict(settings)}
@@ -103,7 +104,7 @@ def command(
         flush=True,
     )
     if json_path is not None:
-        report.write_json(
+        write_json(
             json_path,
             {
                 "iterations": batches,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from demitasse import check_writable, write_json
 from demitasse_cli import flags, report
 from demitasse_cli import options as shared
 from demitasse_cli.models import notes_of, solver_of, state_of, tell_notes
@@ -91,6 +92,7 @@ def command(
     the first one's share that is timed, which says nothing of what all do together."""
     model = flags.named(model, model_flag, "model")
     flags.tell_without_effect(gpu)
+    check_writable({"--json": json_path})
     given = dict(settings)
     with shared.compose(hw, plugins, options) as runtime:
         if phase == "TEST":
@@ -117,42 +119,44 @@ def command(
     phases = {row.phase: 0.0 for row in rows}
     for row in rows:
         phases[row.phase] += row.seconds
-    if json_path != "-":
-        click.echo(show(rows, total))
-        split = "  ".join(f"{phase} {seconds * 1e3:.3f} ms" for phase, seconds in phases.items())
-        click.echo(
-            f"total {total * 1e3:.3f} ms ({split})  {what}  "
-            f"measured{' here, not on the machine described' if simulated else ''}, "
-            f"mean of {report.counted(iterations, 'iteration')}"
-        )
-    if json_path is not None:
-        report.write_json(
-            json_path,
-            {
-                "model": str(model),
-                "iterations": iterations,
-                "seconds": total,
-                "samples_per_second": speed if workers == 1 and batch else None,
-                "batch": batch,
-                "workers": workers,
-                "phases": phases,
-                "source": "measured",
-                "layers": [
-                    {
-                        "layer": row.layer,
-                        "phase": row.phase,
-                        "kernels": list(row.kernels),
-                        "plugins": list(row.plugins),
-                        "seconds": row.seconds,
-                        "flops": row.flops,
-                        "bytes": row.bytes,
-                    }
-                    for row in rows
-                ],
-                "notes": notes_of(about),
-                "composition": composition,
-            },
-        )
+    try:
+        if json_path is not None:
+            write_json(
+                json_path,
+                {
+                    "model": str(model),
+                    "iterations": iterations,
+                    "seconds": total,
+                    "samples_per_second": speed if workers == 1 and batch else None,
+                    "batch": batch,
+                    "workers": workers,
+                    "phases": phases,
+                    "source": "measured",
+                    "layers": [
+                        {
+                            "layer": row.layer,
+                            "phase": row.phase,
+                            "kernels": list(row.kernels),
+                            "plugins": list(row.plugins),
+                            "seconds": row.seconds,
+                            "flops": row.flops,
+                            "bytes": row.bytes,
+                        }
+                        for row in rows
+                    ],
+                    "notes": notes_of(about),
+                    "composition": composition,
+                },
+            )
+    finally:
+        if json_path != "-":
+            click.echo(show(rows, total))
+            split = "  ".join(f"{phase} {seconds * 1e3:.3f} ms" for phase, seconds in phases.items())
+            click.echo(
+                f"total {total * 1e3:.3f} ms ({split})  {what}  "
+                f"measured{' here, not on the machine described' if simulated else ''}, "
+                f"mean of {report.counted(iterations, 'iteration')}"
+            )
 
 
 def timed(

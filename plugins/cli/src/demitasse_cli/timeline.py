@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from demitasse import write_text
+from demitasse import write_json
 
 if TYPE_CHECKING:
     from demitasse import Entry, Event
@@ -67,8 +66,7 @@ class Timeline:
                 start, stop = (at - self._start for at in times)
                 self._add(RUN, self._row(start, stop), name, "synchronisation", start, stop, {})
         elif event.kind in ("test", "snapshot"):
-            values = {key: str(value) for key, value in event.values.items()}
-            self._add(RUN, 1, event.kind, event.kind, self._before, now, values)
+            self._add(RUN, 1, event.kind, event.kind, self._before, now, dict(event.values))
         self._before = now
 
     def profile(self, entries: Iterable[tuple[Entry, float]]) -> None:
@@ -88,7 +86,7 @@ class Timeline:
 
     def write(self, path: Path) -> None:
         """Write the file, for chrome://tracing or Perfetto."""
-        write_text(path, json.dumps({"traceEvents": self.events, "displayTimeUnit": "ms"}) + "\n")
+        write_json(path, {"traceEvents": self.events, "displayTimeUnit": "ms"}, indent=None)
 
     def _row(self, start: float, stop: float) -> int:
         """Return the first row of synchronisation that is free in this interval."""

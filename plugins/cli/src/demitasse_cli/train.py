@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from demitasse import check_writable
 from demitasse_cli import flags, launch, report
 from demitasse_cli import options as shared
 from demitasse_cli.beginning import tell_beginning
@@ -122,7 +123,7 @@ def command(
     if iterations is not None:
         overrides["max_iter"] = iterations
     stream = report.lines_to(json_path)
-    report.check_writable({"--json": json_path, "--timeline": timeline})
+    check_writable({"--json": json_path, "--timeline": timeline})
     quiet = quiet or log_to_stderr
     places = flags.logs(log_dir, log_to_stderr)
     logged = [("caffe", "log", places)] if places else []

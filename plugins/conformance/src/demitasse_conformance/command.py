@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import tomllib
 from collections import Counter
 from dataclasses import asdict
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from demitasse import shortened, write_text
+from demitasse import check_writable, shortened, write_json
 from demitasse_conformance.machines import BASE, PROMISES
 
 if TYPE_CHECKING:
@@ -111,6 +109,7 @@ def check(
     from demitasse_conformance.inquiry import BROKEN, KEPT, PRECISIONS, Inquiry, composed_with
     from demitasse_conformance.roles import outcomes
 
+    check_writable({"--json": json_path})
     for path in nets:
         if not path.is_file():
             raise ModelError(f"no such file: {path}{nearest_path(path)}")
@@ -144,7 +143,7 @@ def check(
             click.echo(_row(outcome))
     counts = Counter(outcome.status for outcome in found)
     if json_path is not None:
-        _write(
+        write_json(
             json_path, {"plugin": plugin, "broken": counts[BROKEN], "outcomes": [*map(asdict, found)]}
         )
     if json_path != "-":
@@ -156,11 +155,3 @@ def check(
 def _row(outcome: Outcome) -> str:
     row = f"{outcome.status:8} {outcome.role:14} {outcome.subject:32} {outcome.detail}"
     return row.rstrip()
-
-
-def _write(path: str, value: Any) -> None:
-    text = json.dumps(value, indent=1) + "\n"
-    if path == "-":
-        sys.stdout.write(text)
-    else:
-        write_text(path, text)

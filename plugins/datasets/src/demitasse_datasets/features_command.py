@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from demitasse import compose
+from demitasse import check_writable, compose
 from demitasse_datasets.features import KINDS
 from demitasse_datasets.imageset_command import Progress
 
@@ -60,6 +60,8 @@ def command(
     if len(blobs) != len(outs) or len({*blobs}) != len(blobs):
         raise click.UsageError(f"{len(blobs)} blobs ({given[2]}) need as many names, not {given[3]!r}")
     batches, kind = _rest(given[4:])
+    for out in outs:
+        check_writable({"OUT": None if Path(out).is_dir() else out})  # a folder may be a database
     overrides = dict(_pair(setting) for setting in settings)
     with compose(hw, plugins.split(",") if plugins else None) as runtime:
         made = runtime.program(

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from demitasse import compose
+from demitasse import check_writable, compose
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -100,6 +100,7 @@ def convert(program: str, given: tuple[str, ...], written: dict[str, Any], **mor
         raise click.UsageError("LIST or DB is empty (is a shell variable not set?)")
     if root and Path(root).is_dir():
         root = f"{root.rstrip('/')}/"  # a folder may be named without its slash
+    check_writable({"DB": None if Path(target).is_dir() else target})
     renamed = {"resize_height": "height", "resize_width": "width"}
     options = {renamed.get(name, name): value for name, value in written.items()}
     options["encoded"] = options.pop("encode_type") or options["encoded"]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 def machines(name: str | None, json_path: str | None) -> None:
     """List the descriptions in installed packages, each with the first sentence of the comment at its
     head and the levels of which it has several, or print one of them."""
-    from demitasse import described_machines, find_machine, write_text
+    from demitasse import check_writable, described_machines, find_machine, write_json
 
     if name is not None:
         if json_path is not None:
@@ -37,13 +35,10 @@ def machines(name: str | None, json_path: str | None) -> None:
             raise click.UsageError("auto is this machine; 'demitasse detect' describes it")
         click.echo(find_machine(name).read_text(encoding="utf-8"), nl=False)
         return
+    check_writable({"--json": json_path})
     rows = [about(known) for known in described_machines().values()]
     if json_path is not None:
-        text = json.dumps({"machines": rows}, indent=1) + "\n"
-        if json_path == "-":
-            sys.stdout.write(text)
-        else:
-            write_text(Path(json_path), text)
+        write_json(json_path, {"machines": rows})
     if json_path != "-":
         click.echo(table([(row["name"], row["problem"] or row["summary"]) for row in rows]))
 

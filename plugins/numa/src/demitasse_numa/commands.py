@@ -3,13 +3,12 @@ are."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from demitasse import write_text
+from demitasse import check_writable, write_json
 
 
 @click.command(
@@ -47,6 +46,7 @@ def numa(
     from demitasse_numa.bandwidth import matrix, table
     from demitasse_numa.machine import this_machine
 
+    check_writable({"--json": json_path})
     machine = this_machine()
     lines = [str(machine), f"(by {machine.source})"]
     record: dict[str, Any] = {
@@ -70,15 +70,12 @@ def numa(
     if solver is not None:
         text, record["placement"] = _trained(solver, hw, plugins, iterations)
         lines += ["", *text]
-    whole = json.dumps(record, indent=1)
-    if json_path == "-":
-        click.echo(whole)
-        return 0
     try:
         if json_path is not None:
-            write_text(json_path, whole + "\n")
+            write_json(json_path, record)
     finally:
-        click.echo("\n".join(lines))
+        if json_path != "-":
+            click.echo("\n".join(lines))
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -37,10 +36,11 @@ def workers(
     json_path: str | None,
 ) -> int:
     """The exit status."""
-    from demitasse import CompositionError, compose, describe, write_text
+    from demitasse import CompositionError, check_writable, compose, describe, write_json, write_text
     from demitasse_parameter_server import chosen as choice
     from demitasse_parameter_server import trials
 
+    check_writable({"--output": output, "--json": json_path})
     with compose(hw, plugins.split(",") if plugins else None) as runtime:
         machine, names = runtime.machine, [*runtime.composition.versions]
     trials.check_free(machine, machine.origin)
@@ -58,15 +58,14 @@ def workers(
             found = trials.tried(runtime, choice.trainers(runtime), record, seconds)
             trials.remember(memory, name, found)
     best = min(found, key=lambda trial: trial.seconds)
-    if output is not None:
-        text = describe(trials.arranged(machine, best.workers, best.threads))
-        write_text(output, text)
-    if json_path is not None:
-        table = {"net": name, "source": told, "trials": [asdict(trial) for trial in found]}
-        whole = json.dumps({**table, "best": asdict(best)}, indent=1)
-        click.echo(whole) if json_path == "-" else write_text(json_path, whole + "\n")
-    if json_path != "-":
-        for trial in found:
+    try:
+        if output is not None:
+            write_text(output, describe(trials.arranged(machine, best.workers, best.threads)))
+        if json_path is not None:
+            table = {"net": name, "source": told, "trials": [asdict(trial) for trial in found]}
+            write_json(json_path, {**table, "best": asdict(best)})
+    finally:
+        for trial in found if json_path != "-" else ():
             mark = "  <- the quickest" if trial is best else ""
             shape = (
                 f"{trial.workers} worker{'s' * (trial.workers > 1)} of {trial.threads} "

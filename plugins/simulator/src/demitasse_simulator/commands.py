@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import click
 
+from demitasse import check_writable, write_json
+
 if TYPE_CHECKING:
     from demitasse import Machine
     from demitasse_simulator.program import Simulation
@@ -223,6 +225,7 @@ def simulate(
     several = len(hw) > 1 or (nodes is not None and len(nodes) > 1)
     if several and timeline is not None:
         raise CompositionError("--timeline shows one step; give one --hw and one number of --nodes")
+    check_writable({"--timeline": timeline, "--picture": picture, "--json": json_path})
     asked = {
         "overrides": dict(settings),
         "precision": precision,
@@ -315,10 +318,10 @@ def _tell(
         if timeline is not None:
             report.write(timeline, drawing.trace(done.timeline, title))
         if picture is not None:
-            report.write(picture, drawing.picture(done.timeline, title))
+            report.write(picture, drawing.picture(done.timeline, title, done.seconds))
         if json_path is not None:
             found = {**done.to_dict(), "layers": report.by_layer(done), "composition": composition}
-            report.write(json_path, report.as_json({"model": str(solver), **found}))
+            write_json(json_path, {"model": str(solver), **found})
     finally:
         if json_path != "-":
             click.echo(report.show(done))
@@ -338,7 +341,7 @@ def _compare(
     rows: list[comparing.Row] = []
     table, silent = comparing.Table(labels), json_path == "-"
     compositions: dict[str, Mapping[str, Any]] = {}
-    told: set[str] = set()
+    told, idle = set[str](), set[str]()
     try:
         for label, done, composition in found:
             compositions[label] = composition
@@ -348,11 +351,10 @@ def _compare(
             if not silent:
                 click.echo(table.line(rows[-1]))
             short = report.without_samples(done)
-            for note in (
-                *done.passed_over,
-                *done.notes,
-                *([f"{done.joined}: {short}"] if short else []),
-            ):
+            if short and label not in idle:
+                idle.add(label)  # more nodes would say the same again
+                click.echo(f"demitasse: {done.joined}: {short}", err=True)
+            for note in (*done.passed_over, *done.notes):
                 if note not in told:
                     told.add(note)
                     click.echo(f"demitasse: {note}", err=True)
@@ -362,7 +364,7 @@ def _compare(
         if rows and json_path is not None:
             runs = [row.to_dict() for row in rows]
             whole = {"model": str(solver), "source": "simulated", "runs": runs}
-            report.write(json_path, report.as_json({**whole, "compositions": compositions}))
+            write_json(json_path, {**whole, "compositions": compositions})
 
 
 @click.command(
@@ -380,6 +382,7 @@ def reproduce(paper: str, plugins: str | None, json_path: str | None) -> None:
     from demitasse_simulator import report
     from demitasse_simulator.papers import gather
 
+    check_writable({"--json": json_path})
     progress = _Progress()
     names = None if plugins is None else [each.strip() for each in plugins.split(",") if each.strip()]
     try:
@@ -388,7 +391,7 @@ def reproduce(paper: str, plugins: str | None, json_path: str | None) -> None:
         progress.end()
     try:
         if json_path is not None:
-            report.write(json_path, report.as_json(found))
+            write_json(json_path, found)
     finally:
         if json_path != "-":
             click.echo(report.compared(found["cells"]))

@@ -9,16 +9,19 @@ from html import escape
 from itertools import groupby
 from typing import Any
 
-from demitasse_simulator.drawing import COLOURS
+from demitasse_simulator.drawing import COLOURS, shortened
 from demitasse_simulator.program import Simulation
 from demitasse_simulator.report import human_bytes
 
-LINES = ("#2a6f97", "#d1495b", "#2b9348", "#e09f3e", "#7b2cbf", "#3d405b")
+LINES = ("#2a6f97", "#d1495b", "#e69f00", "#009e73", "#7b2cbf", "#56b4e9", "#3d405b")
 """Colours of machines."""
 
 WIDTH, LEFT, RIGHT, TOP, CURVES, BARS, GAP = 900, 90, 30, 56, 300, 200, 90
 """Sizes of a picture: its width and margins, the heights of its two panels, and the gap between
 these."""
+
+NARROWEST = 46
+"""The least width of a bar and its margins: a picture of many is wider."""
 
 
 @dataclass(frozen=True)
@@ -89,14 +92,16 @@ def picture(rows: Sequence[Row], title: str) -> str:
     panel shows the phases of each step."""
     several = any(len(mine) > 1 for mine in _by_machine(rows))
     bars = TOP + (CURVES + GAP if several else 0)
-    height = bars + BARS + GAP
+    height = bars + BARS + GAP - 36
+    right = max(WIDTH - RIGHT, LEFT + NARROWEST * len(rows))
+    wide = right + RIGHT
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {height}" width="{wide}" '
         f'height="{height}" font-family="sans-serif" font-size="12">',
-        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-        f'<text x="10" y="20" font-size="15">{escape(title)}</text>',
-        *(_curves(rows) if several else ()),
-        *_bars(rows, bars),
+        f'<rect width="{wide}" height="{height}" fill="white"/>',
+        f'<text x="10" y="20" font-size="15">{shortened(title, wide - 20, 15)}</text>',
+        *(_curves(rows, right) if several else ()),
+        *_bars(rows, bars, right),
     ]
     return "\n".join([*parts, "</svg>", ""])
 
@@ -105,71 +110,115 @@ def _by_machine(rows: Sequence[Row]) -> list[list[Row]]:
     return [list(mine) for _, mine in groupby(rows, lambda row: row.machine)]
 
 
-def _curves(rows: Sequence[Row]) -> Iterator[str]:
+def _curves(rows: Sequence[Row], right: float) -> Iterator[str]:
     """Draw lines of samples per second, one for each machine."""
-    nodes = [row.simulation.nodes for row in rows]
-    rates = [row.simulation.samples_per_second for row in rows]
-    ideal = [
-        mine[0].simulation.samples_per_second * mine[-1].simulation.nodes / mine[0].simulation.nodes
-        for mine in _by_machine(rows)
+    nodes = sorted({row.simulation.nodes for row in rows})
+    ideal = [[_in_proportion(mine[0], end) for end in _ends(mine)] for mine in _by_machine(rows)]
+    rates = [
+        *(row.simulation.samples_per_second for row in rows),
+        *(rate for two in ideal for rate in two),
     ]
-    across = _Logarithm(min(nodes), max(nodes), LEFT, WIDTH - RIGHT)
-    up = _Logarithm(min(rates), max([*rates, *ideal]), TOP + CURVES, TOP)
-    for count in sorted(set(nodes)):
-        x = across(count)
+    across = _Logarithm(nodes[0], nodes[-1], LEFT, right)
+    up = _Logarithm(min(rates), max(rates), TOP + CURVES, TOP)
+    taken = math.inf
+    for count in reversed(nodes):
+        x, words = across(count), f"{count:,}"
         yield f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{TOP + CURVES}" stroke="#eee"/>'
-        yield _middle(x, TOP + CURVES + 18, f"{count:,}")
-    for rate in up.decades():
+        if x + 4 * len(words) < taken:
+            taken = x - 4 * len(words)
+            yield _middle(x, TOP + CURVES + 18, words)
+    yield f'<text x="{LEFT - 6}" y="{TOP + CURVES + 34}" text-anchor="end">nodes</text>'
+    for rate in up.round_numbers():
         y = up(rate)
-        yield f'<line x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}" stroke="#eee"/>'
+        yield f'<line x1="{LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" stroke="#eee"/>'
         yield f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{rate:,.15g}</text>'
     yield f'<text x="{LEFT}" y="{TOP - 10}">samples/s by nodes (simulated); dashed: in proportion</text>'
-    for number, (mine, most) in enumerate(zip(_by_machine(rows), ideal, strict=True)):
+    for number, (mine, two) in enumerate(zip(_by_machine(rows), ideal, strict=True)):
         colour = LINES[number % len(LINES)]
-        points = [(across(r.simulation.nodes), up(r.simulation.samples_per_second)) for r in mine]
+        (x1, x2), (y1, y2) = map(across, _ends(mine)), map(up, two)
         yield (
-            f'<line x1="{points[0][0]:.1f}" y1="{points[0][1]:.1f}" x2="{points[-1][0]:.1f}" '
-            f'y2="{up(most):.1f}" stroke="{colour}" stroke-dasharray="4 4" opacity="0.6"/>'
+            f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}" '
+            f'stroke-dasharray="4 4" opacity="0.6"/>'
         )
-        if len(ideal) > 1:
-            y = TOP + 18 + 18 * number
-            yield f'<rect x="{LEFT + 12}" y="{y - 10}" width="12" height="12" fill="{colour}"/>'
-            yield f'<text x="{LEFT + 30}" y="{y}">{escape(mine[0].machine)}</text>'
+        ordered = sorted(mine, key=lambda row: row.simulation.nodes)
+        points = [(across(r.simulation.nodes), up(r.simulation.samples_per_second)) for r in ordered]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
-        for (x, y), each in zip(points, mine, strict=True):
-            yield (
-                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"><title>'
-                f"{escape(each.machine)}, {each.simulation.joined}: "
-                f"{each.simulation.samples_per_second:,.1f} samples/s</title></circle>"
-            )
-            if each is not mine[0]:
-                # Below and to the right, where a rising line leaves room.
+        taken = -math.inf
+        for (x, y), each in zip(points, ordered, strict=True):
+            said = f"{each.machine}, {each.simulation.joined}: {each.simulation.samples_per_second:,.1f}"
+            mark = f"<title>{escape(said)} samples/s</title>"
+            yield f'<path d="{_marked(number, x, y)}" fill="{colour}">{mark}</path>'
+            if each is not mine[0] and x > taken:
+                taken = x + 26
+                # Below and to the right, where a rising line leaves room; above at the foot.
+                high = y + 18 if y < TOP + CURVES - 22 else y - 8
                 yield (
-                    f'<text x="{x + 20:.1f}" y="{y + 18:.1f}" text-anchor="end" font-size="11" '
-                    f'fill="{colour}">{each.efficiency:.0%}</text>'
+                    f'<text x="{x + 20:.1f}" y="{high:.1f}" text-anchor="end" font-size="11" '
+                    f'fill="{colour}">{_percent(each.efficiency)}</text>'
                 )
+    if len(ideal) > 1:
+        yield from _legend([mine[0].machine for mine in _by_machine(rows)])
 
 
-def _bars(rows: Sequence[Row], top: float) -> Iterator[str]:
+def _ends(mine: Sequence[Row]) -> tuple[int, int]:
+    """Return the least and the largest number of nodes."""
+    nodes = [row.simulation.nodes for row in mine]
+    return min(nodes), max(nodes)
+
+
+def _in_proportion(first: Row, nodes: int) -> float:
+    """Return the samples per second of so many nodes if each adds what those of the first row do."""
+    return first.simulation.samples_per_second / first.simulation.nodes * nodes
+
+
+def _legend(machines: Sequence[str]) -> Iterator[str]:
+    """Draw the names of the lines, on paper: a line may pass behind them."""
+    wide = 40 + 7.2 * min(max(map(len, machines)), 60)
+    area = f'x="{LEFT + 4}" y="{TOP + 2}" width="{wide:.0f}" height="{18 * len(machines) + 8}"'
+    yield f'<rect {area} fill="white" opacity="0.8"/>'
+    for number, machine in enumerate(machines):
+        y, colour = TOP + 18 + 18 * number, LINES[number % len(LINES)]
+        yield f'<path d="{_marked(number, LEFT + 18, y - 4, 5)}" fill="{colour}"/>'
+        yield f'<text x="{LEFT + 30}" y="{y}">{shortened(machine, 432)}</text>'
+
+
+def _marked(number: int, x: float, y: float, size: float = 4) -> str:
+    """Return the path of a machine's mark: a square, a diamond or a triangle up or down."""
+    s = size
+    shapes = (
+        f"m{-s} {-s}h{2 * s}v{2 * s}h{-2 * s}z",
+        f"m0 {-1.4 * s:g}l{1.4 * s:g} {1.4 * s:g} {-1.4 * s:g} {1.4 * s:g} {-1.4 * s:g} {-1.4 * s:g}z",
+        f"m0 {-1.2 * s:g}l{1.2 * s:g} {2.2 * s:g}h{-2.4 * s:g}z",
+        f"m0 {1.2 * s:g}l{1.2 * s:g} {-2.2 * s:g}h{-2.4 * s:g}z",
+    )
+    return f"M{x:.1f} {y:.1f}{shapes[number % len(shapes)]}"
+
+
+def _percent(part: float) -> str:
+    """Return a part as text; of less than one percent, its first digit."""
+    return f"{part:.0%}" if part >= 0.0095 else f"{100 * part:.1g}%"
+
+
+def _bars(rows: Sequence[Row], top: float, right: float) -> Iterator[str]:
     """Draw a bar for each step, divided into its phases. The longest bar of each machine has the full
     height."""
-    step, foot = (WIDTH - LEFT - RIGHT) / len(rows), top + BARS
+    step, foot = (right - LEFT) / len(rows), top + BARS
     machines = _by_machine(rows)
-    scale = ", to each machine's scale" if len(machines) > 1 else ""
-    yield f'<text x="{LEFT}" y="{top - 10}">a step, ms (simulated{scale})</text>'
+    scale = "; each machine to its own scale" if len(machines) > 1 else ""
+    yield f'<text x="{LEFT}" y="{top - 10}">ms a step (simulated){scale}</text>'
     for number, (phase, colour) in enumerate(COLOURS.items()):
-        x = WIDTH - RIGHT - 110 * (len(COLOURS) - number)
+        x = right - 100 * (len(COLOURS) - number)
         yield f'<rect x="{x}" y="{top - 20}" width="12" height="12" fill="{colour}"/>'
         yield f'<text x="{x + 17}" y="{top - 10}">{phase}</text>'
-    yield f'<line x1="{LEFT}" y1="{foot}" x2="{WIDTH - RIGHT}" y2="{foot}" stroke="#999"/>'
+    yield f'<line x1="{LEFT}" y1="{foot}" x2="{right}" y2="{foot}" stroke="#999"/>'
     yield f'<text x="{LEFT - 6}" y="{foot + 18}" text-anchor="end">nodes</text>'
     left = float(LEFT)
     for mine in machines:
         longest = max(row.simulation.seconds for row in mine)
         if len(machines) > 1:
-            middle = left + step * len(mine) / 2
-            yield _middle(middle, foot + 38, escape(mine[0].machine))
+            wide = step * len(mine)
+            yield _middle(left + wide / 2, foot + 38, shortened(mine[0].machine, wide - 6))
         for each in mine:
             yield from _bar(each.simulation, left + step * 0.15, step * 0.7, foot, longest)
             left += step
@@ -182,10 +231,15 @@ def _bar(s: Simulation, x: float, width: float, foot: float, longest: float) -> 
         y -= high
         yield (
             f'<rect x="{x:.1f}" y="{y:.2f}" width="{width:.1f}" height="{high:.2f}" fill="{colour}">'
-            f"<title>{phase} {1e3 * s.phases[phase]:,.4g} ms</title></rect>"
+            f"<title>{phase} {_four_digits(1e3 * s.phases[phase])} ms</title></rect>"
         )
-    yield _middle(x + width / 2, y - 4, f"{1e3 * s.seconds:,.4g}")
+    yield _middle(x + width / 2, y - 4, _four_digits(1e3 * s.seconds))
     yield _middle(x + width / 2, foot + 18, f"{s.nodes:,}")
+
+
+def _four_digits(value: float) -> str:
+    """Return a number with four digits, or all of those before the point."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _middle(x: float, y: float, text: str) -> str:
@@ -197,20 +251,24 @@ class _Logarithm:
     number's position."""
 
     def __init__(self, least: float, most: float, start: float, stop: float) -> None:
-        self._low, self._start = math.log10(least), start
-        self._most = math.log10(most)
+        self._ends, self._start = (least, most), start
+        self._low, self._most = math.log10(least), math.log10(most)
         self._scale = (stop - start) / (self._most - self._low or 1.0)
 
     def __call__(self, value: float) -> float:
         return self._start + (math.log10(value) - self._low) * self._scale
 
-    def decades(self) -> list[float]:
+    def round_numbers(self) -> list[float]:
         """Return round numbers on the axis: powers of ten and, if these are too few, also 3
-        times them, or 2 and 5 times them."""
+        times them, or 2 and 5 times them, or the multiples of one."""
         whole = range(math.floor(self._low), math.ceil(self._most) + 1)
         for factors in ((1,), (1, 3), (1, 2, 5)):
             found = [f * 10.0**power for power in whole for f in factors]
             inside = [v for v in found if self._low <= math.log10(v) <= self._most]
             if len(inside) > 2:
-                break
-        return inside
+                return inside
+        least, most = self._ends
+        decade = 10.0 ** math.floor(math.log10(most - least or most))
+        apart = next(f * decade for f in (0.1, 0.2, 0.5, 1.0) if (most - least) / (f * decade) <= 6)
+        multiples = range(math.ceil(least / apart), math.floor(most / apart) + 1)
+        return [float(f"{each * apart:.12g}") for each in multiples]

@@ -11,12 +11,13 @@ from typing import Any
 from demitasse_simulator.step import Happening
 
 COLOURS = {
-    "read": "#8c8c8c",
-    "forward": "#4c78a8",
-    "backward": "#f58518",
-    "synchronise": "#54a24b",
+    "read": "#6a6a6a",
+    "forward": "#1f4e79",
+    "backward": "#f7b24d",
+    "synchronise": "#3fb58a",
 }
-WAIT = "#d9d9d9"
+WAIT = "#ececec"
+"""Colours of different lightness, which can be told apart in print and by people who see few colours."""
 
 WIDTH, ROW, LEFT, TOP = 1200, 34, 110, 56
 
@@ -50,9 +51,10 @@ def trace(happenings: Sequence[Happening], title: str) -> str:
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}) + "\n"
 
 
-def picture(happenings: Sequence[Happening], title: str) -> str:
+def picture(happenings: Sequence[Happening], title: str, seconds: float = math.inf) -> str:
     """Return an SVG: a row for each resource, its activities in the colours of their phases, and a time
-    axis below."""
+    axis below. A line marks the end of the step, which takes ``seconds``, if something lasts longer,
+    such as reading the samples of a later step."""
     rows = _resources(happenings)
     first = min((each.start for each in happenings), default=0.0)
     end = max((each.stop for each in happenings), default=1.0)
@@ -62,10 +64,11 @@ def picture(happenings: Sequence[Happening], title: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
         f'height="{height}" font-family="sans-serif" font-size="12">',
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-        f'<text x="10" y="20" font-size="15">{escape(title)}</text>',
+        f'<text x="10" y="20" font-size="15">{shortened(title, WIDTH - 20, 15)}</text>',
     ]
-    waits = {"wait": WAIT} if any(each.source == "wait" for each in happenings) else {}
-    for number, (phase, colour) in enumerate({**COLOURS, **waits}.items()):
+    there = {"wait" if each.source == "wait" else each.phase for each in happenings}
+    colours = {phase: colour for phase, colour in {**COLOURS, "wait": WAIT}.items() if phase in there}
+    for number, (phase, colour) in enumerate(colours.items()):
         x = LEFT + 120 * number
         parts.append(f'<rect x="{x}" y="30" width="12" height="12" fill="{colour}"/>')
         parts.append(f'<text x="{x + 17}" y="40">{phase}</text>')
@@ -82,12 +85,31 @@ def picture(happenings: Sequence[Happening], title: str) -> str:
         y = TOP + ROW * rows.index(each.resource) + 4
         left, width = LEFT + (each.start - first) * scale, each.seconds * scale
         fill = WAIT if each.source == "wait" else COLOURS[each.phase]
+        # Between activities that are narrower, the edges would be all that is seen.
+        edge = ' stroke="white" stroke-width="0.2"' if width > 2 else ""
         parts.append(
             f'<rect x="{left:.2f}" y="{y}" width="{max(width, 0.2):.2f}" height="{ROW - 8}" '
-            f'fill="{fill}" stroke="white" stroke-width="0.2"><title>{escape(each.name)} {each.phase} '
+            f'fill="{fill}"{edge}><title>{escape(each.name)} {each.phase} '
             f"{each.seconds * 1e3:.4g} ms (simulated)</title></rect>"
         )
+    if end - first > 1.001 * seconds:
+        at = LEFT + (seconds - min(first, 0.0)) * scale
+        parts.append(
+            f'<line x1="{at:.1f}" y1="{TOP - 4}" x2="{at:.1f}" y2="{foot}" stroke="black" '
+            f'stroke-dasharray="4 3"/><text x="{at:.1f}" y="{foot + 34}" text-anchor="middle">'
+            f"end of the step</text>"
+        )
     return "\n".join([*parts, "</svg>", ""])
+
+
+def shortened(text: str, pixels: float, size: float = 12) -> str:
+    """Return a text for SVG that is at most so wide: of a longer one, the middle is left out. A tooltip
+    has all of it."""
+    most = max(3, int(pixels / (0.6 * size)))
+    if len(text) <= most:
+        return escape(text)
+    ends = text[: most // 2], text[-(most - most // 2 - 1) :]
+    return f"{'…'.join(map(escape, ends))}<title>{escape(text)}</title>"
 
 
 def _ticks(seconds: float) -> Iterator[tuple[float, str]]:

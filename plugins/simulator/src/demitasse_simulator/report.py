@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -23,11 +22,6 @@ def write(path: str, text: str) -> None:
         click.echo(text, nl=False)
         return
     write_text(path, text)
-
-
-def as_json(value: Any) -> str:
-    """Return an object as JSON text."""
-    return json.dumps(value, indent=1, allow_nan=False) + "\n"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: int = 1) -> str:

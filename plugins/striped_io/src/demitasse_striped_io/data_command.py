@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
@@ -12,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from demitasse import launched, write_text
+from demitasse import check_writable, launched, write_json
 from demitasse_striped_io.index import BLOCK, INDEX, RUN, STRIPES
 from demitasse_striped_io.order import ORDERS
 
@@ -89,20 +88,26 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 def _json_option(function: Command) -> Command:
     return click.option(
-        "--json", "json_path", metavar="FILE", help="Write the result as JSON; - is standard output."
+        "--json",
+        "json_path",
+        metavar="FILE",
+        callback=_writable,
+        help="Write the result as JSON; - is standard output.",
     )(function)
 
 
+def _writable(context: click.Context, option: click.Parameter, path: str | None) -> str | None:
+    """Return the path if it can be written. Raises OSError."""
+    check_writable({"--json": path})
+    return path
+
+
 def _say(json_path: str | None, record: dict[str, Any], lines: Sequence[str]) -> None:
-    text = json.dumps(record, indent=1) + "\n"
-    if json_path == "-":
-        click.echo(text, nl=False)
-        return
     try:
         if json_path is not None:
-            write_text(json_path, text)
+            write_json(json_path, record)
     finally:
-        for line in lines:
+        for line in lines if json_path != "-" else ():
             click.echo(line)
 
 
@@ -271,6 +276,7 @@ def convert(source: str, target: Path, order: str | None, json_path: str | None,
             f"{target}: one process writes a set, with as many threads as you give (--threads), but "
             f"{started} were started; leave mpiexec out, or start one (srun -n 1)"
         )
+    check_writable({"SET": None if target.is_dir() else target})
     progress = Progress(["written", "verified"])
     start = time.perf_counter()
     with compose() as runtime:
@@ -356,10 +362,10 @@ def measure(
         "source": source,
         "batch": batch,
         "results": [
-            {"readers": reader, **vars(m), "samples_per_s": m.rate, "bytes_per_s": m.bandwidth}
+            {"readers": reader, **vars(m), "samples_per_second": m.rate, "bytes_per_second": m.bandwidth}
             for reader, m in results
         ],
-        "slow_stripes": {str(k): {"bytes_per_s": a, "others": b} for k, (a, b) in slow.items()},
+        "slow_stripes": {str(k): {"bytes_per_second": a, "others": b} for k, (a, b) in slow.items()},
     }
     rows = [
         (reader, m.workers, f"{m.rate:,.0f}", f"{human(m.bandwidth)}/s", f"{m.waited:.0%}")
@@ -377,8 +383,8 @@ def measure(
     "predict",
     epilog="Example: demitasse data predict taihulight --processes 64",
     short_help="Predict the bandwidth of shared storage.",
-    help="Predict the bandwidth that processes of the described MACHINE (a .toml file) get from its "
-    "storage: for a file on one target, and for one on stripes.",
+    help="Predict the bandwidth that processes of the described MACHINE (a file, or a name that "
+    "'demitasse machines' lists) get from its storage: for a file on one target, and one on stripes.",
 )
 @click.argument("machine", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
