@@ -30,7 +30,6 @@ wheels: setup ## a wheel of every distribution, in dist/
 	for d in $(DISTRIBUTIONS); do $(BIN)/python -m build --wheel --no-isolation --outdir dist $$d || exit; done
 
 demo: setup ## train a small LeNet on 1,797 scanned digits: composition, progress, snapshot, curve
-	@mkdir -p out
 	$(BIN)/demitasse train examples/digits/digits_solver.prototxt --json out/digits.json
 	$(BIN)/demitasse curve out/digits.json -o out/digits.png
 

@@ -165,7 +165,6 @@ def test_a_conversion_that_fails_leaves_all_as_it_was(
     """Here what was written cannot be read back."""
     saved("in.demitasse")
     target = "out.solverstate" if there else "new/out.solverstate"
-    Path("new").mkdir()
     if there:
         Path(target).write_text("older")
         Path("out.txt").write_text("mine")
@@ -182,10 +181,18 @@ def test_a_conversion_that_fails_leaves_all_as_it_was(
         patch.setattr(demitasse.Runtime, "read", refuse)
         assert "it cannot be" in told(capsys, "in.demitasse", target, "--force", status=2)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-    assert not [*Path("new").iterdir()]
+    assert not Path("new").exists()
     told(capsys, "in.demitasse", target, "--force")
     assert sorted(path.name for path in Path(target).parent.glob("out.*")) == [
         "out.caffemodel",
         "out.solverstate",
         *(["out.txt"] if there else []),
     ]
+
+
+def test_folders_that_were_made_for_a_conversion_that_fails_are_gone(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved("in.caffemodel")
+    assert "have no iteration" in told(capsys, "in.caffemodel", "a/b/out.solverstate", status=2)
+    assert [path.name for path in folder.iterdir()] == ["in.caffemodel"]

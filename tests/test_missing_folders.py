@@ -1,5 +1,5 @@
-"""A folder that a user misspells is told, with the nearest name, wherever paths are given; and
-nothing is computed for a file that could not be written."""
+"""A folder that a user misspells is told, with the nearest name, wherever files are read; folders of
+files that are written are made; and nothing is computed for a file that could not be written."""
 
 from __future__ import annotations
 
@@ -84,28 +84,53 @@ OUTPUTS = {
 
 
 @pytest.mark.parametrize("words", OUTPUTS.values(), ids=OUTPUTS)
-def test_a_file_whose_folder_is_missing_is_refused_before_any_work(
+def test_a_file_that_cannot_be_written_is_refused_before_any_work(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     words: list[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("results").mkdir()
     for name in ("net.caffemodel", "run.json", "net.prototxt", "solver.prototxt"):
         Path(name).touch()  # empty: none of them is read
     there = sorted(tmp_path.iterdir())
-    assert main([word.replace("FILE", "resluts/out.svg") for word in words]) == 2
+    assert main([word.replace("FILE", "run.json/new/out.svg") for word in words]) == 2
     told = capsys.readouterr()
-    assert "there is no folder 'resluts', did you mean 'results'?" in told.err
+    assert "run.json/new/out.svg cannot be written: run.json is not a folder" in told.err
     assert told.err.count("\n") == 1 and not told.out
     assert sorted(tmp_path.iterdir()) == there
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["train", "solver.prototxt", "--timeline", "new/too/t.json", "--json"], "run.json"),
+        (["explain", "solver.prototxt", "--json"], "plan.json"),
+        (["schedule", "ring", "--ranks", "4", "--draw"], "ring.svg"),
+        (["draw", "net.prototxt"], "net.svg"),
+        (["compute_image_mean", "digits:train"], "mean.binaryproto"),
+        (["convert", "net.prototxt"], "net.pbtxt"),
+        (["data", "convert", "digits:test"], "set"),
+        (["reproduce", "swcaffe", "--json"], "cells.json"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_missing_folder_is_made_for_what_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.prototxt").write_text(SAMPLES % "digits:train" + NET)
+    Path("solver.prototxt").write_text(SOLVER)
+    assert main([*words, f"new/too/{name}"]) == 0
+    assert Path("new/too", name).exists()
+    assert Path("new/too/t.json").exists() == ("--timeline" in words)
+
+
 def test_files_that_could_be_written_are_accepted(tmp_path: Path) -> None:
-    """So are standard output, devices, and a link to a file that is not there yet."""
+    """So are standard output, devices, a link to a file that is not there yet, and one in a folder that
+    is not there yet, which is left to whoever writes it."""
     (tmp_path / "link").symlink_to(tmp_path / "later")
-    paths = [None, "-", Path("/dev/null"), tmp_path / "new.json", tmp_path / "link"]
+    paths = [None, "-", Path("/dev/null"), tmp_path / "new.json", tmp_path / "link", tmp_path / "a/b/c"]
     check_writable({f"--{number}": path for number, path in enumerate(paths)})
     assert [path.name for path in tmp_path.iterdir()] == ["link"]
 
@@ -115,7 +140,7 @@ def test_a_folder_in_place_of_a_file_and_a_file_in_place_of_a_folder_are_refused
     with pytest.raises(IsADirectoryError, match=r"^--json .* is a folder; name a file$"):
         check_writable({"--json": tmp_path})
     with pytest.raises(
-        FileNotFoundError, match=r"^--json .*file/a cannot be written: .*file is not a folder"
+        NotADirectoryError, match=r"^--json .*file/a cannot be written: .*file is not a folder"
     ):
         check_writable({"--json": tmp_path / "file" / "a"})
 

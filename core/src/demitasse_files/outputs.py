@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from demitasse import nearest_path, write_text
+from demitasse import write_text
 
 
 def check_writable(paths: Mapping[str, str | Path | None]) -> None:
     """Raise OSError for a file that a command could not write: now, rather than after the work.
     ``paths`` maps options (``--json``) to their files; the error names the option. ``None``, ``-``
-    (standard output), pipes and devices are accepted. A missing folder is an error, because it may be
-    misspelt."""
+    (standard output), pipes and devices are accepted, and so is a missing folder that can be created;
+    it is created when the file is written."""
     for option, given in paths.items():
         if given is None or str(given) == "-":
             continue
@@ -28,10 +28,10 @@ def check_writable(paths: Mapping[str, str | Path | None]) -> None:
         if path.exists() and not path.is_file():
             continue
         folder = Path(os.path.realpath(path) if path.is_symlink() else path).parent
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
         if not folder.is_dir():
-            why = nearest_path(folder / "file").removeprefix("; ")
-            why = f"{folder} is not a folder" if folder.exists() else why
-            raise FileNotFoundError(f"{option} {given} cannot be written: {why}")
+            raise NotADirectoryError(f"{option} {given} cannot be written: {folder} is not a folder")
         try:
             # Permissions alone do not show that a file system is read-only.
             with tempfile.TemporaryFile(dir=folder):

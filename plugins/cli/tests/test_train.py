@@ -186,7 +186,6 @@ def test_resume_auto_falls_back_from_what_is_damaged(
 
 
 def test_the_report_has_every_key(runtime: Any, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
     assert main(["train", "s.prototxt", "--json", "out/result.json"]) == 0
     result = json.loads((tmp_path / "out/result.json").read_text())
     assert result["synchronisation"] == ["Ring: two ranks add"]

@@ -29,8 +29,9 @@ def read_whole(path: Path) -> bytes:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write ``data`` to ``path`` atomically: afterwards it holds either all of the data or what it held
-    before. Raise ModelError with the system's reason."""
+    before. Creates the folder. Raise ModelError with the system's reason."""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary, temporary.open("wb") as file:
             file.write(data)
             file.flush()

@@ -68,9 +68,10 @@ def command(
 
 @contextmanager
 def _as_before(target: Path, suffixes: set[str]) -> Iterator[None]:
-    """If the block raises, undo what it has written: the target and files with other suffixes beside it
-    are removed, and files that were overwritten are restored."""
+    """If the block raises, undo what it has written: the target, files with other suffixes beside it,
+    and the folders created for them are removed, and files that were overwritten are restored."""
     folder = target.parent
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
     stem = target.name.removesuffix(max(filter(target.name.endswith, suffixes), key=len, default=""))
     new = [p for p in (target, *(folder / f"{stem}{s}" for s in sorted(suffixes))) if not p.exists()]
     there = target.resolve()  # so that a symbolic link stays one
@@ -80,6 +81,9 @@ def _as_before(target: Path, suffixes: set[str]) -> Iterator[None]:
     except BaseException:
         for path in new:
             path.unlink(missing_ok=True)
+        for each in made:  # innermost first; a folder into which someone else has put a file stays
+            with suppress(OSError):
+                each.rmdir()
         if old is not None:
             old.replace(there)
             old.unlink(missing_ok=True)  # replace() does nothing for two names of one file

@@ -15,9 +15,10 @@ from demitasse import printable, replacing
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """Yield a path whose file replaces ``path`` when the block ends. Raises OSError that names ``path``,
-    not the temporary file."""
+    """Yield a path whose file replaces ``path`` when the block ends; creates the folder. Raises OSError
+    that names ``path``, not the temporary file."""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as partial:
             yield partial
     except OSError as error:
