@@ -368,7 +368,8 @@ def test_all_that_a_net_wants_is_told() -> None:
     example = Path(__file__).parents[3] / "examples" / "digits" / "digits_solver.prototxt"
     with demitasse.compose() as runtime:
         runtime.trainer(example).step()
-    loops = {key[0] for key in compilation._ADDRESSES}
+    kept = {key[0] for key in compilation._ADDRESSES}
+    loops = {loop for loop in kept if loop.__module__.startswith("demitasse_cpu.")}
     assert len(loops) > 10
     for loop in loops:
         assert compilation._job(loop, [((), kinds) for kinds in loop.overloads]) is not None, loop

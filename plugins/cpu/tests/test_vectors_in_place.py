@@ -18,6 +18,7 @@ from demitasse_cpu.loops import (  # noqa: E402
     plane_normalization,
     random_numbers,
 )
+from demitasse_cpu.native import Call  # noqa: E402
 
 SIZE = 6000
 
@@ -64,10 +65,11 @@ def dropped(x: np.ndarray, y: np.ndarray, channels: int, keeps_mask: bool) -> np
     drawn = np.zeros(-(-elements // 4) * 4, np.uint8)
     mask = np.zeros(x.size if keeps_mask else 0, np.uint8)
     numbers = np.array([1], np.uint64), np.array([0], np.uint64), np.array([3, 4], np.uint64)
-    random_numbers.dropout(
-        *(x, y, mask, keeps_mask, drawn.view(np.uint32), drawn, *numbers),
-        *(np.uint64(2**31), 2.0, elements, channels, 0, 2),
-    )
+    images = x, y, mask, keeps_mask, drawn.view(np.uint32), drawn
+    Call(
+        random_numbers.dropout,
+        (*images, *numbers, np.uint64(2**31), 2.0, elements, channels, 0, 2),
+    )()
     return mask
 
 

@@ -115,8 +115,9 @@ _word: Any = intrinsic(_word_typed)
 _set_word: Any = intrinsic(_set_word_typed)
 
 
-@compiled()
-def _call(record: int) -> Any:
+@compiled(from_python=True)
+def call(record: int) -> Any:
+    """Call a record; return 0, or another number if what was called failed."""
     width = _word(record, 1)
     if width == WIDTHS[0]:
         return _CALL_6(record)
@@ -135,12 +136,12 @@ def share(team: int) -> None:
     and omp_get_num_threads, a status, the number of calls, and their records."""
     threads, count = _ask(_word(team, 1)), _word(team, 3)
     for i in range(_ask(_word(team, 0)), count, threads):
-        status = _call(_word(team, 4 + i))
+        status = call(_word(team, 4 + i))
         if status != 0:
             _set_word(team, 2, status)
 
 
-@compiled()
+@compiled(from_python=True)
 def run(threads: int, settings: Array, table: Array, fork: int, share: int) -> int:
     """Run the rows of a table (kind, record or team, threads) in order. Return 0, or the number of the
     row that failed plus one. Meanwhile, what this thread calls uses at most ``threads`` OpenMP threads,
@@ -159,7 +160,7 @@ def run(threads: int, settings: Array, table: Array, fork: int, share: int) -> i
 def _run(table: Array, fork: int, share: int) -> int:
     for i in range(table.shape[0]):
         if table[i, 0] == ONE:
-            if _call(table[i, 1]) != 0:
+            if call(table[i, 1]) != 0:
                 return i + 1
         else:
             _set_word(table[i, 1], 2, 0)

@@ -16,8 +16,14 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 
-def compiled(*, reassociate: bool = False, literals: bool = True) -> Callable[[Loop], Loop]:
-    """Compile a loop.
+def compiled(
+    *, reassociate: bool = False, literals: bool = True, from_python: bool = False
+) -> Callable[[Loop], Loop]:
+    """Compile a loop, which other loops and ``native.Call`` can call, and Python only with
+    ``from_python``; otherwise a call from Python raises TypeError. The code that takes a call from
+    Python would be a seventh of what there is to compile.
+
+    A loop may not allocate memory, because counting the references to it would be a tenth.
 
     With ``reassociate``, a sum may run in vector lanes. This rounds differently from summing in order,
     but identically in every run. Without ``literals``, calls from other loops do not compile it anew for
@@ -38,9 +44,34 @@ def compiled(*, reassociate: bool = False, literals: bool = True) -> Callable[[L
 
     def decorate(loop: Loop) -> Loop:
         fastmath = {"reassoc", "contract", "nsz"} if reassociate else {"contract"}
-        return compiled_loop(loop, literals=literals, fastmath=fastmath)
+        wrapped: dict[str, bool] = {} if from_python else {"no_cpython_wrapper": True}
+        made: Any = compiled_loop(loop, literals=literals, fastmath=fastmath, _nrt=False, **wrapped)
+        if not from_python:
+            _refuse_python(made)
+            _keep_apart(made)
+        return made  # type: ignore[no-any-return]
 
     return decorate
+
+
+def _refuse_python(made: Any) -> None:
+    """Have numba not know what to call for a call from Python: there is nothing."""
+
+    def refuse(*_arguments: object, **_named: object) -> None:
+        raise TypeError(f"{made.__name__} is compiled for loops only: call it with native.Call")
+
+    def add_overload(compiled: Any) -> None:
+        made.overloads[tuple(compiled.signature.args)] = compiled
+
+    made._compile_for_args, made.add_overload = refuse, add_overload
+
+
+def _keep_apart(made: Any) -> None:
+    """Have numba not take what is kept on disk for a loop that Python can call, nor the other way round:
+    a release that compiles loops otherwise would call what is not there."""
+    index: Any = getattr(getattr(made, "_cache", None), "_cache_file", None)
+    if hasattr(index, "_source_stamp"):
+        index._source_stamp = index._source_stamp, "for loops only"
 
 
 def inlined(loop: Loop) -> Loop:
