@@ -242,3 +242,17 @@ def test_a_classifier_and_a_detector_of_real_digits(tmp_path: Path) -> None:
     windows = [(6, 5 + 31 * i, 34, 33 + 31 * i) for i in range(3)]
     crops = [detector.crop(caffe.io.load_image(tmp_path / "wide.png", False), w) for w in windows]
     assert detector.run(crops).argmax(1).tolist() == labels
+
+
+def test_a_blob_assigned_to_a_layers_blobs_gives_its_values(make: Make, x: np.ndarray) -> None:
+    trained, net, random = make(branching()), make(branching()), np.random.default_rng(0)
+    for number, layer in enumerate(trained.layers):
+        for place, blob in enumerate(layer.blobs):
+            blob.data[...] = random.normal(size=blob.shape)
+            net.layers[number].blobs[place] = blob
+    for name, blobs in trained.params.items():
+        for mine, theirs in zip(net.params[name], blobs, strict=True):
+            assert np.array_equal(mine.data, theirs.data) and theirs.data.any()
+    assert np.array_equal(net.forward(data=x)["score"], trained.forward(data=x)["score"])
+    with pytest.raises(TypeError, match=r"write values to blobs\[0\]\.data"):
+        net.params["left"][0] = np.ones(3)  # type: ignore[call-overload]
