@@ -154,9 +154,13 @@ def _step(how: Made) -> Map | None:
     """Return the map of the layer that makes a blob, or None if that layer does not map coordinates."""
     if how.kind in _SAME:
         return _IDENTITY
-    if how.kind not in (*_WINDOWED, "Crop"):
+    if how.kind not in (*_WINDOWED, "Crop", "Slice"):
         return None
     layer = how.message()
+    if how.kind == "Slice":
+        message = layer.slice_param
+        axis = message.slice_dim if message.HasField("slice_dim") else message.axis
+        return _IDENTITY if axis in (0, 1, -3, -4) else None
     if how.kind == "Crop":
         offset = np.array(list(layer.crop_param.offset) or [0], float)
         return Map(layer.crop_param.axis - 1, np.ones(1), -offset)
