@@ -146,10 +146,13 @@ def test_files_that_are_opened_as_text_hold_any_bytes(tmp_path: Path) -> None:
         f"with open({str(tmp_path / 'any')!r}) as f: data = f.read()\n"
         f"with open({str(tmp_path / 'copy')!r}, 'w') as f:\n"
         "    f.write(data[:9]); f.write(b'\\xff'); f.write('1')\n"
-        f"lines = open({str(text)!r}).readlines()\n"
+        f"lines = open({str(text)!r}, 'rt').readlines()\n"
         "in_memory = StringIO(data).read(), memory.StringIO(data).getvalue()\n"
     )
     assert (tmp_path / "copy").read_bytes() == data[:9] + b"\xff1"
+    made |= run(f"log = open({str(tmp_path / 'log')!r}, 'w', 0); log.write('a\\n'); log.write(b'b')")
+    assert (tmp_path / "log").read_bytes() == b"a\nb", "without a buffer"
+    made["log"].close()
     assert made["in_memory"] == (data, data)
     assert made["lines"] == ["caf\u00e9\r\n", "\u00e9"], "Linux leaves the ends of lines"
 

@@ -18,12 +18,14 @@ def bytes_in(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def opened(name: Any, mode: str = "r", *given: Any, **options: Any) -> Any:
+def opened(name: Any, mode: str = "r", buffering: int = -1, **options: Any) -> Any:
     """Return ``open(name, mode)``. A file opened without a ``b`` is text that takes bytes as well, and
-    line ends stay as they are in the file."""
-    if given or options or "b" in mode or "U" in mode:
-        return open(name, mode.replace("U", "") or "r", *given, **options)  # noqa: PTH123 (or a number)
-    return _TextFile(open(name, mode + "b"), "utf-8", "surrogateescape", "\n")  # noqa: PTH123
+    line ends stay as they are in the file. With a ``buffering`` of 0 or 1 each
+    line is in the file at once."""
+    if options or "b" in mode or "U" in mode:
+        return open(name, mode.replace("U", "") or "r", buffering, **options)  # noqa: PTH123
+    file = open(name, mode.replace("t", "") + "b")  # noqa: PTH123, SIM115
+    return _TextFile(file, "utf-8", "surrogateescape", "\n", line_buffering=buffering in (0, 1))
 
 
 class _TextFile(io.TextIOWrapper):
@@ -33,7 +35,10 @@ class _TextFile(io.TextIOWrapper):
             return super().write(data)
         self.flush()
         buffer: Any = self.buffer
-        return int(buffer.write(data))
+        count = int(buffer.write(data))
+        if self.line_buffering:
+            self.flush()
+        return count
 
 
 class StringIO:
