@@ -112,6 +112,8 @@ def test_names_and_values_of_older_numpy_and_pillow_exist(tmp_path: Path) -> Non
         "np.set_printoptions(threshold='nan'); whole = str(np.zeros(2000)).count('0.')\n"
         "np.set_printoptions(threshold=float('nan'), suppress=True); np.set_printoptions(4, 10)\n"
         "print(whole, str(np.zeros(2000)).count('0.'), Image.ANTIALIAS == Image.LANCZOS)\n"
+        "import fractions, Image as Old, ImageDraw\n"
+        "print(Old is Image, ImageDraw.__name__, fractions.gcd(12, 18))\n"
         "print(*(np.fromstring(text, np.uint8).tolist() for text in ('ab\\udcff', '\\xff')))\n"
     )
-    assert run(tmp_path, script) == "2000 6 True\n[97, 98, 255] [255]\n"
+    assert run(tmp_path, script) == ("2000 6 True\nTrue PIL.ImageDraw 6\n[97, 98, 255] [255]\n")

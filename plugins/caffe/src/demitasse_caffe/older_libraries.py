@@ -1,12 +1,16 @@
 """What libraries had in Caffe's time and have since removed, for Caffe's scripts and layers: names of
 NumPy before 1.24 and before 2, ``fromstring`` of bytes, ``set_printoptions(threshold="nan")``,
-``time.clock``, ``yaml.load`` with one argument (PyYAML before 6), Pillow's ``ANTIALIAS``, and
-``scipy.misc``."""
+``time.clock``, ``fractions.gcd``, ``yaml.load`` with one argument (PyYAML before 6), Pillow's
+``ANTIALIAS``, its modules under PIL's names (``import Image``), and ``scipy.misc``."""
 
 from __future__ import annotations
 
+import fractions
 import functools
+import importlib
+import importlib.util
 import inspect
+import math
 import sys
 import time
 import warnings
@@ -42,9 +46,11 @@ def bring_back() -> None:
     _print_options()
     if not hasattr(time, "clock"):
         vars(time)["clock"] = time.perf_counter
+    vars(fractions).setdefault("gcd", math.gcd)
     older_scipy.bring_back()
     if not any(isinstance(each, _Finder) for each in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+        sys.meta_path.append(_Images())  # last: a script's own Image.py comes first
     for name, restore in _RESTORED.items():
         if name in sys.modules:
             restore(sys.modules[name])
@@ -156,3 +162,20 @@ class _Loading(Loader):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
+
+
+class _Images(MetaPathFinder, Loader):
+    """Finds Pillow's modules under the names that they had in PIL."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        old = name in ("Image", "ImageDraw", "ImageFilter", "ImageFont", "ImageOps")
+        return ModuleSpec(name, self) if old and importlib.util.find_spec("PIL") else None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Return None, for an empty module that exists only during the import."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Put Pillow's module into sys.modules under the old name."""
+        sys.modules[module.__name__] = importlib.import_module(f"PIL.{module.__name__}")
