@@ -467,3 +467,36 @@ def test_logistic_regression_on_hdf5(tmp_path: Path, monkeypatch: pytest.MonkeyP
     made.solve()
     scores = [float(made.test_nets[0].forward()["accuracy"]) for _ in range(20)]
     assert np.mean(scores) > 0.95
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_a_net_without_a_loss_learns_from_the_scripts_gradients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forced: bool
+) -> None:
+    """A generator's net gets its gradients from another net, as in adversarial training."""
+    monkeypatch.chdir(tmp_path)
+    n, random = caffe.NetSpec(), np.random.default_rng(0)
+    n.noise = L.Input(shape={"dim": [4, 3]})
+    n.made = L.InnerProduct(n.noise, num_output=2, weight_filler=RANDOM)
+    message = n.to_proto()
+    message.force_backward = forced
+    Path("made.prototxt").write_text(str(message))
+    Path("s.prototxt").write_text('net: "made.prototxt" base_lr: 0.1 lr_policy: "fixed" momentum: 0.9')
+    solver = caffe.SGDSolver("s.prototxt")
+    expected = [blob.data.astype(float) for blob in solver.net.params["made"]]
+    speed = [np.zeros_like(array) for array in expected]
+    for _ in range(3):
+        noise, slope = random.normal(size=(4, 3)), random.normal(size=(4, 2))
+        solver.net.forward(noise=noise)
+        solver.net.clear_param_diffs()
+        solver.net.blobs["made"].diff[...] = slope
+        solver.net.backward()
+        assert np.allclose(solver.net.blobs["noise"].diff, slope @ expected[0], atol=1e-5)
+        solver.apply_update()
+        for array, moving, gradient in zip(
+            expected, speed, (slope.T @ noise, slope.sum(0)), strict=True
+        ):
+            moving[...] = 0.9 * moving + 0.1 * gradient
+            array -= moving
+    for blob, array in zip(solver.net.params["made"], expected, strict=True):
+        assert np.allclose(blob.data, array, atol=1e-5)

@@ -242,3 +242,43 @@ def test_a_classifier_and_a_detector_of_real_digits(tmp_path: Path) -> None:
     windows = [(6, 5 + 31 * i, 34, 33 + 31 * i) for i in range(3)]
     crops = [detector.crop(caffe.io.load_image(tmp_path / "wide.png", False), w) for w in windows]
     assert detector.run(crops).argmax(1).tolist() == labels
+
+
+def test_a_blob_assigned_to_a_layers_blobs_gives_its_values(make: Make, x: np.ndarray) -> None:
+    trained, net, random = make(branching()), make(branching()), np.random.default_rng(0)
+    for number, layer in enumerate(trained.layers):
+        for place, blob in enumerate(layer.blobs):
+            blob.data[...] = random.normal(size=blob.shape)
+            net.layers[number].blobs[place] = blob
+    for name, blobs in trained.params.items():
+        for mine, theirs in zip(net.params[name], blobs, strict=True):
+            assert np.array_equal(mine.data, theirs.data) and theirs.data.any()
+    assert np.array_equal(net.forward(data=x)["score"], trained.forward(data=x)["score"])
+    with pytest.raises(TypeError, match=r"write values to blobs\[0\]\.data"):
+        net.params["left"][0] = np.ones(3)  # type: ignore[call-overload]
+
+
+def test_a_classifier_of_2014_scales_before_it_subtracts_its_mean_file(tmp_path: Path) -> None:
+    n = caffe.NetSpec()
+    n.data = L.Input(shape={"dim": [1, 3, 2, 2]})
+    n.same = L.Power(n.data)
+    (tmp_path / "net.prototxt").write_text(str(n.to_proto()))
+    mean, image = np.arange(12).reshape(3, 2, 2) * 1.0, np.random.default_rng(0).random((2, 2, 3))
+    np.save(tmp_path / "mean.npy", mean)
+    for make_net in (caffe.Classifier, caffe.Detector):
+        old = {"gpu": False, "mean_file": str(tmp_path / "mean.npy"), "channel_swap": (2, 1, 0)}
+        net = make_net(str(tmp_path / "net.prototxt"), None, input_scale=255, **old)  # type: ignore[operator]
+        found = net.run([image])[0]
+        assert np.allclose(found, (image * 255).transpose(2, 0, 1)[::-1] - mean)
+        both = make_net(str(tmp_path / "net.prototxt"), None, input_scale=2, raw_scale=255, **old)  # type: ignore[operator]
+        assert np.allclose(both.run([image])[0], 2 * found)
+
+
+def test_a_net_of_no_file_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text(str(branching().to_proto()))
+    with pytest.raises(ModelError, match=r"Net\(None, None, 1\): None names no file"):
+        caffe.Net(None, None, caffe.TEST)  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match="None names no file"):
+        caffe.Net(str(path), None, caffe.TEST)
+    assert caffe.Net(str(path), caffe.TEST, weights=None).inputs == ["data"]

@@ -104,6 +104,15 @@ def test_an_autocrop_is_a_crop_that_aligns(read: Read) -> None:
     assert found.notes == ()
     assert found.layers[-1].type == "Crop"
     assert list(found.layers[-1].parameters.crop_param.offset) == [20, 35]
+    cut = 'layer { name: "s" type: "Slice" bottom: "conv" top: "a" top: "b" slice_param { AXIS } }\n'
+    through = text.replace('bottom: "conv" top: "pool"', 'bottom: "b" top: "pool"')
+    through = through.replace("num_output: 1 kernel_size: 3", "num_output: 2 kernel_size: 3")
+    through = through.replace('layer { name: "pool"', cut + 'layer { name: "pool"')
+    for axis in ("", "axis: 1", "slice_dim: 1", "axis: -3"):
+        again = read(through.replace("AXIS", axis)).net("test").layers[-1]
+        assert list(again.parameters.crop_param.offset) == [20, 35]
+    with pytest.raises(ModelError, match="where pixels lie: unknown"):
+        read(through.replace("AXIS", "axis: 2"))
     apart = text.replace("kernel_size: 4 stride: 2", "kernel_size: 4 stride: 3")
     with pytest.raises(ModelError, match=r"layer 'cut' \(AutoCrop\): no offset aligns its bottoms"):
         read(apart)

@@ -101,3 +101,19 @@ def test_bytes_become_numbers(tmp_path: Path) -> None:
         "print(a, np.fromstring(b'\\1\\0\\2\\0', 'u2', 1), np.fromstring('1 2', int, sep=' '))\n"
     )
     assert run(tmp_path, script, "-m", "demitasse_caffe.pycaffe") == "[9 2 3] [1] [1 2]\n"
+
+
+def test_names_and_values_of_older_numpy_and_pillow_exist(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    script = (
+        "from demitasse_caffe.standing_in import stand_in; stand_in(); stand_in()\n"
+        "import numpy as np\n"
+        "from PIL import Image\n"
+        "np.set_printoptions(threshold='nan'); whole = str(np.zeros(2000)).count('0.')\n"
+        "np.set_printoptions(threshold=float('nan'), suppress=True); np.set_printoptions(4, 10)\n"
+        "print(whole, str(np.zeros(2000)).count('0.'), Image.ANTIALIAS == Image.LANCZOS)\n"
+        "import fractions, Image as Old, ImageDraw\n"
+        "print(Old is Image, ImageDraw.__name__, fractions.gcd(12, 18))\n"
+        "print(*(np.fromstring(text, np.uint8).tolist() for text in ('ab\\udcff', '\\xff')))\n"
+    )
+    assert run(tmp_path, script) == ("2000 6 True\nTrue PIL.ImageDraw 6\n[97, 98, 255] [255]\n")

@@ -103,6 +103,43 @@ def test_an_image_cannot_become_nothing() -> None:
         caffe.io.resize_image(np.zeros((2, 2, 1)), (0, 3))
 
 
+@pytest.mark.parametrize(
+    ("shape", "wanted", "kept"),
+    [
+        ((5, 7, 3), (9, 4), (9, 4, 3)),
+        ((5, 7, 3), (3, 6, 3), (3, 6, 3)),
+        ((5, 7, 3), (3, 6, 6), (3, 6, 6)),
+        ((5, 7), (10, 2), (10, 2)),
+        ((5, 7), (4, 4, 1), (4, 4, 1)),
+    ],
+)
+def test_arrays_of_any_shape_are_resized(
+    shape: tuple[int, ...], wanted: tuple[int, ...], kept: tuple[int, ...]
+) -> None:
+    """scikit-image says what this is: the splines of SciPy between the areas of pixels."""
+    ndimage = pytest.importorskip("scipy.ndimage")
+    image = np.random.default_rng(0).random(shape)
+    found = caffe.io.resize(image, wanted)
+    deep = image.reshape(shape + (1,) * (len(kept) - len(shape)))
+    factors = [new / old for new, old in zip(kept, deep.shape, strict=True)]
+    expected = ndimage.zoom(deep, factors, order=1, mode="nearest", grid_mode=True)
+    assert found.shape == kept
+    assert found.dtype == np.float64
+    assert np.allclose(found, expected)
+
+
+def test_whole_numbers_are_resized_to_floats() -> None:
+    image = np.array([[0, 255], [51, 102]], np.uint8)
+    assert np.allclose(caffe.io.resize(image, (2, 2)), [[0, 1], [0.2, 0.4]])
+    assert np.allclose(caffe.io.resize(image, (1, 4), preserve_range=True), [25.5, 63.75, 140.25, 178.5])
+    assert np.allclose(caffe.io.resize(image, (4, 1), order=0, preserve_range=True)[::3, 0], [255, 102])
+    assert caffe.io.resize(image.astype(np.float32), (3, 3)).dtype == np.float32
+    with pytest.raises(ValueError, match=r"shape \(2, 2\) cannot become \(0, 2\)"):
+        caffe.io.resize(image, (0, 2))
+    with pytest.raises(ShapeError, match="by order 3"):
+        caffe.io.resize(image, (2, 2), order=3)
+
+
 def test_ten_crops_are_the_corners_the_centre_and_their_mirror_images() -> None:
     image = RANDOM.normal(size=(7, 9, 2)).astype(np.float32)
     crops = caffe.io.oversample([image, image + 1], (4, 3))

@@ -74,6 +74,16 @@ def test_what_has_no_name_is_named_by_type_and_number() -> None:
     ]
 
 
+def test_names_are_given_last_as_before_netspec() -> None:
+    data, label = L.DummyData(ntop=2)
+    fc = L.InnerProduct(data, num_output=2)
+    loss = L.SoftmaxWithLoss(L.ReLU(fc, in_place=True), label)
+    names = {value: name for name, value in {**locals(), "source": "some_lmdb"}.items()}
+    net = to_proto(loss, names)
+    assert [layer.name for layer in net.layer] == ["data", "fc", "ReLU1", "loss"]
+    assert [list(layer.top) for layer in net.layer] == [["data", "label"], ["fc"], ["fc"], ["loss"]]
+
+
 def test_layers_without_tops_and_names_that_are_given() -> None:
     n = caffe.NetSpec()
     n.data = L.DummyData(shape=[{"dim": [2, 3]}], name="source")

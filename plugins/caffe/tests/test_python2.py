@@ -136,6 +136,67 @@ def test_pickles_are_in_files_that_were_opened_as_text(tmp_path: Path) -> None:
     assert made["first"] == made["again"] == {"a": [1, 2]}
 
 
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # such scripts leave files open
+def test_files_that_are_opened_as_text_hold_any_bytes(tmp_path: Path) -> None:
+    data, text = bytes(range(256)), tmp_path / "labels.txt"
+    (tmp_path / "any").write_bytes(data)
+    text.write_bytes("caf\u00e9\r\n\u00e9".encode())
+    made = run(
+        "from cStringIO import StringIO\nimport StringIO as memory\nimport numpy as np\n"
+        f"with open({str(tmp_path / 'any')!r}) as f: data = f.read()\n"
+        f"with open({str(tmp_path / 'copy')!r}, 'w') as f:\n"
+        "    f.write(data[:9]); f.write(b'\\xff'); f.write('1')\n"
+        f"lines = open({str(text)!r}, 'rt').readlines()\n"
+        "in_memory = StringIO(data).read(), memory.StringIO(data).getvalue()\n"
+    )
+    assert (tmp_path / "copy").read_bytes() == data[:9] + b"\xff1"
+    made |= run(f"log = open({str(tmp_path / 'log')!r}, 'w', 0); log.write('a\\n'); log.write(b'b')")
+    assert (tmp_path / "log").read_bytes() == b"a\nb", "without a buffer"
+    made["log"].close()
+    assert made["in_memory"] == (data, data)
+    assert made["lines"] == ["caf\u00e9\r\n", "\u00e9"], "Linux leaves the ends of lines"
+
+
+def test_files_in_memory_hold_what_is_written_first() -> None:
+    made = run(
+        "import StringIO, cStringIO\nfrom StringIO import StringIO as Memory\n"
+        "image, text, empty = StringIO.StringIO(), cStringIO.StringIO(), Memory()\n"
+        "image.seek(0); image.write(b'\\x89PNG'); image.seek(1)\n"
+        "text.write('a\\n'); text.writelines(['b', 'c'])\n"
+        "found = image.read(), text.getvalue(), list(Memory('a\\nb')), empty.getvalue(), empty.read()\n"
+    )
+    assert made["found"] == (b"PNG", "a\nbc", ["a\n", "b"], "", "")
+
+
+def test_databases_and_messages_take_text(tmp_path: Path) -> None:
+    pytest.importorskip("lmdb")
+    (tmp_path / "mean").write_bytes(
+        b"\x08\x01\x10\xac\x02\x2a\x04\xff\xfe\x80\x3f"
+    )  # num, channels, data
+    made = run(
+        "import lmdb\nfrom demitasse_caffe.pycaffe.proto import caffe_pb2\n"
+        f"environment = lmdb.open({str(tmp_path / 'set')!r})\n"
+        "with environment.begin(write=True) as txn:\n"
+        "    for i in range(2): txn.put('{:0>5d}'.format(i), 'some value')\n"
+        "    txn.delete('00000')\n"
+        "    found = txn.get('00001'), txn.get('00000'), {'a': 1}.get('b', 'c')\n"
+        "environment.close()\n"
+        "blob = caffe_pb2.BlobProto()\n"
+        f"with open({str(tmp_path / 'mean')!r}) as f: blob.ParseFromString(f.read())\n"
+    )
+    assert made["found"] == (b"some value", None, "c")
+    assert (made["blob"].num, made["blob"].channels) == (1, 300)
+    with pytest.raises(TypeError, match="mine"):  # the script's own function is called once
+        run(
+            "class Own:\n"
+            "  called = 0\n"
+            "  def put(self, key):\n"
+            "    Own.called += 1\n"
+            "    raise TypeError('mine, %d' % Own.called)\n"
+            "Own().put('a')\n"
+        )
+
+
 @pytest.mark.parametrize(
     ("names", "expected"),
     [

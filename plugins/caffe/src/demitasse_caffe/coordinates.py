@@ -160,7 +160,7 @@ def _step(how: Made) -> Map | None:
     if how.kind == "Slice":
         cut = layer.slice_param
         axis = cut.slice_dim if cut.HasField("slice_dim") else cut.axis
-        return _IDENTITY if axis in (0, 1) else None  # samples or channels
+        return _IDENTITY if axis in (0, 1, -3, -4) else None  # samples or channels
     if how.kind == "Crop":
         offset = np.array(list(layer.crop_param.offset) or [0], float)
         return Map(layer.crop_param.axis - 1, np.ones(1), -offset)

@@ -1,11 +1,16 @@
 """What libraries had in Caffe's time and have since removed, for Caffe's scripts and layers: names of
-NumPy before 1.24 and before 2, ``fromstring`` of bytes, ``time.clock``, ``yaml.load`` with one argument
-(PyYAML before 6), and ``scipy.misc``."""
+NumPy before 1.24 and before 2, ``fromstring`` of bytes, ``set_printoptions(threshold="nan")``,
+``time.clock``, ``fractions.gcd``, ``yaml.load`` with one argument (PyYAML before 6), Pillow's
+``ANTIALIAS``, its modules under PIL's names (``import Image``), and ``scipy.misc``."""
 
 from __future__ import annotations
 
+import fractions
 import functools
+import importlib
+import importlib.util
 import inspect
+import math
 import sys
 import time
 import warnings
@@ -38,13 +43,17 @@ def bring_back() -> None:
         if name not in vars(np):
             setattr(np, name, kind)
     _bytes_of_strings()
+    _print_options()
     if not hasattr(time, "clock"):
         vars(time)["clock"] = time.perf_counter
+    vars(fractions).setdefault("gcd", math.gcd)
     older_scipy.bring_back()
     if not any(isinstance(each, _Finder) for each in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
-    if "yaml" in sys.modules:
-        _load_of_one_argument(sys.modules["yaml"])
+        sys.meta_path.append(_Images())  # last: a script's own Image.py comes first
+    for name, restore in _RESTORED.items():
+        if name in sys.modules:
+            restore(sys.modules[name])
 
 
 def _bytes_of_strings() -> None:
@@ -58,7 +67,7 @@ def _bytes_of_strings() -> None:
     ) -> Any:
         if sep:
             return real(string, dtype, count, sep=sep)
-        data = string.encode("latin-1") if isinstance(string, str) else string
+        data = _bytes_in(string) if isinstance(string, str) else string
         return np.frombuffer(data, dtype, count).copy()
 
     try:
@@ -67,6 +76,27 @@ def _bytes_of_strings() -> None:
             real(b"\0", np.uint8)
     except ValueError:
         vars(np)["fromstring"] = fromstring
+
+
+def _print_options() -> None:
+    """Make ``numpy.set_printoptions`` take a threshold that is not a number, by which arrays are
+    printed whole."""
+    real: Any = np.set_printoptions
+
+    @functools.wraps(real)
+    def set_printoptions(precision: Any = None, threshold: Any = None, *rest: Any, **more: Any) -> None:
+        whole = isinstance(threshold, str | float) and np.isnan(float(threshold))
+        real(precision, sys.maxsize if whole else threshold, *rest, **more)
+
+    if not hasattr(real, "__wrapped__"):
+        vars(np)["set_printoptions"] = set_printoptions
+
+
+def _bytes_in(text: str) -> bytes:
+    try:
+        return text.encode("latin-1")
+    except UnicodeEncodeError:  # it was read from a file, whose bytes became surrogates
+        return text.encode("utf-8", "surrogateescape")
 
 
 def _load_of_one_argument(yaml: ModuleType) -> None:
@@ -90,33 +120,62 @@ def _with_default(load: Callable[..., Any], usual: Any) -> Callable[..., Any]:
     return of_one_argument
 
 
+def _filters(image: ModuleType) -> None:
+    """Give Pillow's module of images its older name of the filter LANCZOS, removed in version 10."""
+    if hasattr(image, "LANCZOS") and not hasattr(image, "ANTIALIAS"):
+        vars(image)["ANTIALIAS"] = image.LANCZOS
+
+
+_RESTORED: Mapping[str, Callable[[ModuleType], None]] = {
+    "yaml": _load_of_one_argument,
+    "PIL.Image": _filters,
+}
+
+
 class _Finder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != "yaml":
+        if name not in _RESTORED:
             return None
         others = (finder for finder in sys.meta_path if finder is not self)
         found = next((spec for each in others if (spec := each.find_spec(name, path, target))), None)
         if found is not None and found.loader is not None:
-            found.loader = _Loading(found.loader)
+            found.loader = _Loading(found.loader, _RESTORED[name])
         return found
 
 
 class _Loading(Loader):
-    """Loads PyYAML as another loader does, and then restores the old default."""
+    """Loads a module as another loader does, and then restores what it had."""
 
-    def __init__(self, real: Loader) -> None:
-        self._real = real
+    def __init__(self, real: Loader, restore: Callable[[ModuleType], None]) -> None:
+        self._real, self._restore = real, restore
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """Create the module as the other loader does."""
         return self._real.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the module as the other loader does, then restore the old default."""
+        """Run the module as the other loader does, then restore what it had."""
         self._real.exec_module(module)
-        _load_of_one_argument(module)
+        self._restore(module)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
+
+
+class _Images(MetaPathFinder, Loader):
+    """Finds Pillow's modules under the names that they had in PIL."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        old = name in ("Image", "ImageDraw", "ImageFilter", "ImageFont", "ImageOps")
+        return ModuleSpec(name, self) if old and importlib.util.find_spec("PIL") else None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Return None, for an empty module that exists only during the import."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Put Pillow's module into sys.modules under the old name."""
+        sys.modules[module.__name__] = importlib.import_module(f"PIL.{module.__name__}")

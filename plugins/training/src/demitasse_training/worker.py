@@ -173,13 +173,13 @@ class Worker:
             seed=seed,
             retain=retain,
         ).build(net, self.runtime.layer_types)
-        if not graph.objective:
+        if not graph.objective and retain is None:  # where all is kept, a script may give gradients
             raise ModelError(
                 f"{net.location}: the net has no loss to train; add a loss layer or a loss_weight"
             )
         if retain is None:
             clip_normalisations(graph, self.kernels, self.place.place)
-        graph.differentiate(self.solver.passes)
+        graph.differentiate(self.solver.passes, every_blob=not graph.objective)
         # Not if another worker may write parameters between forward and backward.
         if retain is None and not any(level.asynchronous for level in self.levels):
             recompute(graph, self.kernels, self.place.place, self.place.streams)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -83,7 +83,18 @@ class Blob:
 
 
 class BlobVec(list[Blob]):
-    """A list of blobs in order; Caffe's name for the type that holds a layer's parameters."""
+    """A list of blobs in order; Caffe's name for the type that holds a layer's parameters. A blob that
+    is assigned to an index gives its shape and values to the blob there; in Caffe the two would also
+    share their memory from then on."""
+
+    def __setitem__(self, index: Any, blob: Any) -> None:
+        mine = self[index]
+        if not isinstance(blob, Blob) or not isinstance(mine, Blob):
+            given = type(blob).__name__
+            raise TypeError(f"blobs take a blob, not {given}; write values to blobs[{index}].data[...]")
+        if blob is not mine:
+            mine.reshape(*blob.shape)
+            mine.data[...] = blob.data
 
 
 class NetBlob(Blob):

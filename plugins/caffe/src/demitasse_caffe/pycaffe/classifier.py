@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from demitasse_caffe.mean import read_mean
 from demitasse_caffe.pycaffe import io
 from demitasse_caffe.pycaffe.net import Net
 from demitasse_caffe.pycaffe.runtime import TEST
 
 
 class ImageNet(Net):
-    """A net in phase TEST whose first input is images, with the transformer that preprocesses them."""
+    """A net in phase TEST whose first input is images, with the transformer that preprocesses them.
+
+    ``gpu`` and ``mean_file`` are arguments of early 2014: the first has no effect, the second is a NumPy
+    file. With it ``input_scale`` is applied before the mean, as it was then.
+    """
 
     def __init__(
         self,
@@ -23,8 +29,13 @@ class ImageNet(Net):
         input_scale: float | None = None,
         raw_scale: float | None = None,
         channel_swap: Sequence[int] | None = None,
+        gpu: bool = False,
+        mean_file: str | Path | None = None,
     ) -> None:
         super().__init__(model_file, phase=TEST, weights=pretrained_file)
+        if mean_file is not None:
+            mean = read_mean(Path(mean_file))
+            raw_scale, input_scale = raw_scale or input_scale, input_scale if raw_scale else None
         self.image_input = self.inputs[0]
         self.transformer = io.Transformer({name: self.blobs[name].shape for name in self.inputs})
         self.transformer.set_transpose(self.image_input, (2, 0, 1))
@@ -62,8 +73,10 @@ class Classifier(ImageNet):
         input_scale: float | None = None,
         raw_scale: float | None = None,
         channel_swap: Sequence[int] | None = None,
+        **of_2014: Any,
     ) -> None:
-        super().__init__(model_file, pretrained_file, mean, input_scale, raw_scale, channel_swap)
+        preprocessing = mean, input_scale, raw_scale, channel_swap
+        super().__init__(model_file, pretrained_file, *preprocessing, **of_2014)
         self.crop_dims = self.crop_size
         self.image_dims = self.crop_dims if image_dims is None else np.array(image_dims)
 

@@ -26,8 +26,10 @@ class Detector(ImageNet):
         raw_scale: float | None = None,
         channel_swap: Sequence[int] | None = None,
         context_pad: int | None = None,
+        **of_2014: Any,
     ) -> None:
-        super().__init__(model_file, pretrained_file, mean, input_scale, raw_scale, channel_swap)
+        preprocessing = mean, input_scale, raw_scale, channel_swap
+        super().__init__(model_file, pretrained_file, *preprocessing, **of_2014)
         self.context_pad = int(context_pad or 0)
 
     def detect_windows(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -56,20 +57,54 @@ def resize_image(im: np.ndarray, new_dims: Dims, interp_order: int = 1) -> np.nd
     if interp_order > 1:
         return _spline(image, (height, width), interp_order)
     for axis, extent in enumerate((height, width)):
-        old = image.shape[axis]
-        if image.shape[2] in _OF_AREAS:
-            place = (np.arange(extent) + 0.5) * (old / extent) - 0.5
-        else:
-            place = np.arange(extent) * ((old - 1) / max(extent - 1, 1))
-        if interp_order == 0:
-            image = image.take(np.clip(np.floor(place + 0.5).astype(int), 0, old - 1), axis)
-            continue
-        place = np.clip(place, 0, old - 1)
-        below = np.floor(place).astype(int)
-        part = (place - below).astype(np.float32).reshape([-1, 1, 1] if axis == 0 else [1, -1, 1])
-        above = np.minimum(below + 1, old - 1)
-        image = image.take(below, axis) * (1 - part) + image.take(above, axis) * part
+        image = _along(image, axis, extent, interp_order, areas=image.shape[2] in _OF_AREAS)
     return image
+
+
+def resize(
+    image: np.ndarray,
+    output_shape: Dims,
+    order: int = 1,
+    mode: str = "reflect",
+    cval: float = 0,
+    clip: bool = True,
+    preserve_range: bool = False,
+) -> np.ndarray:
+    """Resize an array of any shape; Caffe's io has this function from scikit-image. All axes are
+    resized, except the last if ``output_shape`` leaves it out. ``order`` is 0 (nearest) or 1 (linear).
+    The areas of pixels are aligned, borders are clamped whatever the ``mode``, and the image is not
+    smoothed before it is made smaller. Whole numbers become floats between 0 and 1, unless
+    ``preserve_range``. Raise ShapeError for a shape that the image cannot have."""
+    made, shape = np.asarray(image), tuple(int(extent) for extent in output_shape)
+    if not np.issubdtype(made.dtype, np.floating):
+        whole = np.iinfo(made.dtype).max if np.issubdtype(made.dtype, np.integer) else 1
+        made = made.astype(np.float64) / (1 if preserve_range else whole)
+    wanted = shape + made.shape[-1:] if len(shape) == made.ndim - 1 else shape
+    made = made.reshape(made.shape + (1,) * (len(wanted) - made.ndim))
+    if len(wanted) != made.ndim or min(made.shape + wanted, default=0) < 1 or order not in (0, 1):
+        what = f"an image of shape {np.shape(image)} cannot become {shape} by order {order} (0 or 1)"
+        raise also(ShapeError(what), ValueError)
+    for axis, extent in enumerate(wanted):
+        made = _along(made, axis, extent, order, areas=True)
+    return made
+
+
+def _along(image: np.ndarray, axis: int, extent: int, order: int, *, areas: bool) -> np.ndarray:
+    """Resize one axis, with the areas of pixels aligned or else the centres of its ends."""
+    old = image.shape[axis]
+    if areas:
+        place = (np.arange(extent) + 0.5) * (old / extent) - 0.5
+    else:
+        place = np.arange(extent) * ((old - 1) / max(extent - 1, 1))
+    if order == 0:
+        nearest: np.ndarray = image.take(np.clip(np.floor(place + 0.5).astype(int), 0, old - 1), axis)
+        return nearest
+    place = np.clip(place, 0, old - 1)
+    below = np.floor(place).astype(int)
+    part = (place - below).astype(image.dtype).reshape([-1] + [1] * (image.ndim - 1 - axis))
+    above = np.minimum(below + 1, old - 1)
+    made: np.ndarray = image.take(below, axis) * (1 - part) + image.take(above, axis) * part
+    return made
 
 
 def _spline(image: np.ndarray, size: tuple[int, int], order: int) -> np.ndarray:
@@ -276,3 +311,16 @@ def datum_to_array(datum: Any) -> np.ndarray:
         told = f"a datum's {array.size} numbers do not make its shape {shape}"
         raise also(ShapeError(told), ValueError)
     return array.reshape(shape)
+
+
+def __getattr__(name: str) -> Any:
+    """Return scikit-image, if it is installed: scripts use what Caffe's io imports."""
+    if name != "skimage":
+        raise AttributeError(f"caffe.io has no {name!r}")
+    try:
+        importlib.import_module("skimage.io")
+        importlib.import_module("skimage.transform")
+        return importlib.import_module("skimage")
+    except ImportError as error:
+        why = "caffe.io.skimage needs scikit-image (pip install scikit-image)"
+        raise AttributeError(why) from error

@@ -57,6 +57,8 @@ class Net(Callbacks):
             raise TypeError(f"Net takes a file and up to 4 arguments; {len(rest)} were given")
         given: list[Any] = [*rest, *(phase, level, stages, weights)[len(rest) :]]
         phase, level, stages, weights = given
+        if network_file is None or (len(rest) == 2 and rest[0] is None):
+            raise ModelError(f"Net({network_file}, {', '.join(map(str, rest))}): None names no file")
         if phase is None:
             phase = default_phase(weights is not None)
         if phase not in PHASES:

@@ -136,9 +136,13 @@ class NetSpec:
 
 
 def to_proto(*tops: Any) -> Any:
-    """Return the net that computes some tops, as a NetParameter. Tops and layers are named
-    by type and number."""
-    return _Writer({}).write(tops)
+    """Return the net that computes some tops, as a NetParameter. Tops and layers are named by type and
+    number, or by a last argument that maps tops to names, as in scripts of early 2015."""
+    *given, last = tops or ((),)
+    if not isinstance(last, Mapping):
+        return _Writer({}).write(tops)
+    names = {name: top for top, name in last.items() if isinstance(top, Top)}
+    return _Writer(names).write(given)
 
 
 class _Writer:

@@ -12,7 +12,7 @@ from demitasse import Location, ModelError, Runtime
 from demitasse_caffe.net import read_net
 from demitasse_caffe.outline import Outline
 from demitasse_caffe.paths import find_file
-from demitasse_caffe.pycaffe.definition import reaches_samples
+from demitasse_caffe.pycaffe.definition import has_loss, reaches_samples
 from demitasse_caffe.pycaffe.nccl import NCCL
 from demitasse_caffe.pycaffe.net import Net
 from demitasse_caffe.pycaffe.runtime import current, say, solver_overrides
@@ -48,6 +48,7 @@ class Solver:
             overrides |= solver_overrides()
         solver = file.solver(overrides)
         forced = _forced(self.param, path, messages) or reaches_samples(solver.train)
+        forced = forced or not has_loss(solver.train, runtime)  # the script gives gradients itself
         self._trainer = runtime.program(
             "interactive trainer", solver, backward="every blob" if forced else "objective"
         )

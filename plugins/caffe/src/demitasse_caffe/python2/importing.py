@@ -18,7 +18,8 @@ from demitasse_caffe.python2.translation import source_of, translated
 def import_as_python_2() -> None:
     """Make imports read the user's own modules as Python 2 from now on: those in the first folder of
     sys.path, which is the script's, in the folders of PYTHONPATH, and in folders added later. Installed
-    packages are not affected."""
+    packages are not affected. ``sys.setdefaultencoding`` exists again and does nothing."""
+    vars(sys).setdefault("setdefaultencoding", lambda name: None)
     sys.meta_path.insert(0, _finder())
 
 

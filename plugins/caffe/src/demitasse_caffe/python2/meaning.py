@@ -11,8 +11,12 @@ from typing import Any
 
 import numpy as np
 
-file = open
-"""The builtin's old name."""
+from demitasse_caffe.python2.text_and_bytes import StringIO as StringIO
+from demitasse_caffe.python2.text_and_bytes import called as called
+from demitasse_caffe.python2.text_and_bytes import opened
+
+file = open = opened
+"""The builtin and its older name."""
 
 _ORDERS: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt,

@@ -18,8 +18,15 @@ _TRUE_DIVISION = re.compile(
     r"^from[ \t]+__future__[ \t]+import\b(?:[^\n#]|\\\n|(?<=[(,])\s*\n)*\bdivision\b", re.MULTILINE
 )
 _MEANING = "demitasse_caffe.python2.meaning"
-_BUILTINS = {"cmp", "file"}
-"""Names that were builtins and no longer exist; they apply if the module does not define them itself."""
+_MEMORY = "demitasse_caffe.python2.text_and_bytes"
+_BUILTINS = {"cmp", "file", "open"}
+"""Names of builtins that no longer exist or do something else; they apply if the module does not define
+them itself."""
+_IN_BYTES = {
+    *("Delete", "Get", "Put", "delete", "get", "put", "set_key", "set_range"),
+    *("FromString", "MergeFromString", "ParseFromString"),
+}
+"""Methods of databases and messages that take bytes."""
 _ORDERS: dict[type[ast.cmpop], str] = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 
 
@@ -131,17 +138,25 @@ class _Meaning(ast.NodeTransformer):
     def __init__(self, division: bool, bound: set[str]) -> None:
         self._division, self._bound = division, bound
         self._pickle: set[str] = set()
+        self._io: set[str] = set()
         self.used: set[str] = set()
 
     def visit_Import(self, node: ast.Import) -> ast.Import:
-        """Record the names under which pickle is imported."""
+        """Record the names under which pickle and io are imported."""
         self._pickle |= {each.asname or each.name for each in node.names if each.name == "pickle"}
+        self._io |= {each.asname or each.name for each in node.names if each.name == "io"}
+        return node
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
+        """Import StringIO, which 2to3 takes from io, from where it also holds bytes."""
+        if node.module == "io" and [each.name for each in node.names] == ["StringIO"]:
+            node.module = _MEMORY
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.Call:
         """Replace calls that read a pickle (Python 2 wrote its strings as bytes) or write one,
-        that get an array's bytes, advance an iterator or a database's cursor, or sort by a
-        comparison function."""
+        that get an array's bytes, advance an iterator or a database's cursor, give bytes to a
+        database or a message, or sort by a comparison function."""
         self.generic_visit(node)
         plain = not (node.args or node.keywords)
         by_comparison = any(word.arg == "cmp" for word in node.keywords)
@@ -156,6 +171,9 @@ class _Meaning(ast.NodeTransformer):
                 return self._call("in_order", node, *node.args, keywords=node.keywords)
             case ast.Attribute(owner, "sort") if node.args or by_comparison:
                 return self._call("put_in_order", node, owner, *node.args, keywords=node.keywords)
+            case ast.Attribute(owner, name) if name in _IN_BYTES and node.args:
+                first = [owner, ast.copy_location(ast.Constant(name), node)]
+                return self._call("called", node, *first, *node.args, keywords=node.keywords)
             case ast.Attribute(ast.Name(name), "load" | "loads" as how) if name in self._pickle:
                 if not node.keywords:
                     node.keywords.append(ast.keyword("encoding", ast.Constant("latin-1")))
@@ -189,14 +207,17 @@ class _Meaning(ast.NodeTransformer):
         return self._call("ordered", node, ast.Constant(order), node.left, node.comparators[0])
 
     def visit_Name(self, node: ast.Name) -> ast.Name:
-        """Record uses of ``round``, and of builtins that no longer exist."""
+        """Record uses of ``round``, and of builtins that no longer exist or do something else."""
         if isinstance(node.ctx, ast.Load):
             self.used |= {"rounded"} if node.id == "round" else {node.id} & _BUILTINS - self._bound
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        """Replace access to an exception's message."""
+        """Replace access to an exception's message, and to a file in memory."""
         self.generic_visit(node)
+        if node.attr == "StringIO" and isinstance(node.value, ast.Name) and node.value.id in self._io:
+            self.used.add("StringIO")
+            return ast.copy_location(ast.Name(_own("StringIO"), ast.Load()), node)
         if node.attr == "message" and isinstance(node.ctx, ast.Load):
             return self._call("message_of", node, node.value)
         return node
