@@ -264,7 +264,7 @@ def _unfit(graph: NetGraph, plan: Plan, unfit: Mapping[str, str]) -> str:
     also = ""
     if others:
         also = f"; others do not fit either: {_some(others)}"
-    out = "rename a layer to start it afresh, or let all that do not fit (partial=True; train --partial)"
+    out = "rename a layer to start it afresh, or train with all that do not fit afresh (--partial)"
     return f"{unfit[first]}{also}; {out}"
 
 
