@@ -282,7 +282,9 @@ def test_an_unknown_key_is_reported_on_its_line(tmp_path: Path, level: int, posi
 def test_a_file_that_is_not_there_is_named_with_the_nearest_that_is(tmp_path: Path) -> None:
     (tmp_path / "laptop.toml").touch()
     wrong = tmp_path / "labtop.toml"
-    with pytest.raises(DescriptionError, match=r"no such file: .*labtop\.toml; did you mean '.*/laptop\.toml'"):
+    with pytest.raises(
+        DescriptionError, match=r"no such file: .*labtop\.toml; did you .*/laptop\.toml'"
+    ):
         load_machine(wrong)
     (tmp_path / "machines").mkdir()
     words = r"no such file: .*; there is no folder '.*/machnes', did you mean '.*/machines'"
