@@ -271,7 +271,11 @@ def test_a_solver_that_is_to_train_nothing_is_read(solve: Any) -> None:
             r"weights: a name between the commas",
         ),
         ("base_lr: 1 lr_policy: 'fixed' regularization_type: 'L3'", r"unknown regularization_type 'L3'"),
-        ("base_lr: 1 lr_policy: 'fixed' test_iter: 5", r"test_interval: must be positive"),
+        (
+            "base_lr: 1 lr_policy: 'fixed' test_iter: 5",
+            r":\d+: test_iter: needs test_interval, which is",
+        ),
+        ("base_lr: 1 test_iter: 5 test_interval: 0", r":\d+: test_interval: 0 is less than 1"),
         ("base_lr: 1 lr_policy: 'fixed' test_iter: -1 test_interval: 5", r"test_iter: -1 is not a num"),
         (
             "base_lr: 1 lr_policy: 'fixed' test_iter: 1 test_net: 'a' test_net: 'b'",

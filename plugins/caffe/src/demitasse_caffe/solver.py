@@ -189,10 +189,10 @@ class SolverFile:
                     f"{self._where('test_iter')}: {iterations} is not a number of iterations"
                 )
         if any(message.test_iter) and message.test_interval < 1:
-            raise ModelError(
-                f"{self._where('test_interval')}: must be positive if test_iter is given; "
-                f"it is {message.test_interval}"
-            )
+            if not message.HasField("test_interval"):
+                needed = "needs test_interval, which is not given"
+                raise ModelError(f"{self._where('test_iter')}: {needed}")
+            raise ModelError(f"{self._where('test_interval')}: {message.test_interval} is less than 1")
         nets: list[NetFile] = []
         for index, inline in enumerate(message.test_net_param):
             skip = sum(len(m.layer) + len(m.layers) for m in message.test_net_param[:index])
