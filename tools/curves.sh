@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Train the examples on real data and draw the curves in docs/curves. DATA is a folder with mnist/ (IDX
-# files) and cifar10/ (binary files, packed or not); about six minutes on two cores.
+# files) and cifar10/ (binary files, packed or not); about three minutes on two cores.
 #
 #     tools/curves.sh DATA [digits|mnist|cifar10 ...]
 set -eu
