@@ -373,6 +373,26 @@ def test_resume_auto_takes_ours_of_an_iteration_for_its_place_in_the_data(
     assert runtime.asked["resume"] == "snapshots/lenet_iter_1000.demitasse"
 
 
+def test_resume_auto_tells_of_a_later_run_that_got_less_far(
+    runtime: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "snapshots"
+    folder.mkdir()
+    names = ("iter_500.demitasse", "iter_900.demitasse", "iter_1000.demitasse", "iter_1000.solverstate")
+    for when, name in enumerate(names):
+        (folder / f"lenet_{name}").write_text("")
+        os.utime(folder / f"lenet_{name}", (1000 + when, 1000 + when))
+    assert main(["train", "solver.prototxt", "--resume", "auto"]) == 0
+    assert capsys.readouterr().err == ""
+    os.utime(folder / "lenet_iter_500.demitasse", (2000, 2000))
+    assert main(["train", "solver.prototxt", "--resume", "auto"]) == 0
+    assert runtime.asked["resume"] == "snapshots/lenet_iter_1000.demitasse"
+    assert capsys.readouterr().err == (
+        "demitasse: continuing from snapshots/lenet_iter_1000.demitasse, but lenet_iter_500.demitasse "
+        "was written later; if you mean that one: --resume snapshots/lenet_iter_500.demitasse\n"
+    )
+
+
 def test_resume_auto_without_a_snapshot_starts_anew(
     runtime: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

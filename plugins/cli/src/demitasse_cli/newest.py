@@ -1,8 +1,9 @@
-"""The snapshot from which ``--resume auto`` continues: the newest one that can be read."""
+"""The snapshot from which ``--resume auto`` continues: the one of the highest iteration."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,8 +25,9 @@ def newest_for_all(runtime: Runtime, solver: Solver) -> str | None:
 
 
 def newest_good(runtime: Runtime, solver: Solver) -> str | None:
-    """Return the newest snapshot that can be read; None if there are none at all. Prints a line for each
-    damaged one. Raises SnapshotError if all are damaged."""
+    """Return the snapshot of the highest iteration that can be read; None if there are none at all.
+    Prints a line for each damaged one, and one if a later run of the same prefix seems to have got less
+    far. Raises SnapshotError if all are damaged."""
     from demitasse import ModelError, SnapshotError
 
     found = snapshots(solver)
@@ -35,6 +37,7 @@ def newest_good(runtime: Runtime, solver: Solver) -> str | None:
         except (SnapshotError, ModelError, OSError) as error:
             click.echo(f"demitasse: {' '.join(str(error).split())}; trying an older one", err=True)
         else:
+            _tell_of_later(path, found)
             return path
     if found:
         raise SnapshotError(
@@ -42,6 +45,18 @@ def newest_good(runtime: Runtime, solver: Solver) -> str | None:
             f"({report.counted(len(found), 'file')}); without --resume training starts afresh"
         )
     return None
+
+
+def _tell_of_later(chosen: str, found: Sequence[str]) -> None:
+    """Print a line if a snapshot of fewer iterations was written after the chosen one."""
+    lower = found[found.index(chosen) + 1 :]
+    latest = max([chosen, *lower], key=lambda path: (Path(path).stat().st_mtime, path == chosen))
+    if Path(latest).stem != Path(chosen).stem:
+        click.echo(
+            f"demitasse: continuing from {chosen}, but {Path(latest).name} was written later; "
+            f"if you mean that one: --resume {latest}",
+            err=True,
+        )
 
 
 def snapshots(solver: Solver) -> list[str]:
