@@ -20,8 +20,8 @@ from demitasse_contracts.gathering import (
 )
 from demitasse_contracts.given import (
     broken_contract as broken_contract,
-    check_given as check_given,
     check_program as check_program,
+    checked_hook as checked_hook,
     disagreement as disagreement,
 )
 from demitasse_contracts.levels import (

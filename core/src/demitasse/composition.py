@@ -7,6 +7,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ import pluggy
 
 import demitasse
 from demitasse import __version__, hookspecs
-from demitasse.errors import DemitasseError, PluginError, Rooted, unknown
+from demitasse.errors import PluginError, Rooted, unknown
 from demitasse.hookspecs import HOOKS
 from demitasse.machine import Machine
 
@@ -90,9 +91,7 @@ def compose_plugins(machine: Machine, wanted: Sequence[Any] | None) -> Compositi
     known = _by_name(demitasse.discover()) | _by_name(objects)
     reasons, rejected = _reasons(machine, names, known)
     demitasse.check_composed(machine, reasons, known)
-    manager = pluggy.PluginManager("demitasse")
-    manager.add_hookspecs(hookspecs)
-    modules = {name: _load(known[name], manager) for name in reasons}
+    modules = {name: _load(known[name]) for name in reasons}
     chosen = tuple(known[name] for name in reasons)
     choices = []
     for role, manifest in itertools.product(HOOKS, chosen):
@@ -138,11 +137,13 @@ def _reasons(
     return reasons, {name: why for name, why in rejected.items() if name not in reasons}
 
 
-def _load(manifest: demitasse.Manifest, manager: pluggy.PluginManager) -> Any:
-    module, name = manifest.module, manifest.name
+def _load(manifest: demitasse.Manifest) -> Any:
+    module, name, functions = manifest.module, manifest.name, tuple[Any, ...]()
     try:
-        module = importlib.import_module(module) if isinstance(module, str) else module
-        manager.register(module, name)
+        if isinstance(module, str):
+            module = importlib.import_module(module)
+            functions = tuple(filter(inspect.isfunction, vars(module).values()))
+        hooks = (_hooks if functions else _hooks.__wrapped__)(module, name, functions)
     except pluggy.PluginValidationError as error:
         told = demitasse.broken_contract(module, vars(hookspecs), error)
         raise PluginError(f"plugin {name!r} breaks a hook's contract: {told}") from error
@@ -152,27 +153,16 @@ def _load(manifest: demitasse.Manifest, manager: pluggy.PluginManager) -> Any:
         which = f"plugin {name!r} ({manifest.distribution} {manifest.version})"
         problem = f"cannot be imported: {demitasse.raised(error)}; reinstall it or leave it out"
         raise PluginError(f"{which} {problem}") from error
-    declared = sorted(manifest.roles)
-    implemented = sorted(caller.name for caller in manager.get_hookcallers(module) or ())
+    declared, implemented = sorted(manifest.roles), sorted(vars(hooks))
     if implemented != declared:
         raise PluginError(f"plugin {name!r}: {demitasse.disagreement(declared, implemented, HOOKS)}")
-    return SimpleNamespace(**{role: _named(name, role, getattr(module, role)) for role in declared})
+    return hooks
 
 
-def _named(plugin: str, role: str, hook: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a hook: it gets only the arguments that it takes, an iterator that it returns is read to its
-    end, and the result is checked; errors name the hook and the plugin."""
-    takes = inspect.signature(hook).parameters
-
-    def call(**given: Any) -> Any:
-        try:
-            made = hook(**{name: value for name, value in given.items() if name in takes})
-            made = [*made] if isinstance(made, Iterator) else made
-        except DemitasseError:
-            raise
-        except (Exception, SystemExit) as error:
-            told = f"plugin {plugin!r}: hook {role} raised {demitasse.raised(error)}"
-            raise PluginError(told) from error
-        return demitasse.check_given(plugin, role, made, given)
-
-    return call
+@lru_cache  # by a module's functions, in case they change: half of a composition's time is pluggy's
+def _hooks(module: Any, name: str, functions: tuple[Any, ...]) -> SimpleNamespace:
+    manager = pluggy.PluginManager("demitasse")
+    manager.add_hookspecs(hookspecs)
+    manager.register(module, name)
+    roles = [caller.name for caller in manager.get_hookcallers(module) or ()]
+    return SimpleNamespace(**{r: demitasse.checked_hook(name, r, getattr(module, r)) for r in roles})

@@ -4,13 +4,13 @@ protocol."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from demitasse import PluginError, unknown
+from demitasse import DemitasseError, PluginError, unknown
 from demitasse_contracts.levels import check_probed
-from demitasse_contracts.owners import whose
+from demitasse_contracts.owners import raised, whose
 
 LISTS = {
     "probe": ("name", "workers"),
@@ -38,7 +38,25 @@ TABLES = {
 """What the tables that these hooks return hold by name, and the attributes of each entry."""
 
 
-def check_given(plugin: str, role: str, made: Any, asked: Mapping[str, Any]) -> Any:
+def checked_hook(plugin: str, role: str, hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a hook: it gets only the arguments that it takes, an iterator that it returns is read to its
+    end, and the result is checked; errors name the hook and the plugin."""
+    takes = inspect.signature(hook).parameters
+
+    def call(**given: Any) -> Any:
+        try:
+            made = hook(**{name: value for name, value in given.items() if name in takes})
+            made = [*made] if isinstance(made, Iterator) else made
+        except DemitasseError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise PluginError(f"plugin {plugin!r}: hook {role} raised {raised(error)}") from error
+        return _checked(plugin, role, made, given)
+
+    return call
+
+
+def _checked(plugin: str, role: str, made: Any, asked: Mapping[str, Any]) -> Any:
     """Check the result ``made`` of a hook that was called with the arguments ``asked``, and return it;
     None becomes an empty list or table if the hook returns one. Raises PluginError for a wrong result,
     or if a file that should have been written does not exist."""
