@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demitasse import HostMemory, available_bytes, host_array, zeroed
+from demitasse import HostAllocator, HostMemory, available_bytes, host_array, zeroed
 
 
 @given(st.integers(0, 5000), st.sampled_from([1, 64, 128, 4096]))
@@ -77,3 +77,14 @@ def test_what_gives_no_array_is_an_error_of_one_line(made: Exception, why: str) 
 
     with pytest.raises(ValueError, match=f"^{why}$"):
         host_array(Elsewhere())
+
+
+@pytest.mark.parametrize("nbytes", [16, 2**20])
+def test_a_block_that_the_system_does_not_give_is_told_with_what_is_available(nbytes: int) -> None:
+    def refused(nbytes: int) -> Any:
+        raise OSError("no memory")
+
+    allocator = HostAllocator(refused)
+    with pytest.raises(MemoryError, match=rf"asked for {nbytes:,} bytes, available: ([\d,]+|unknown);"):
+        allocator.allocate(nbytes)
+    assert allocator.allocations == allocator.bytes == 0

@@ -15,6 +15,11 @@ LARGE_PAGE = 2 * 2**20
 the arrays of a step need a 512th of the address translations."""
 
 
+SMALL = 2**16
+"""In bytes. A smaller block is allocated without asking the system first what is available, which takes
+longer than the block."""
+
+
 def zeroed(nbytes: int, alignment: int = 64) -> Any:
     """Return ``nbytes`` zero bytes (uint8), aligned to ``alignment``. Raises MemoryError."""
     raw = np.zeros(nbytes + alignment, np.uint8)
@@ -94,12 +99,13 @@ class HostAllocator:
     def allocate(self, nbytes: int) -> HostMemory:
         """Return a new zeroed block. Raises MemoryError with the bytes requested and those available. It
         does so before they are used, as a system that overcommits memory would kill the process then."""
-        available = available_bytes()
+        available = available_bytes() if nbytes >= SMALL else None
         try:
             if available is not None and nbytes > available:
                 raise MemoryError
             memory = HostMemory(self._block(nbytes))
         except (MemoryError, OSError, OverflowError, ValueError) as error:
+            available = available_bytes() if available is None else available
             known = "unknown" if available is None else f"{available:,}"
             raise MemoryError(
                 f"{self._told}: asked for {nbytes:,} bytes, available: {known}; {self._remedy}"
