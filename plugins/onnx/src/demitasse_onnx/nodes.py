@@ -304,9 +304,14 @@ def _check_known(node: onnx.NodeProto, where: str) -> None:
             f"{where}: ONNX's operator {node.op_type!r} is not supported ({len(READ)} are, {SUPPORTED})"
             f"{told}"
         )
-    if not ours or node.op_type not in READ:
-        kind = node.op_type if ours else f"{node.domain}.{node.op_type}"
-        raise ModelError(unknown("operator", kind, READ, where, SUPPORTED))
+    if not ours:
+        kind = shortened(f"{node.domain}.{node.op_type}", quoted=True)
+        only = ", ".join(f"com.microsoft.{name}" for name in MICROSOFTS)
+        raise ModelError(
+            f"{where}: unknown operator {kind}; of other domains than ONNX's, only {only} is supported"
+        )
+    if node.op_type not in READ:
+        raise ModelError(unknown("operator", node.op_type, READ, where, SUPPORTED))
 
 
 def _around_space(pads: Shape) -> Shape | None:
