@@ -35,9 +35,10 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
 """What is not read of the folders, and what is said of it."""
 
 MODULES = (
-    *("and_", "argmax", "batch_normalization", "concat", "conv", "convtranspose", "cumsum", "div"),
-    *("einsum", "gatherelements", "gathernd", "gemm", "globalmaxpool", "gru", "hardswish"),
-    *("instance_normalization", "logsoftmax", "lrn", "lstm", "matmul", "pad", "prelu"),
+    *("and_", "argmax", "batch_normalization", "concat", "conv", "convinteger", "convtranspose"),
+    *("cumsum", "div", "einsum", "gatherelements", "gathernd", "gemm", "globalmaxpool", "gru"),
+    *("hardswish", "instance_normalization", "logsoftmax", "lrn", "lstm", "matmul", "matmulinteger"),
+    *("pad", "prelu"),
     *("reduce_log_sum_exp", "reduceprod", "resize", "round", "scatternd", "shrink", "slice", "split"),
     *("transpose", "where", "xor", "swiglu"),
 )

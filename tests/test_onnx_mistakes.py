@@ -76,9 +76,9 @@ def runtime() -> Iterator[Runtime]:
         ),
         ([("LpPool", ["x"], ["y"], {"kernel_shape": [2, 2], "p": 0})], {}, "p 0 is not above 0"),
         (
-            [("If", ["x"], ["y"], {"then_branch": helper.make_graph([], "g", [], [])})],
+            [("Loop", ["x"], ["y"], {"body": helper.make_graph([], "g", [], [])})],
             {},
-            "operator 'If' is not supported .*; exporters do not write it if shapes are fixed",
+            "operator 'Loop' is not supported .*; exporters do not write it if shapes are fixed",
         ),
         ([("Relux", ["x"], ["y"], {})], {}, "unknown operator 'Relux'; did you mean 'Relu'"),
         ([("Relu", ["z"], ["y"], {})], {}, "unknown input 'z'"),

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demitasse import write_json, write_text
-from demitasse_cli.report import human_bytes, human_time, replaced, scores_text, table
+from demitasse_cli.report import human_bytes, human_time, layer_name, replaced, scores_text, table
 
 values = st.recursive(
     st.none()
@@ -114,3 +114,9 @@ def test_a_full_disk_is_told_with_the_file_that_was_asked_for(
         write_text(path, "{}")
     assert str(caught.value).startswith(f"{path} ")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_long_names_of_layers_keep_their_beginning_and_end() -> None:
+    """So that a table of a net whose names are long still fits on lines."""
+    assert layer_name("n" * 60) == "n" * 60
+    assert layer_name("a" * 50 + "b" * 50) == "a" * 20 + "..." + "b" * 37

@@ -221,6 +221,19 @@ def test_maxima_of_lines_that_no_cache_keeps(
     assert np.array_equal(y, best[:, :, : y.shape[2], : y.shape[3]])
 
 
+@pytest.mark.parametrize("kernel", [300_000, 299_998])
+def test_a_window_may_be_as_wide_as_a_line(compute: Compute, kernel: int) -> None:
+    """As a maximum over all of a blob is. With windows that nobody needs, it would take minutes."""
+    width = 300_000
+    x = np.random.default_rng(1).normal(size=(1, 2, 2, width)).astype(np.float32)
+    attributes = {"kernel": (1, kernel), "stride": (1, 1), "pad": (0, 0), "rounding": "floor"}
+    y, argmax = compute("pooling_max", [x], attributes)
+    for column in range(width - kernel + 1):
+        part = x[..., column : column + kernel]
+        assert np.array_equal(y[..., column], part.max(-1))
+        assert np.array_equal(argmax[..., column], part.argmax(-1) + column + np.array([0, width]))
+
+
 @pytest.mark.parametrize("kernel", [2, 3, 4])
 def test_a_nan_is_passed_on(compute: Compute, kernel: int) -> None:
     x = np.zeros((1, 1, 8, 8), np.float32)

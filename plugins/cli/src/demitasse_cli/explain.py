@@ -131,7 +131,7 @@ def show(plan: Plan) -> str:
     rows = [
         (
             number,
-            entry.layer,
+            report.layer_name(entry.layer),
             entry.phase,
             entry.operation,
             entry.plugin,

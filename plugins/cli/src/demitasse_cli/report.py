@@ -40,6 +40,18 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]], right: str = "") -
     )
 
 
+def layer_name(name: str) -> str:
+    """Return a layer's name as tables show it. Some exporters write names of hundreds of characters,
+    which often differ only at their end."""
+    return (
+        name if len(name) <= _LONGEST else f"{name[: _LONGEST // 3]}...{name[3 - 2 * _LONGEST // 3 :]}"
+    )
+
+
+_LONGEST = 60
+"""The most characters of a layer's name in a table."""
+
+
 def scores_text(scores: Mapping[str, Any]) -> str:
     """Return scores as ``accuracy 0.9912  loss 0.0312``; the mean if a score is an array."""
     parts = []

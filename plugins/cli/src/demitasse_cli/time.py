@@ -238,7 +238,7 @@ def show(rows: list[Row], total: float) -> str:
         ("layer", "phase", "ms", "share", "GFLOP/s", "GB/s", "plugin", "kernel"),
         [
             (
-                row.layer,
+                report.layer_name(row.layer),
                 row.phase,
                 f"{row.seconds * 1e3:.3f}",
                 f"{row.seconds / total if total else 0:.1%}",

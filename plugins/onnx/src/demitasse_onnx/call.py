@@ -30,7 +30,7 @@ class Call:
     constant, or None if it is omitted. ``zeros`` are what a preceding Pad put around the input, in the
     order of ``pads`` (all beginnings, then all ends). Calls with the same name in ``shared`` share their
     learned arrays. ``hint`` is a possible reason for an error about shapes. ``kinds`` has the kind of
-    numbers of each input."""
+    numbers of each input. The arrays of a call ``inside`` a branch are constants."""
 
     operator: str
     opset: int
@@ -40,6 +40,18 @@ class Call:
     shared: str = ""
     hint: str = ""
     kinds: Sequence[str] = ()
+    inside: bool = False
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The layers of one of an If's two graphs, the blobs that it returns, the kinds of their numbers,
+    and the blobs of other layers that it ``reads``."""
+
+    layers: tuple[Layer, ...]
+    outputs: tuple[str, ...]
+    reads: tuple[str, ...]
+    kinds: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -164,7 +176,9 @@ class Operator:
         is constant."""
         call: Call = layer.parameters
         learned = [
-            graph.parameter(
+            graph.constant(f"{layer.name}[{number}]", array)
+            if call.inside
+            else graph.parameter(
                 tuple(array.shape),
                 Given(array),
                 rate=0.0 if number < self.kept else 1.0,

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from demitasse import Layer, Location, ModelError, shortened, unknown
-from demitasse_onnx.call import Call, Shape
+from demitasse_onnx.call import Branch, Call, Shape
 from demitasse_onnx.constants import MADE, made_of
 from demitasse_onnx.kinds import REAL, kind_made, kind_of, kind_of_type
 from demitasse_onnx.operators import OPERATORS
@@ -20,11 +20,14 @@ from demitasse_onnx.values import array, attribute
 
 SUPPORTED = "as the README of demitasse-onnx lists them"
 _DOMAINS = ("", "ai.onnx")
-READ = (set(OPERATORS) - {"Input", "Loss", "Samples"}) | MADE
+MICROSOFTS = ("DynamicQuantizeLSTM",)
+"""The supported operators of ONNX Runtime's own domain."""
+
+READ = (set(OPERATORS) - {"Input", "Loss", "Samples", *MICROSOFTS}) | MADE | {"If"}
 """The ONNX operators that are supported; the remaining entries of OPERATORS belong to
 the reader itself."""
 
-_FLOW = ("If", "Loop", "Scan")
+_FLOW = ("Loop", "Scan")
 
 _PADDED = ("Conv", "AveragePool")
 """Operators that can pad their input with zeros themselves."""
@@ -35,7 +38,7 @@ Operand = str | np.ndarray | None
 
 class Nodes:
     """Expands a graph. Whatever a node reads has been ``made`` before it, or is a constant, or is one of
-    ``initializers``, by name."""
+    ``initializers``, by name. A branch also reads what its graph, ``around`` it, has made so far."""
 
     def __init__(
         self,
@@ -44,8 +47,9 @@ class Nodes:
         path: Path,
         initializers: Mapping[str, onnx.TensorProto],
         hint: str = "",
+        around: Nodes | None = None,
     ) -> None:
-        self._hint = hint
+        self._hint, self._inside = hint, around is not None
         self._graph, self._opset, self._path = graph, opset, path
         self._location, self._initializers = Location(str(path)), initializers
         self._constants: dict[str, np.ndarray] = {}
@@ -55,6 +59,11 @@ class Nodes:
         }
         self._padded: dict[str, tuple[str, Shape]] = {}  # by output of a Pad: its input, its zeros
         self._layers = set(self._made)  # names of layers
+        if around is not None:
+            self._constants.update(around._constants)
+            self._kinds.update(around._kinds)
+            self._made.update(around._made)
+            self._layers = around._layers
         self._used: set[str] = set()
         self._held = {  # values of Constant nodes
             node.output[0]: each.t
@@ -80,7 +89,12 @@ class Nodes:
             _check_known(node, where)
             operands = [self._operand(each, number, where) for each in node.input]
             about = f"node {name} ({operator})"
-            attributes = {each.name: attribute(each, self._path, about) for each in node.attribute}
+            attributes = {
+                each.name: self._branch(each.g)
+                if node.op_type == "If" and each.type == onnx.AttributeProto.GRAPH
+                else attribute(each, self._path, about)
+                for each in node.attribute
+            }
             self._check_new(node, where)
             if node.op_type in MADE and not any(isinstance(operand, str) for operand in operands):
                 self._work_out(node, operands, attributes, where)
@@ -92,8 +106,24 @@ class Nodes:
             kinds = [self._kind(operand) for operand in operands]
             yield self._layer(node, operands, attributes, number, kinds)
             self._made.update(each for each in node.output if each)
-            self._kinds.update(dict.fromkeys(node.output, kind_made(node, kinds, attributes)))
-        yield from self._outputs({name for number in needed for name in self._nodes[number].input})
+            if isinstance(then := attributes.get("then_branch"), Branch):
+                self._kinds.update(zip(node.output, then.kinds, strict=False))
+            else:
+                self._kinds.update(dict.fromkeys(node.output, kind_made(node, kinds, attributes)))
+        yield from self._outputs({name for number in needed for name in _read_by(self._nodes[number])})
+
+    def _branch(self, graph: onnx.GraphProto) -> Branch:
+        """Return a branch of an If, with all that it may read of what is around it."""
+        own = {tensor.name: tensor for tensor in graph.initializer}
+        nodes = Nodes(
+            graph, self._opset, self._path, {**self._initializers, **own}, self._hint, around=self
+        )
+        layers, outputs = tuple(nodes.layers()), tuple(value.name for value in graph.output)
+        made = {top for layer in layers for top in layer.tops}
+        read = {name for layer in layers for name in layer.bottoms} | set(outputs)
+        where = f"{self._path}: a branch"
+        kinds = [nodes._kind(nodes._operand(name, len(graph.node), where)) for name in outputs]
+        return Branch(layers, outputs, tuple(sorted(read - made)), tuple(kinds))
 
     def _work_out(
         self, node: onnx.NodeProto, operands: list[Operand], attributes: dict[str, Any], where: str
@@ -127,7 +157,7 @@ class Nodes:
             node = self._nodes[number]
             if any(name in self._used for name in node.output if name):
                 needed.add(number)
-                self._used.update(node.input)
+                self._used.update(_read_by(node))
         return needed
 
     def _operand(self, name: str, number: int, where: str) -> Operand:
@@ -168,7 +198,8 @@ class Nodes:
         zeros: Shape = ()
         if isinstance(operands[0] if operands else None, str) and str(operands[0]) in self._padded:
             operands[0], zeros = self._padded[str(operands[0])]
-        bottoms: list[str] = []
+        bottoms = [n for each in attributes.values() if isinstance(each, Branch) for n in each.reads]
+        bottoms = list(dict.fromkeys(bottoms))
         places: list[int | np.ndarray | None] = []
         for operand in operands:
             if isinstance(operand, str):
@@ -183,9 +214,8 @@ class Nodes:
         tops = tuple(name or f"{node.name or number}.{place}" for place, name in enumerate(outputs))
         name = self._name(node.name or (tops[0] if tops else str(number)), number)
         shared = self._shared(node, operands, attributes)
-        call = Call(
-            node.op_type, self._opset, attributes, tuple(places), zeros, shared, self._hint, tuple(kinds)
-        )
+        about = (zeros, shared, self._hint, tuple(kinds), self._inside)
+        call = Call(node.op_type, self._opset, attributes, tuple(places), *about)
         return Layer(name, "onnx", tuple(bottoms), tops, call, self._location)
 
     def _shared(self, node: onnx.NodeProto, operands: list[Operand], attributes: dict[str, Any]) -> str:
@@ -236,7 +266,7 @@ class Nodes:
         """Return the zeros that a Pad puts around the spatial axes of its input, if all its readers can
         do that themselves; None otherwise."""
         made = node.output[0]
-        readers = [other for other in self._nodes if made in other.input]
+        readers = [other for other in self._nodes if made in _read_by(other)]
         if made in {value.name for value in self._graph.output} or any(
             other.op_type not in _PADDED or made in other.input[1:] for other in readers
         ):
@@ -256,8 +286,17 @@ class Nodes:
         return _around_space(tuple(int(each) for each in np.asarray(listed).reshape(-1)))
 
 
+def _read_by(node: onnx.NodeProto) -> set[str]:
+    """Return the names that a node reads, or that the nodes of its branches do."""
+    inner = [each.g for each in node.attribute if each.type == onnx.AttributeProto.GRAPH]
+    names = {name for graph in inner for each in graph.node for name in _read_by(each)}
+    return names.union(node.input, *({value.name for value in graph.output} for graph in inner))
+
+
 def _check_known(node: onnx.NodeProto, where: str) -> None:
     """Raise ModelError for an operator that is not supported."""
+    if node.domain == "com.microsoft" and node.op_type in MICROSOFTS:
+        return
     ours = node.domain in _DOMAINS
     if ours and node.op_type not in READ and onnx.defs.has(node.op_type):
         told = "; exporters do not write it if shapes are fixed" if node.op_type in _FLOW else ""
@@ -265,9 +304,14 @@ def _check_known(node: onnx.NodeProto, where: str) -> None:
             f"{where}: ONNX's operator {node.op_type!r} is not supported ({len(READ)} are, {SUPPORTED})"
             f"{told}"
         )
-    if not ours or node.op_type not in READ:
-        kind = node.op_type if ours else f"{node.domain}.{node.op_type}"
-        raise ModelError(unknown("operator", kind, READ, where, SUPPORTED))
+    if not ours:
+        kind = shortened(f"{node.domain}.{node.op_type}", quoted=True)
+        only = ", ".join(f"com.microsoft.{name}" for name in MICROSOFTS)
+        raise ModelError(
+            f"{where}: unknown operator {kind}; of other domains than ONNX's, only {only} is supported"
+        )
+    if node.op_type not in READ:
+        raise ModelError(unknown("operator", node.op_type, READ, where, SUPPORTED))
 
 
 def _around_space(pads: Shape) -> Shape | None:

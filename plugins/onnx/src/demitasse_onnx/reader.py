@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
@@ -22,6 +23,7 @@ from demitasse import (
     unknown,
 )
 from demitasse_onnx.call import LARGEST, MOST_AXES, Call, Shape
+from demitasse_onnx.constants import CASTS
 from demitasse_onnx.functions import without_functions
 from demitasse_onnx.nodes import Nodes
 from demitasse_onnx.operators import OPERATORS
@@ -34,6 +36,9 @@ NUMBERS = (
     *(_TYPES.INT8, _TYPES.INT16, _TYPES.INT32, _TYPES.INT64),
 )
 """The element types that inputs may have; all inputs are passed as floating-point numbers."""
+
+_VALUE = "value."
+"""The prefix of overrides that make an input constant."""
 
 _VERSIONED = 3
 """The first version of the format in which a file states the version of its operators."""
@@ -65,11 +70,13 @@ class OnnxReader:
     def net(self, phase: str, overrides: Mapping[str, Any] | None = None) -> NetDefinition:
         """Return the layers. The phase decides only what dropout does. ``overrides`` set the shapes of
         inputs: they map ``input.NAME`` to numbers, as "1,3,224,224" or as a list. An extent that the
-        file leaves open is 1 by default. Raise ModelError with node and operator."""
+        file leaves open is 1 by default. ``value.NAME`` makes an input of one number a constant. Raise
+        ModelError with node and operator."""
         if phase not in ("train", "test"):
             raise ModelError(f"unknown phase {phase!r} (valid: test, train)")
-        location = Location(str(self._path))
-        layers = (*self._inputs(overrides or {}), *self._layers(self._hint(overrides or {})))
+        location, told = Location(str(self._path)), overrides or {}
+        known = {**self._initializers(), **self._given(told)}
+        layers = (*self._inputs(told, known), *self._layers(known, self._hint(told)))
         return NetDefinition(self._model.graph.name or self._path.stem, phase, layers, location)
 
     def solver(self, overrides: Mapping[str, Any] | None = None) -> Solver:
@@ -79,7 +86,7 @@ class OnnxReader:
     def weights(self) -> Weights:
         """Return the learned arrays by layer, in the layer's own order."""
         result = Weights()
-        for layer in self._layers():
+        for layer in self._layers(self._initializers()):
             operator = layer.parameters.operator
             if operator not in OPERATORS:  # it makes constants and learns nothing
                 continue
@@ -115,14 +122,32 @@ class OnnxReader:
             raise ModelError(f"{self._path}: has sparse initializers, which are not supported")
         return {tensor.name: tensor for tensor in graph.initializer}
 
-    def _inputs(self, overrides: Mapping[str, Any]) -> Iterator[Layer]:
-        known = self._initializers()
+    def _given(self, overrides: Mapping[str, Any]) -> dict[str, onnx.TensorProto]:
+        """Return the inputs that overrides make constant. Raise ModelError."""
+        made = {}
+        for value in self._model.graph.input:
+            if (key := f"{_VALUE}{value.name}") not in overrides:
+                continue
+            try:
+                kind = CASTS[value.type.tensor_type.elem_type]
+                shape = _declared(value.type.tensor_type.shape)
+                number = np.full(shape, float(overrides[key])).astype(kind)
+            except (KeyError, TypeError, ValueError) as error:
+                raise ModelError(f"{self._path}: {key} is {overrides[key]!r}, not one number") from error
+            made[value.name] = onnx.numpy_helper.from_array(number, value.name)
+        return made
+
+    def _inputs(
+        self, overrides: Mapping[str, Any], known: Mapping[str, onnx.TensorProto]
+    ) -> Iterator[Layer]:
         inputs = {value.name: value for value in self._model.graph.input if value.name not in known}
         shapes: dict[str, Any] = {}
         for key, value in overrides.items():
             name = key.removeprefix("input.")
+            if key.removeprefix(_VALUE) in known and key.startswith(_VALUE):
+                continue
             if name == key or name not in inputs:
-                valid = [f"input.{each}" for each in inputs]
+                valid = [f"{prefix}{each}" for each in inputs for prefix in ("input.", _VALUE)]
                 raise ModelError(unknown("override", key, valid, self._path))
             shapes[name] = value
         for name, value in inputs.items():
@@ -146,7 +171,7 @@ class OnnxReader:
             if len(shape) > MOST_AXES:
                 raise ModelError(f"{where}: its shape has {len(shape)} axes, more than {MOST_AXES}")
             first = tensor.shape.dim[0] if name not in shapes and shape else None
-            said = first is None or first.HasField("dim_value")
+            said = first is None or not _is_open(first)
             batch = "" if first is None or said else first.dim_param or "N"
             call = Call("Input", self._opset, {"shape": shape, "batch": batch})
             yield Layer(name, "onnx", (), (name,), call, Location(str(self._path)))
@@ -163,20 +188,23 @@ class OnnxReader:
         small for a layer."""
         for value in self._model.graph.input:
             dims = value.type.tensor_type.shape.dim
-            if f"input.{value.name}" not in overrides and any(
-                not d.HasField("dim_value") for d in dims[1:]
-            ):
-                shape = ",".join(str(d.dim_value or d.dim_param or "?") for d in dims)
+            if f"input.{value.name}" not in overrides and any(map(_is_open, dims[1:])):
+                shape = ",".join(d.dim_param or "?" if _is_open(d) else str(d.dim_value) for d in dims)
                 return (
                     f" (input {value.name!r} is {shape}, with its open extents set to 1: set them by "
                     f"the override input.{value.name})"
                 )
         return ""
 
-    def _layers(self, hint: str = "") -> Iterator[Layer]:
-        nodes = Nodes(self._model.graph, self._opset, self._path, self._initializers(), hint)
+    def _layers(self, known: Mapping[str, onnx.TensorProto], hint: str = "") -> Iterator[Layer]:
+        nodes = Nodes(self._model.graph, self._opset, self._path, known, hint)
         return nodes.layers()
 
 
+def _is_open(dim: Any) -> bool:
+    """Return whether the file leaves an extent open; older exporters write -1 for that."""
+    return not dim.HasField("dim_value") or dim.dim_value == -1
+
+
 def _declared(shape: onnx.TensorShapeProto) -> Shape:
-    return tuple(dim.dim_value if dim.HasField("dim_value") else 1 for dim in shape.dim)
+    return tuple(1 if _is_open(dim) else dim.dim_value for dim in shape.dim)

@@ -72,8 +72,8 @@ def maxima(
     windows as cover the columns exactly, so that the next row's first window starts where it should. The
     surplus windows' results are dropped. Columns beyond x repeat its edge.
     """
-    line, stride = g.width, g.stride_across
-    windows = (stride * (g.columns - 1) + g.kernel_width + stride - 1) // stride
+    line, stride, width = g.width, g.stride_across, g.kernel_width
+    windows = (stride * (g.columns - 1) + width + stride - 1) // stride
     extent = windows * stride
     for number in range(begin, end):
         plane = number * g.height * line
@@ -98,16 +98,20 @@ def maxima(
                 values[i], places[i] = values[at], places[at]
             for i in range(at + n, (row + 1) * extent):
                 values[i], places[i] = values[at + n - 1], places[at + n - 1]
-        for i in range(g.rows * extent, g.rows * extent + g.kernel_width):
+        for i in range(g.rows * extent, g.rows * extent + width):
             values[i], places[i] = values[0], places[0]
         n = g.rows * windows
+        if windows > 2 * g.columns:  # most would be surplus: a wide window in a narrow row
+            for row in range(g.rows):
+                start, at = row * extent, row * windows
+                _along(values[start:], places[start:], stride, width, best[at:], found[at:], g.columns)
         # With numbers that the compiler knows, it generates vector code.
-        if stride == 2 and g.kernel_width == 2:
+        elif stride == 2 and width == 2:
             _along(values, places, 2, 2, best, found, n)
-        elif stride == 2 and g.kernel_width == 3:
+        elif stride == 2 and width == 3:
             _along(values, places, 2, 3, best, found, n)
         else:
-            _along(values, places, stride, g.kernel_width, best, found, n)
+            _along(values, places, stride, width, best, found, n)
         for row in range(g.rows):
             at = (number * g.rows + row) * g.columns
             start = row * windows

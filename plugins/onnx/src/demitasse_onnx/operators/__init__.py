@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from demitasse import GraphBuilder, Layer, Tensor
-from demitasse_onnx.call import Call, Made, Operator, Value
+from demitasse import GraphBuilder, Layer, ShapeError, Tensor
+from demitasse_onnx.call import Branch, Call, Made, Operator, Value
 from demitasse_onnx.constants import MADE, made_of
 from demitasse_onnx.operators import (
     arithmetic,
@@ -21,6 +21,7 @@ from demitasse_onnx.operators import (
     normalization,
     pool,
     product,
+    quantized,
     recurrent,
     reduction,
     resampling,
@@ -38,6 +39,7 @@ _FAMILIES = (
     normalization,
     pool,
     product,
+    quantized,
     recurrent,
     reduction,
     resampling,
@@ -73,13 +75,37 @@ class OnnxNode:
             for operand in call.operands
         ]
         try:
+            if call.operator == "If":
+                return self._chosen(layer, values, bottoms, graph)
             made = self._made(layer, values, graph)
+        except ShapeError as error:
+            raise ShapeError(f"{error}{call.hint}") from error
         except ValueError as error:
             raise ValueError(f"operator {call.operator}: {error}{call.hint}") from error
         return [
             each if isinstance(each, Tensor) else self._constant(layer, number, each, graph)
             for number, each in enumerate(made)
         ]
+
+    def _chosen(
+        self, layer: Layer, values: Sequence[Value], bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        """Emit the branch of an If that its condition chooses."""
+        condition = values[0] if values else None
+        if not isinstance(condition, np.ndarray) or condition.size != 1:
+            raise ValueError(
+                "its condition is computed from what the net is given; only one that constants and "
+                "shapes decide is supported (the override value.NAME makes an input a constant)"
+            )
+        name = "then_branch" if condition.item() else "else_branch"
+        branch = layer.parameters.attributes.get(name)
+        if not isinstance(branch, Branch):
+            raise ValueError(f"has no {name}")
+        blobs = dict(zip(layer.bottoms, bottoms, strict=True))
+        for each in branch.layers:
+            made = self.build(each, [blobs[bottom] for bottom in each.bottoms], graph)
+            blobs.update(zip(each.tops, made, strict=False))
+        return [blobs[output] for output in branch.outputs]
 
     def _made(self, layer: Layer, values: Sequence[Value], graph: GraphBuilder) -> Sequence[Made]:
         call: Call = layer.parameters

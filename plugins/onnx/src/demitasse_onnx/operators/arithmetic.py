@@ -252,11 +252,26 @@ def aligned(expand: Expand) -> Expand:
     return moved
 
 
+def _affine(given: Operands) -> Sequence[Tensor]:
+    return [given.apply("power", given.tensor(), scale=given["alpha"], shift=given["beta"])]
+
+
+def _image_scaler(given: Operands) -> Sequence[Tensor]:
+    """scale * x + the bias of each channel."""
+    x, bias = given.tensor(), given["bias"]
+    if len(x.shape) != 4 or len(bias) != x.shape[1]:
+        raise ValueError(f"bias {bias}: give one number for each channel of {x!r}")
+    w, b = np.full(len(bias), given["scale"]), np.array(bias)
+    return [given.apply("scale", x, given.fixed("factor", w), given.fixed("bias", b), axis=1)]
+
+
 OPERATORS = (
+    Operator("Affine", _affine, {"alpha": 1.0, "beta": 0.0}),
     Operator("Add", aligned(added), BROADCAST),
     Operator("Sub", aligned(subtracted), BROADCAST),
     Operator("Mul", aligned(multiplied), BROADCAST),
     Operator("Div", aligned(_divide), BROADCAST),
+    Operator("ImageScaler", _image_scaler, {"bias": None, "scale": 1.0}),
     Operator("Mod", _modulo, {"fmod": 0}),
     Operator("Sum", _sum),
     Operator("Mean", _mean),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from demitasse import Tensor
 from demitasse_onnx.call import Expand, Operands, Operator
+from demitasse_onnx.constants import bounded
 from demitasse_onnx.operators.arithmetic import (
     BROADCAST,
     aligned,
@@ -119,6 +121,29 @@ def _triangle(given: Operands) -> Sequence[Tensor]:
     return [given.apply("select", kept, x, zeros)]
 
 
+def _one_hot(given: Operands) -> Sequence[Tensor]:
+    """Add an axis on which the place that an element names differs from all others. Places below 0 count
+    from the end."""
+    x, depth, values = given.tensor(), given.constant(1), given.constant(2)
+    axes = len(x.shape) + 1
+    if depth is None or depth.size != 1 or values is None or values.size != 2:
+        raise ValueError("needs one number as its depth, and two values")
+    if not -axes <= given["axis"] < axes:
+        raise ValueError(f"axis {given['axis']} is not one of the result's {axes} axes")
+    axis, extent = given["axis"] % axes, int(depth.reshape(()))
+    bounded(max(0, extent) * math.prod(x.shape), "blob of places")
+    if extent < 1:
+        raise ValueError(f"has a depth of {extent}; no blob may be empty")
+    x = given.apply("reshape", x, shape=(*x.shape[:axis], 1, *x.shape[axis:]))
+    places = np.arange(extent).reshape(-1, *(1,) * (axes - 1 - axis))
+    here, from_end = (
+        _equal(replace(given, values=[x, named]))[0] for named in (places, places - extent)
+    )
+    off, on = (float(each) for each in values.reshape(-1))
+    hot = given.apply("sum", here, from_end)
+    return [given.apply("power", hot, scale=on - off, shift=off)]
+
+
 OPERATORS = (
     Operator("And", aligned(_and), BROADCAST),
     Operator("Equal", aligned(_equal), BROADCAST),
@@ -127,6 +152,7 @@ OPERATORS = (
     Operator("Less", aligned(_above(-1, False)), BROADCAST),
     Operator("LessOrEqual", _above(1, True)),
     Operator("Not", _not),
+    Operator("OneHot", _one_hot, {"axis": -1}),
     Operator("Or", aligned(_or), BROADCAST),
     Operator("Trilu", _triangle, {"upper": 1}),
     Operator("Where", _where),

@@ -70,7 +70,7 @@ def _matmul_arrays(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.nda
     return [constant_of(call, 1, "the second matrix")]
 
 
-def _matmul(given: Operands) -> Sequence[Tensor]:
+def matmul(given: Operands) -> Sequence[Tensor]:
     second = given.call.operands[1]
     if not given.learned:
         return products_of_pairs(given, given.tensor(), given.tensor(1))
@@ -132,5 +132,5 @@ _GEMM = {"alpha": 1.0, "beta": 1.0, "broadcast": 0, "transA": 0, "transB": 0}
 
 OPERATORS = (
     Operator("Gemm", _gemm, _GEMM, _gemm_arrays),
-    Operator("MatMul", _matmul, {}, _matmul_arrays),
+    Operator("MatMul", matmul, {}, _matmul_arrays),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,31 @@ def _ordered(array: np.ndarray, units: int) -> np.ndarray:
     """Return the rows of the four gates in the vocabulary's order."""
     gates = array.reshape(4, units, *array.shape[1:])
     return np.ascontiguousarray(gates[list(_ORDER)]).reshape(array.shape)
+
+
+def _as_lstm(call: Call) -> Call:
+    """Return ONNX Runtime's LSTM with weights of eight bits, in their own scales, as an ordinary one."""
+    weights = [_real(call, position) for position in (1, 2)]
+    return replace(call, operator="LSTM", operands=(call.operands[0], *weights, *call.operands[3:8]))
+
+
+def _real(call: Call, position: int) -> np.ndarray:
+    """Return weights, given as directions x inputs x rows, as ONNX's LSTM takes them. Each direction, or
+    each of its rows, has a scale and a zero point."""
+    w, scale, zero = (
+        call.operands[each] if each < len(call.operands) else None
+        for each in (position, 6 + 2 * position, 7 + 2 * position)
+    )
+    if not isinstance(w, np.ndarray) or not isinstance(scale, np.ndarray) or isinstance(zero, int):
+        raise ValueError("its weights, their scales and zero points must be constants in the file")
+    if w.ndim != 3 or w.dtype.kind not in "iu" or scale.dtype.kind != "f":
+        raise ValueError(f"its weights are {w.dtype.name} of {w.ndim} axes, with scales {scale.dtype}")
+    zero = np.zeros(scale.shape, w.dtype) if zero is None else zero
+    if any(each.shape not in (w.shape[:1], (w.shape[0], w.shape[2])) for each in (scale, zero)):
+        raise ValueError(f"scales {scale.shape} and zero points {zero.shape} do not fit {w.shape}")
+    scale, zero = (each.reshape(w.shape[0], 1, -1) for each in (scale, zero))
+    real = (w.astype(np.float32) - zero.astype(np.float32)) * scale.astype(np.float32)
+    return np.ascontiguousarray(real.transpose(0, 2, 1))
 
 
 def _recurrence(given: Operands) -> Sequence[Tensor]:
@@ -174,6 +200,12 @@ _ATTRIBUTES = {
 }
 
 OPERATORS = (
+    Operator(
+        "DynamicQuantizeLSTM",
+        lambda given: _recurrence(replace(given, call=_as_lstm(given.call))),
+        {**_ATTRIBUTES, "input_forget": 0},
+        lambda call, attributes: _arrays(_as_lstm(call), attributes),
+    ),
     Operator("LSTM", _recurrence, {**_ATTRIBUTES, "input_forget": 0}, _arrays),
     Operator("GRU", _recurrence, {**_ATTRIBUTES, "linear_before_reset": 0}, _arrays),
     Operator("RNN", _recurrence, _ATTRIBUTES, _arrays),

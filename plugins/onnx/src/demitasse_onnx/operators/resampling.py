@@ -142,12 +142,21 @@ def _rows(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
     return [constant_of(call, 0, "the rows")]
 
 
+def _by_numbers(given: Operands, rows: Tensor) -> Tensor:
+    where = f"{given.layer.location}: layer {given.layer.name!r} (Gather)"
+    made: Tensor = given.apply("gather", rows, given.tensor(1), source=where)
+    return made
+
+
 def _gather(given: Operands) -> Sequence[Tensor]:
     axis = given["axis"]
     if given.learned and isinstance(given.values[1], Tensor):
-        where = f"{given.layer.location}: layer {given.layer.name!r} (Gather)"
-        return [given.apply("gather", *given.learned, given.tensor(1), source=where)]
-    x = given.tensor()
+        return [_by_numbers(given, given.learned[0])]
+    x, table = given.tensor(), given.values[0]
+    if isinstance(table, np.ndarray) and isinstance(given.values[1], Tensor) and axis == 0:
+        rows = given.apply("reshape", x, shape=(table.shape[0], math.prod(table.shape[1:])))
+        shape = (*given.values[1].shape, *table.shape[1:])
+        return [given.apply("reshape", _by_numbers(given, rows), shape=shape)]
     index = given.constant(1)
     if index is None or not -len(x.shape) <= axis < len(x.shape):
         raise ValueError(f"axis {axis} is not one of the axes of {x!r}")
@@ -225,12 +234,14 @@ def _coordinates(mode: str, size: int, extent: int, scale: float) -> np.ndarray:
         return np.zeros(1)
     if mode in ("half_pixel", "pytorch_half_pixel"):
         return (places + 0.5) / scale - 0.5
+    if mode == "tf_half_pixel_for_nn":
+        return (places + 0.5) / scale
     if mode == "half_pixel_symmetric":
         centre = extent / 2 * (1 - size / (scale * extent))
         return centre + (places + 0.5) / scale - 0.5
     raise ValueError(
         f"unknown coordinate_transformation_mode {shortened(mode, quoted=True)} (valid: align_corners, "
-        f"asymmetric, half_pixel, half_pixel_symmetric, pytorch_half_pixel)"
+        f"asymmetric, half_pixel, half_pixel_symmetric, pytorch_half_pixel, tf_half_pixel_for_nn)"
     )
 
 

@@ -191,11 +191,27 @@ def _size(given: Operands) -> Sequence[np.ndarray]:
 
 
 def _concat(given: Operands) -> Sequence[Tensor]:
-    xs = [given.tensor(position) for position in range(len(given.values))]
+    values = given.values
+    empty = [place for place, each in enumerate(values) if each is not None and 0 in each.shape]
+    # What is empty along the axis adds nothing. Exporters write it for a shape that they computed.
+    xs = [given.tensor(place) for place in range(len(values)) if place not in empty]
     if not xs or not isinstance(given["axis"], int):
         raise ValueError("needs inputs and an axis")
     axis = _axis(given["axis"], len(xs[0].shape))
     return [xs[0] if len(xs) == 1 else given.apply("concat", *xs, axis=axis)]
+
+
+def _cropped(given: Operands) -> Sequence[Tensor]:
+    """Cut off columns and rows, or keep as many as scale says."""
+    x, border, scale = given.tensor(), given["border"], given["scale"]
+    if len(x.shape) != 4 or len(border) != 4 or len(scale) not in (0, 2):
+        raise ValueError(f"border {border}, scale {scale}: give left, top, right, bottom of planes")
+    left, top, right, bottom = border
+    rows, columns = scale or (x.shape[2] - top - bottom, x.shape[3] - left - right)
+    if min(border) < 0 or not 0 < rows <= x.shape[2] - top or not 0 < columns <= x.shape[3] - left:
+        raise ValueError(f"border {border}, scale {scale}: leaves no part of {x!r}")
+    offset, extent = (0, 0, top, left), (*x.shape[:2], rows, columns)
+    return [given.apply("crop", x, offset=offset, extent=extent)]
 
 
 def _split(given: Operands) -> Sequence[Tensor]:
@@ -231,6 +247,7 @@ OPERATORS = (
     Operator("Transpose", _transpose, {"perm": ()}),
     Operator("Concat", _concat, {"axis": None}),
     Operator("Split", _split, {"axis": 0, "split": (), "num_outputs": 0}),
+    Operator("Crop", _cropped, {"border": None, "scale": ()}),
     Operator("DepthToSpace", _depth_to_space, {"blocksize": None, "mode": "DCR"}),
     Operator("Expand", _expand),
     Operator("Shape", _shape, {"start": 0, "end": _END}),

@@ -92,7 +92,7 @@ def _reach(given: Operands, w: Tensor, x: Tensor) -> tuple[int, Shape, Shape, Sh
     return spatial, strides, dilations, reach
 
 
-def _convolution(given: Operands) -> Sequence[Tensor]:
+def convolution(given: Operands) -> Sequence[Tensor]:
     x, (w, b) = given.tensor(), _learned(given)
     spatial, strides, dilations, reach = _reach(given, w, x)
     before, behind = pads_of(given, x, reach, strides)
@@ -162,7 +162,7 @@ def _transposed(given: Operands) -> Sequence[Tensor]:
 
 
 OPERATORS = (
-    Operator("Conv", _convolution, {**EXTENTS, "group": 1}, _weights),
+    Operator("Conv", convolution, {**EXTENTS, "group": 1}, _weights),
     Operator(
         "ConvTranspose",
         _transposed,
