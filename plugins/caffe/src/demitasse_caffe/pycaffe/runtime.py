@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import Any
 
@@ -116,7 +117,8 @@ def layer_type_list() -> list[str]:
 
 def init_log(level: int = 0, stderr: bool = False) -> None:
     """Write log messages of a level (0 info, 1 warning, 2 error) and above to standard error, in glog's
-    format. Without this call they go where the script's own ``logging`` configuration sends them."""
+    format, unless the environment's GLOG_minloglevel is higher. Without this call they go where the
+    script's own ``logging`` configuration sends them."""
     LOG.setLevel(logging.INFO + 10 * int(level))
     if not any(isinstance(handler, _StandardError) for handler in LOG.handlers):
         LOG.addHandler(_StandardError())
@@ -136,6 +138,9 @@ class _StandardError(logging.Handler):
     """A handler that writes to whatever standard error is at that moment, as glog does."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        least = os.environ.get("GLOG_minloglevel", "")  # which scripts set before they import caffe
+        if least.isdigit() and record.levelno < logging.INFO + 10 * int(least):
+            return
         place = getattr(record, "place", f"{record.filename}:{record.lineno}")
         line = glog(place, record.getMessage(), record.levelname[0], record.created)
         print(line, file=sys.stderr, flush=True)

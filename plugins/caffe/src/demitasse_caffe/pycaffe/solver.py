@@ -88,6 +88,7 @@ class Solver:
             self.snapshot()
         if self.test_nets and self.param.test_interval and self.iter % self.param.test_interval == 0:
             self._test()
+        self._log.end(early=False)
 
     @in_turn
     def restore(self, path: str | Path) -> None:
