@@ -138,7 +138,8 @@ class _StandardError(logging.Handler):
     """A handler that writes to whatever standard error is at that moment, as glog does."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        least = os.environ.get("GLOG_minloglevel", "")  # which scripts set before they import caffe
+        # Scripts set it before they import caffe.
+        least = os.environ.get("GLOG_minloglevel", "")  # noqa: SIM112
         if least.isdigit() and record.levelno < logging.INFO + 10 * int(least):
             return
         place = getattr(record, "place", f"{record.filename}:{record.lineno}")
