@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, ClassVar
 
 import demitasse
 from demitasse import CompositionError, Runtime, after_fork
@@ -24,6 +25,7 @@ class _State:
     python_layers = False
     seed: int | None = None
     phase: int | None = None
+    told: ClassVar[set[str]] = set()
 
 
 def _forked() -> None:
@@ -127,6 +129,14 @@ def init_log(level: int = 0, stderr: bool = False) -> None:
 def log(message: str) -> None:
     """Log a message."""
     LOG.info("%s", message)
+
+
+def tell(notes: Iterable[str]) -> None:
+    """Log, once each in a process, what a reader ignored in a file, as warnings."""
+    for note in notes:
+        if note not in _State.told:
+            _State.told.add(note)
+            LOG.warning("%s", note)
 
 
 def say(place: str, text: str) -> None:
