@@ -272,7 +272,7 @@ def test_what_readers_pass_over_in_a_file_is_told_once(
     """Also without a logging configuration, which shows warnings alone."""
     monkeypatch.chdir(tmp_path)
     n = caffe.NetSpec()
-    n.data = L.Input(shape=dict(dim=[1, 2]))
+    n.data = L.Input(shape={"dim": [1, 2]})
     n.score = L.InnerProduct(n.data, num_output=1)
     n.loss = L.Reduction(n.score, loss_weight=1)
     text = str(n.to_proto())
@@ -288,8 +288,8 @@ def test_what_readers_pass_over_in_a_file_is_told_once(
     again.copy_from("w.caffemodel")
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(told) == 3, told
-    for name, line in zip(("default_forward_type", "solver_data_type", "2047"), sorted(told), strict=True):
-        assert name in line
+    names = ("default_forward_type", "solver_data_type", "2047")
+    assert all(name in line for name, line in zip(names, sorted(told), strict=True)), told
 
 
 def test_a_solvers_own_tests_read_the_arrays_that_the_script_gave(
