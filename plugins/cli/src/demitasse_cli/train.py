@@ -169,13 +169,15 @@ def _check_asked(path: Path, solver: Solver, overrides: Mapping[str, Any], until
     tested."""
     from demitasse import ModelError
 
-    tests = bool(solver.tests and solver.test_interval)
-    if not solver.max_iterations and "max_iter" not in overrides and not tests:
+    def tested() -> bool:
+        return bool(solver.tests and solver.test_interval)
+
+    if not solver.max_iterations and "max_iter" not in overrides and not tested():
         raise ModelError(
             f"{path}: max_iter is missing or 0, so nothing would be trained; give it, or "
             f"--iterations N (0 to test only)"
         )
-    if until is not None and not tests:
+    if until is not None and not tested():
         raise click.UsageError(
             "--until needs tests: give the solver a test net and --set test_interval=N"
         )
