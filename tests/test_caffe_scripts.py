@@ -144,7 +144,11 @@ def test_a_script_in_python_2_runs_with_its_own_modules(tmp_path: Path) -> None:
     )
 
     def run(*flags: str) -> subprocess.CompletedProcess[str]:
-        paths = [tmp_path / "lib", tmp_path / "installed", *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [
+            f"../{tmp_path.name}/lib",
+            tmp_path / "installed",
+            *filter(None, [os.environ.get("PYTHONPATH")]),
+        ]
         about = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
         command = [sys.executable, "-m", "demitasse_caffe.pycaffe", *flags, "script.py", "--gpu", "0"]
         return subprocess.run(
@@ -162,6 +166,37 @@ def test_a_script_in_python_2_runs_with_its_own_modules(tmp_path: Path) -> None:
     told = run().stderr
     assert "SyntaxError" in told
     assert told.endswith("If the script is Python 2: python -m demitasse_caffe.pycaffe --python2 ...\n")
+
+
+def test_a_scripts_training_is_logged_on_standard_error(tmp_path: Path) -> None:
+    """As Caffe's module does, for ``solve.py 2>&1 | tee log``; GLOG_minloglevel, which scripts set, and
+    logging's own configuration do as they do there."""
+    (tmp_path / "n.prototxt").write_text(
+        'layer { name: "p" type: "Parameter" top: "p" parameter_param { shape { dim: 1 } } }\n'
+        'layer { name: "s" type: "Reduction" bottom: "p" top: "s" loss_weight: 3 }'
+    )
+    (tmp_path / "s.prototxt").write_text(
+        'net: "n.prototxt" base_lr: 0.5 lr_policy: "fixed" display: 1 max_iter: 2\n'
+        "snapshot_after_train: false"
+    )
+    (tmp_path / "script.py").write_text(
+        "import logging, os, sys; logging.basicConfig()\n"
+        "if sys.argv[1:]: os.environ['GLOG_minloglevel'] = sys.argv[1]\n"
+        "import caffe\ncaffe.get_solver('s.prototxt').solve()\n"
+    )
+
+    def log(*given: str) -> list[str]:
+        command = [sys.executable, "-m", "demitasse_caffe.pycaffe", "script.py", *given]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return [line.partition("] ")[2].split(" (")[0] for line in done.stderr.splitlines()]
+
+    for lines in (log(), log("0")):
+        assert [line for line in lines if "Train net" in line] == [
+            "    Train net output #0: s = 0",
+            "    Train net output #0: s = -1.5",
+        ], lines
+        assert lines[-1] == "Optimization Done."
+    assert log("1") == []
 
 
 def test_names_that_numpy_had_until_1_24_are_there_for_a_script(tmp_path: Path) -> None:

@@ -214,6 +214,12 @@ def test_a_solver_without_a_last_iteration_trains_nothing(
         f"N (0 to test only)"
     )
     assert main(["train", str(solver), "--iterations", "0", "--quiet"]) == 0
+    capsys.readouterr()
+    solver.write_text(solver.read_text() + " max_iter: 0 test_interval: 9 test_iter: 1")
+    assert main(["train", str(solver)]) == 0, "a solver that only tests, as SSD's score scripts write it"
+    said = capsys.readouterr()
+    assert f"{solver}: max_iter is missing or 0: nothing is trained, only tested" in said.err
+    assert "iteration 0  test  accuracy 0." in said.out
 
 
 @pytest.mark.parametrize(

@@ -266,6 +266,32 @@ def test_tests_are_made_and_told_at_their_intervals(
     assert said[-1] == "Iteration 4, lr = 0.05"
 
 
+def test_what_readers_pass_over_in_a_file_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also without a logging configuration, which shows warnings alone."""
+    monkeypatch.chdir(tmp_path)
+    n = caffe.NetSpec()
+    n.data = L.Input(shape={"dim": [1, 2]})
+    n.score = L.InnerProduct(n.data, num_output=1)
+    n.loss = L.Reduction(n.score, loss_weight=1)
+    text = str(n.to_proto())
+    Path("n.prototxt").write_text(text + "default_forward_type: FLOAT16\n")
+    Path("s.prototxt").write_text(
+        'net: "n.prototxt" base_lr: 0.1 lr_policy: "fixed" solver_data_type: FLOAT\n'
+    )
+    made = caffe.get_solver("s.prototxt")
+    again = caffe.Net("n.prototxt", caffe.TEST)
+    made.net.save("w.caffemodel")
+    # A field of number 2047, which no message of Caffe has, behind the layers.
+    Path("w.caffemodel").write_bytes(Path("w.caffemodel").read_bytes() + b"\xf8\x7f\x01")
+    again.copy_from("w.caffemodel")
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == 3, told
+    names = ("default_forward_type", "solver_data_type", "2047")
+    assert all(name in line for name, line in zip(names, sorted(told), strict=True)), told
+
+
 def test_a_solvers_own_tests_read_the_arrays_that_the_script_gave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -282,3 +282,20 @@ def test_windows_by_selective_search_are_another_programs() -> None:
     detector = object.__new__(caffe.Detector)
     with pytest.raises(ModelError, match="make the windows yourself"):
         detector.detect_selective_search(["cat.jpg"])
+
+
+def test_mirrored_flows_move_the_other_way() -> None:
+    """As in LRCN's fork, whose data layers and classify_video.py call this."""
+    flow = np.random.default_rng(6).random((5, 7, 3)).astype(np.float32)
+    kept = flow.copy()
+    mirrored = np.stack([1 - flow[:, ::-1, 0], flow[:, ::-1, 1], flow[:, ::-1, 2]], axis=-1)
+    assert np.array_equal(caffe.io.flip_image(flow, 1, True), mirrored)
+    assert np.array_equal(caffe.io.flip_image(flow, 1, False), flow[:, ::-1])
+    assert caffe.io.flip_image(flow, is_flow=True)[0, 0, 0] == 128 - flow[0, 6, 0]
+    assert np.array_equal(flow, kept)
+    crops = caffe.io.oversample([flow], (4, 3), True)
+    assert np.array_equal(crops[5:, :, :, 0], 1 - crops[:5, :, ::-1, 0])
+    assert np.array_equal(crops[5:, :, :, 1:], crops[:5, :, ::-1, 1:])
+    transformer = caffe.io.Transformer({"data": (1, 3, 5, 7)})
+    transformer.set_is_flow("data", True)
+    assert transformer.is_flow == {"data": True}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,23 @@ def test_files_that_are_opened_as_text_hold_any_bytes(tmp_path: Path) -> None:
     made["log"].close()
     assert made["in_memory"] == (data, data)
     assert made["lines"] == ["caf\u00e9\r\n", "\u00e9"], "Linux leaves the ends of lines"
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+def test_files_that_are_opened_for_bytes_take_text(tmp_path: Path) -> None:
+    """As csv's writers, which Python 2 wants on such files, and programs that write source code do."""
+    path = str(tmp_path / "table")
+    run(
+        "import csv, pickle\n"
+        f"with open({path!r}, 'wb') as f:\n"
+        "    csv.writer(f).writerow([1, 'a']); print >>f, 'caf\u00e9'; f.writelines(['b', b'\\xff'])\n"
+        f"with open({path!r}, 'ab') as f: pickle.dump(7, f, 0)\n"
+        f"import numpy as np\nnp.save(open({path + '.npy'!r}, 'wb'), np.arange(3))\n"
+    )
+    written = (tmp_path / "table").read_bytes()
+    assert written.startswith("1,a\r\ncaf\u00e9\nb".encode() + b"\xff")
+    assert written.partition(b"\xff")[2] == pickle.dumps(7, 0)
+    assert np.load(path + ".npy").tolist() == [0, 1, 2]
 
 
 def test_files_in_memory_hold_what_is_written_first() -> None:

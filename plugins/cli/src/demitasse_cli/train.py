@@ -149,6 +149,9 @@ def command(
             if inputs := ", ".join(map(repr, trainer.net.graph.inputs)):
                 told = f"the train net's inputs get no data here and stay zero: {inputs}"
                 click.echo(f"{launch.name()}: {told}", err=True)
+            if not trainer.solver.max_iterations and "max_iter" not in overrides:
+                told = "max_iter is missing or 0: nothing is trained, only tested"
+                click.echo(f"{launch.name()}: {solver}: {told}", err=True)
         if not quiet and first:
             tell_beginning(runtime, trainer, scaling, resume, stream)
         about: dict[str, Any] = {"solver": str(solver), "scaling": scaling}
@@ -162,15 +165,19 @@ def command(
 
 
 def _check_asked(path: Path, solver: Solver, overrides: Mapping[str, Any], until: Until | None) -> None:
-    """Raise an error for a run that would train nothing, or whose ``until`` would never be tested."""
+    """Raise an error for a run that would neither train nor test, or whose ``until`` would never be
+    tested."""
     from demitasse import ModelError
 
-    if not solver.max_iterations and "max_iter" not in overrides:
+    def tested() -> bool:
+        return bool(solver.tests and solver.test_interval)
+
+    if not solver.max_iterations and "max_iter" not in overrides and not tested():
         raise ModelError(
             f"{path}: max_iter is missing or 0, so nothing would be trained; give it, or "
             f"--iterations N (0 to test only)"
         )
-    if until is not None and not (solver.tests and solver.test_interval):
+    if until is not None and not tested():
         raise click.UsageError(
             "--until needs tests: give the solver a test net and --set test_interval=N"
         )

@@ -9,6 +9,7 @@ import traceback
 from pathlib import Path
 
 from demitasse import DemitasseError
+from demitasse_caffe.pycaffe.runtime import LOG, init_log
 from demitasse_caffe.python2 import import_as_python_2, looks_like_python_2, run_as_python_2
 from demitasse_caffe.standing_in import stand_in
 
@@ -25,7 +26,8 @@ def main(arguments: list[str]) -> None:
     """Run the script as Python would: the script's folder is the first place where modules are looked
     for. With ``-m MODULE`` (for example unittest or pytest) it is the working directory. The option
     ``--python-layers`` lets nets have layers of type Python, whose code is then run. With ``--python2``
-    the script and its own modules are read as Python 2."""
+    the script and its own modules are read as Python 2. The log is written to standard error, as Caffe's
+    module writes it."""
     flags = set()
     while arguments[:1] and arguments[0] in FLAGS:
         flags.add(arguments[0])
@@ -41,6 +43,8 @@ def main(arguments: list[str]) -> None:
     if "--python2" in flags:
         import_as_python_2()
     stand_in(always=True)
+    init_log()
+    LOG.propagate = False  # lines appear once, also if the script configures logging
     if "--python-layers" in flags:
         from demitasse_caffe.pycaffe import allow_python_layers
 

@@ -119,10 +119,19 @@ def _spline(image: np.ndarray, size: tuple[int, int], order: int) -> np.ndarray:
     return made
 
 
-def oversample(images: Sequence[np.ndarray], crop_dims: Dims) -> np.ndarray:
+def flip_image(im: np.ndarray, scale: float = 128, is_flow: bool = False) -> np.ndarray:
+    """Return the mirror image of an image (height, width, channels), as in LRCN's fork. The first
+    channel of a flow, its horizontal part, becomes ``scale`` minus it."""
+    made = im[:, ::-1].copy()
+    if is_flow:
+        made[..., 0] = scale - made[..., 0]
+    return made
+
+
+def oversample(images: Sequence[np.ndarray], crop_dims: Dims, flow: bool = False) -> np.ndarray:
     """Return ten crops of each image (height, width, channels): the four corners, the centre, and
-    the mirror images of these five. The shape is (10 * images, crop height, crop width, channels),
-    the type float32."""
+    the mirror images of these five (of flows in [0, 1], as in LRCN's fork, if ``flow``). The shape is
+    (10 * images, crop height, crop width, channels), the type float32."""
     size = np.array(images[0].shape[:2])
     crop = np.array([int(extent) for extent in crop_dims])
     if (crop > size).any() or (crop < 1).any():
@@ -136,7 +145,7 @@ def oversample(images: Sequence[np.ndarray], crop_dims: Dims) -> np.ndarray:
         taken = [
             image[y : y + crop[0], x : x + crop[1]] for y, x in [*corners, tuple((size - crop) // 2)]
         ]
-        crops += taken + [part[:, ::-1] for part in taken]
+        crops += taken + [flip_image(part, 1, flow) for part in taken]
     return np.array(crops, np.float32)
 
 
@@ -152,6 +161,7 @@ class Transformer:
         self.raw_scale: dict[str, float] = {}
         self.mean: dict[str, np.ndarray] = {}
         self.input_scale: dict[str, float] = {}
+        self.is_flow: dict[str, bool] = {}
 
     def preprocess(self, in_: str, data: np.ndarray) -> np.ndarray:
         """Return an image as input ``in_`` takes it: (channels, height, width), float32."""
@@ -235,6 +245,12 @@ class Transformer:
         """Set a factor that is applied after the mean."""
         self._check(in_)
         self.input_scale[in_] = scale
+
+    def set_is_flow(self, in_: str, is_flow: bool) -> None:
+        """Remember whether an input is a flow. LRCN's fork has this for its scripts alone; nothing
+        depends on it there or here."""
+        self._check(in_)
+        self.is_flow[in_] = is_flow
 
     def _check(self, in_: str) -> None:
         if in_ not in self.inputs:

@@ -27,6 +27,7 @@ from demitasse_caffe.pycaffe.runtime import (
     set_device,
     set_mode_cpu,
     set_mode_gpu,
+    tell,
 )
 from demitasse_caffe.pycaffe.turns import in_turn
 from demitasse_caffe.pycaffe.values import Values
@@ -90,6 +91,7 @@ class Net(Callbacks):
         self._begun = False  # whether a pass began on samples that are already taken
         weakref.finalize(self, engine.close)  # stops reading samples ahead
         self._definition: NetDefinition = engine.definition
+        tell(self._definition.notes)
         self._samples: list[tuple[dict[str, np.ndarray], int]] = []
         layers = self._definition.layers
         self._layer_names = [layer.name for layer in layers]

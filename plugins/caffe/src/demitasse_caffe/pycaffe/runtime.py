@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, ClassVar
 
 import demitasse
 from demitasse import CompositionError, Runtime, after_fork
@@ -23,6 +25,7 @@ class _State:
     python_layers = False
     seed: int | None = None
     phase: int | None = None
+    told: ClassVar[set[str]] = set()
 
 
 def _forked() -> None:
@@ -116,7 +119,8 @@ def layer_type_list() -> list[str]:
 
 def init_log(level: int = 0, stderr: bool = False) -> None:
     """Write log messages of a level (0 info, 1 warning, 2 error) and above to standard error, in glog's
-    format. Without this call they go where the script's own ``logging`` configuration sends them."""
+    format, unless the environment's GLOG_minloglevel is higher. Without this call they go where the
+    script's own ``logging`` configuration sends them."""
     LOG.setLevel(logging.INFO + 10 * int(level))
     if not any(isinstance(handler, _StandardError) for handler in LOG.handlers):
         LOG.addHandler(_StandardError())
@@ -125,6 +129,14 @@ def init_log(level: int = 0, stderr: bool = False) -> None:
 def log(message: str) -> None:
     """Log a message."""
     LOG.info("%s", message)
+
+
+def tell(notes: Iterable[str]) -> None:
+    """Log, once each in a process, what a reader ignored in a file, as warnings."""
+    for note in notes:
+        if note not in _State.told:
+            _State.told.add(note)
+            LOG.warning("%s", note)
 
 
 def say(place: str, text: str) -> None:
@@ -136,6 +148,10 @@ class _StandardError(logging.Handler):
     """A handler that writes to whatever standard error is at that moment, as glog does."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        # Scripts set it before they import caffe.
+        least = os.environ.get("GLOG_minloglevel", "")  # noqa: SIM112
+        if least.isdigit() and record.levelno < logging.INFO + 10 * int(least):
+            return
         place = getattr(record, "place", f"{record.filename}:{record.lineno}")
         line = glog(place, record.getMessage(), record.levelname[0], record.created)
         print(line, file=sys.stderr, flush=True)

@@ -15,7 +15,7 @@ from demitasse_caffe.paths import find_file
 from demitasse_caffe.pycaffe.definition import has_loss, reaches_samples
 from demitasse_caffe.pycaffe.nccl import NCCL
 from demitasse_caffe.pycaffe.net import Net
-from demitasse_caffe.pycaffe.runtime import current, say, solver_overrides
+from demitasse_caffe.pycaffe.runtime import current, say, solver_overrides, tell
 from demitasse_caffe.pycaffe.turns import in_turn
 from demitasse_caffe.schema import Schema, schema
 from demitasse_caffe.solver import SolverFile
@@ -47,6 +47,7 @@ class Solver:
         if self.param.random_seed < 0:
             overrides |= solver_overrides()
         solver = file.solver(overrides)
+        tell(solver.notes)
         forced = _forced(self.param, path, messages) or reaches_samples(solver.train)
         forced = forced or not has_loss(solver.train, runtime)  # the script gives gradients itself
         self._trainer = runtime.program(
@@ -88,6 +89,7 @@ class Solver:
             self.snapshot()
         if self.test_nets and self.param.test_interval and self.iter % self.param.test_interval == 0:
             self._test()
+        self._log.end(early=False)
 
     @in_turn
     def restore(self, path: str | Path) -> None:

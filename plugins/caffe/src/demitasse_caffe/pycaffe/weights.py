@@ -10,6 +10,7 @@ import numpy as np
 from demitasse import ModelError, ShapeError, Weights, nearest_path
 from demitasse_caffe.hdf5_file import is_hdf5
 from demitasse_caffe.hdf5_weights import read_hdf5_weights, write_hdf5_weights
+from demitasse_caffe.pycaffe.runtime import tell
 from demitasse_caffe.weights import read_caffemodel, write_caffemodel
 
 
@@ -29,8 +30,9 @@ def write_weights(path: Path, weights: Weights, *, hdf5: bool = False) -> None:
 def copy_parameters(path: Path, ours: Mapping[str, Sequence[np.ndarray]]) -> None:
     """Copy a file's parameters into those of layers of the same name; axes of extent 1 are ignored.
     Raise ShapeError with the layer and the shapes, before anything is copied, if they differ."""
-    todo = []
-    for layer, arrays in read_weights(path).parameters.items():
+    todo, weights = [], read_weights(path)
+    tell(weights.notes)
+    for layer, arrays in weights.parameters.items():
         if layer not in ours:
             continue
         if len(arrays) != len(ours[layer]):

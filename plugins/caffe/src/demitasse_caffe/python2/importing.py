@@ -38,7 +38,7 @@ def reader() -> Callable[[Iterable[str]], AbstractContextManager[None]]:
         try:
             for name in anew:
                 file = getattr(sys.modules.get(name), "__file__", None)
-                if file is not None and finder.is_users(name, Path(file).absolute()):
+                if file is not None and finder.is_users(name, _absolute(file)):
                     del sys.modules[name]
             yield
         finally:
@@ -48,7 +48,7 @@ def reader() -> Callable[[Iterable[str]], AbstractContextManager[None]]:
 
 
 def _finder() -> _Finder:
-    return _Finder(frozenset(Path(entry).absolute() for entry in sys.path[1:]))
+    return _Finder(frozenset(_absolute(entry) for entry in sys.path[1:]))
 
 
 def run_as_python_2(script: Path) -> None:
@@ -60,6 +60,11 @@ def run_as_python_2(script: Path) -> None:
     _Loader("__main__", str(script)).exec_module(module)
 
 
+def _absolute(path: str) -> Path:
+    """Return the path without ``..``, as Python itself has already put PYTHONPATH on sys.path."""
+    return Path(os.path.abspath(path))  # noqa: PTH100
+
+
 def _code(data: bytes, path: str, packaged: bool = False) -> CodeType:
     tree = translated(source_of(data), path, packaged=packaged)
     made: CodeType = compile(tree, path, "exec", dont_inherit=True)
@@ -69,7 +74,7 @@ def _code(data: bytes, path: str, packaged: bool = False) -> CodeType:
 class _Finder(MetaPathFinder):
     def __init__(self, installed: frozenset[Path]) -> None:
         given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        self._installed = installed - {Path(entry).absolute() for entry in given if entry}
+        self._installed = installed - {_absolute(entry) for entry in given if entry}
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -77,7 +82,7 @@ class _Finder(MetaPathFinder):
         found = PathFinder.find_spec(name, path)
         if found is None or type(found.loader) is not SourceFileLoader or found.origin is None:
             return None
-        if not self.is_users(name, Path(found.origin).absolute()):
+        if not self.is_users(name, _absolute(found.origin)):
             return None
         found.loader = _Loader(name, found.origin)
         return found
@@ -86,7 +91,7 @@ class _Finder(MetaPathFinder):
         """Return whether the nearest folder on sys.path belongs to a user."""
         if name.partition(".")[0].startswith("demitasse"):
             return False
-        folders = {Path(entry).absolute() for entry in sys.path}
+        folders = {_absolute(entry) for entry in sys.path}
         nearest = next((each for each in file.parents if each in folders), None)
         if nearest is None or nearest in self._installed:
             return False

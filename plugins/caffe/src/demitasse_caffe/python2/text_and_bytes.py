@@ -21,7 +21,9 @@ def bytes_in(text: str) -> bytes:
 def opened(name: Any, mode: str = "r", buffering: int = -1, **options: Any) -> Any:
     """Return ``open(name, mode)``. A file opened without a ``b`` is text that takes bytes as well, and
     line ends stay as they are in the file. With a ``buffering`` of 0 or 1 each
-    line is in the file at once."""
+    line is in the file at once. A file that is opened to write bytes takes text too."""
+    if mode in ("wb", "ab") and buffering and not options:
+        return _BytesFile(io.FileIO(name, mode.replace("b", "")))
     if options or "b" in mode or "U" in mode:
         return open(name, mode.replace("U", "") or "r", buffering, **options)  # noqa: PTH123
     file = open(name, mode.replace("t", "") + "b")  # noqa: PTH123, SIM115
@@ -39,6 +41,12 @@ class _TextFile(io.TextIOWrapper):
         if self.line_buffering:
             self.flush()
         return count
+
+
+class _BytesFile(io.BufferedWriter):
+    def write(self, data: Any) -> int:
+        """Write text or bytes; return how much was written."""
+        return super().write(bytes_in(data) if isinstance(data, str) else data)
 
 
 class StringIO:
