@@ -160,16 +160,20 @@ def test_servers_add_in_the_memory_around_them(predict: Callable[..., Simulation
 
 
 def test_servers_add_in_the_memories_below_them_together(predict: Callable[..., Simulation]) -> None:
-    def exchanged(domains: int, each: str) -> float:
+    """No other process shares them, whatever is around."""
+
+    def exchanged(domains: int, each: str, around: str = "") -> float:
         memory = MEMORY.replace("20 GB/s", each)
         below = (
             f'[[level]]\nname = "domain"\ncount = {domains}\npeak = "100 GFLOP/s (assumed)"\n{memory}\n'
         )
         sync = 'sync = { plugin = "parameter_server", servers = 2 }'
-        made = predict(nodes(2, below, sync, LINK.format(9000, "")))
+        made = predict(around + nodes(2, below, sync, LINK.format(9000, "")))
         return sum(each.seconds for each in made.timeline if each.name.startswith("exchange "))
 
     assert exchanged(4, "1 MB/s") == pytest.approx(exchanged(1, "4 MB/s"), rel=1e-6)
+    rack = '[[level]]\nname = "rack"\n'
+    assert exchanged(4, "1 MB/s", rack) == pytest.approx(exchanged(4, "1 MB/s"), rel=1e-6)
 
 
 def test_one_process_has_no_messages_and_needs_no_servers(predict: Callable[..., Simulation]) -> None:
