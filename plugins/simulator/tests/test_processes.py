@@ -196,3 +196,14 @@ def test_what_is_told_in_seconds_is_not_told_again_for_each_bucket(
 def test_more_servers_than_processes_are_told(predict: Callable[..., Simulation]) -> None:
     with pytest.raises(DescriptionError, match="servers = 9, but the run has 8 processes"):
         predict(served(9, "bsp"))
+
+
+def test_what_is_beside_the_workers_is_no_part_of_their_network(
+    predict: Callable[..., Simulation],
+) -> None:
+    """A node's two sockets stand before its threads, which are of the node, not of the sockets."""
+    sockets = '[[level]]\nname = "socket"\ncount = 2\ncores = 10\n'
+    beside = threads(2, "numa").replace('name = "domain"\n', 'name = "domain"\nparent = "node"\n')
+    plain, found = (predict(nodes(4, inside)) for inside in (threads(2, "numa"), sockets + beside))
+    assert (found.workers, found.nodes, found.joined) == (8, 4, "4 nodes")
+    assert (found.seconds, found.notes) == (plain.seconds, plain.notes)

@@ -29,6 +29,7 @@ from demitasse import (
     unknown,
 )
 from demitasse_simulator.planning import Beyond, Chain, endpoints
+from demitasse_simulator.roofline import around
 
 AUTO = "auto"
 """Selects the algorithm, or the order of ranks, with the lowest cost."""
@@ -289,9 +290,9 @@ def _around(levels: Sequence[Level], ranks: int) -> Sequence[Level]:
 def _joined(machine: Machine, levels: Sequence[Level]) -> Sequence[Level]:
     """Return the given levels and the levels of one sibling between them, whose links messages pass
     too."""
-    inside = [number for number, level in enumerate(machine.levels) if level in levels]
-    between = machine.levels[inside[0] : inside[-1]] if inside else ()
-    return [each for each in machine.levels if each in levels or (each in between and each.count == 1)]
+    path = around(machine, levels[-1])[::-1] if levels else []
+    between = path[path.index(levels[0]) :] if levels else []
+    return [each for each in between if each in levels or each.count == 1]
 
 
 def _of_nodes(network: Topology, inside: int, leads: bool) -> Topology:

@@ -38,6 +38,7 @@ from demitasse import (
     blamed,
 )
 from demitasse_simulator.described import AMONG_NODES, Described
+from demitasse_simulator.roofline import around
 
 OWN = ("threads", "streams")
 """Values of ``workers`` whose siblings are workers of one process; others are endpoints of the
@@ -316,14 +317,18 @@ class Drawing(Runtime):
 
 
 def network_levels(machine: Machine) -> tuple[Level, ...]:
-    """Return the levels with several siblings that are not workers of one process, outermost first."""
-    inner = [i for i, level in enumerate(machine.levels) if level.workers in OWN]
+    """Return the levels around the workers that have several siblings and are not workers of one
+    process, outermost first. What is beside the workers, such as the sockets of a node whose
+    accelerators compute, is none of them."""
+    working = [level for level in machine.levels if level.workers in (*OWN, *REACHED)]
+    path = around(machine, working[-1])[::-1] if working else []
+    inner = [i for i, level in enumerate(path) if level.workers in OWN]
     first = inner[0] if inner else 0  # without threads, levels below processes belong to these
-    reached = [i for i, level in enumerate(machine.levels) if level.workers in REACHED]
+    reached = [i for i, level in enumerate(path) if level.workers in REACHED]
     last = max(reached, default=-1)
     return tuple(
         level
-        for i, level in enumerate(machine.levels)
+        for i, level in enumerate(path)
         if level.count > 1 and level.workers not in OWN and (i <= last or (i < first and reached))
     )
 
@@ -364,7 +369,7 @@ def draft(
         plan: Plan = trainer.plan
         workers = len(places)
         requests = {k: v for made in drawing.recorders for k, v in made.requests.items()}
-        around = len(places[0].groups)  # synchronisations of a worker; they come worker by worker
+        nested = len(places[0].groups)  # synchronisations of a worker; they come worker by worker
         chains = tuple(
             Chain(
                 plugin,
@@ -373,9 +378,9 @@ def draft(
                 count,
                 made,
                 group.options,
-                tuple(each[2] for each in drawing.syncs[number::around]),
+                tuple(each[2] for each in drawing.syncs[number::nested]),
             )
-            for number, (plugin, group, made, count) in enumerate(drawing.syncs[:around])
+            for number, (plugin, group, made, count) in enumerate(drawing.syncs[:nested])
         )
         total = sum(each.held for each in drawing.counters.values())
         memory = _memory(plan, total, workers, precision or machine.precision)
