@@ -207,3 +207,13 @@ def test_what_is_beside_the_workers_is_no_part_of_their_network(
     plain, found = (predict(nodes(4, inside)) for inside in (threads(2, "numa"), sockets + beside))
     assert (found.workers, found.nodes, found.joined) == (8, 4, "4 nodes")
     assert (found.seconds, found.notes) == (plain.seconds, plain.notes)
+
+
+def test_what_threads_have_in_common_is_told_in_equal_parts(predict: Callable[..., Simulation]) -> None:
+    """Four threads under a parameter server have one copy of the parameters and of the momentum."""
+    alone, each = (predict(threads(4, plugin)).memory for plugin in ("reference", "parameter_server"))
+    parts = ("arena", "fixed", "gradients", "parameters", "state")
+    for memory in (alone, each):
+        assert sum(memory[part] for part in parts) == pytest.approx(memory["worker"], abs=8)
+    for part in ("parameters", "state"):
+        assert each[part] == pytest.approx(alone[part] / 4, rel=0.01) and alone[part] > 1000

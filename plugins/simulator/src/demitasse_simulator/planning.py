@@ -383,7 +383,9 @@ def draft(
             for number, (plugin, group, made, count) in enumerate(drawing.syncs[:nested])
         )
         total = sum(each.held for each in drawing.counters.values())
-        memory = _memory(plan, total, workers, precision or machine.precision)
+        syncs = [each.sync for each in chains if isinstance(each.sync, Beyond)]
+        shared = math.prod(s.inner.size for s in syncs if s.inner is not None and s.shares_parameters)
+        memory = _memory(plan, total, workers, shared, precision or machine.precision)
         more = sum(_workspace(each.sync, plan.trainable) for each in chains)
         memory["exchange"] = more
         memory["worker"] += more
@@ -429,14 +431,15 @@ def _workspace(sync: GradientSync, elements: int) -> int:
     return 0 if says is None or inner is None or inner.size == 1 else int(says(elements))
 
 
-def _memory(plan: Plan, total: int, workers: int, precision: str) -> dict[str, int]:
-    """Return the bytes of the first worker by purpose, and those of all workers of the process."""
+def _memory(plan: Plan, total: int, workers: int, shared: int, precision: str) -> dict[str, int]:
+    """Return the bytes of the first worker by purpose, and those of all workers of the process. What
+    ``shared`` workers have in common, parameters and the solver's state, counts in equal parts."""
     item = np.dtype(PRECISIONS[precision]).itemsize
     known = {
         "arena": plan.arena_bytes,
         "fixed": plan.fixed_bytes,
         "gradients": 0 if plan.brief else plan.trainable * item,
-        "parameters": plan.parameters * item,
+        "parameters": plan.parameters * item // shared,
     }
     state = total // workers - sum(known.values())
     return {**known, "state": max(0, state), "worker": total // workers, "process": total}
