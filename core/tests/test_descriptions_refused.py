@@ -69,7 +69,7 @@ MISTAKES = [
     ('"paper" }', "[5] }", 8, "unknown source '[5]'", "paper, vendor"),
     ("link = {", "link = 1 # {", 8, "link = 1", "a table, { ... }"),
     ("count = 256", 'count = 256\nlatency = "1 us"', 13, "'latency'", "a key of a memory or a link"),
-    ("count = 256", 'count = 256\nplugin = "numa"', 13, "unknown key 'plugin'", "a key of a sync: put it"),
+    ("count = 256", 'count = 256\nplugin = "numa"', 13, "'plugin'", "a key of a sync: put it"),
     ('"supernode"', '"node"', 11, "level 'node' is defined twice", ""),
     ("count = 256", 'count = 256\nparent = "supernod"', 11, "'supernod'", "did you mean 'supernode'"),
     ("count = 256", 'count = 256\nparent = "cpe"', 11, "unknown parent", "supernode"),

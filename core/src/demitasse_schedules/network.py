@@ -140,7 +140,7 @@ def topology(machine: Machine, levels: Sequence[Level]) -> Topology:
             f"{level.name} link: latency {link.latency}, bandwidth {link.bandwidth}, "
             f"oversubscription {link.oversubscription:g}"
         )
-    inside = 1  # a link's bandwidth is that of an endpoint; say what this makes of a sibling with several
+    inside = 1  # endpoints: a link's bandwidth is that of one, so say what all of a sibling have
     for number, tier in reversed([*enumerate(tiers)]):
         if inside > 1:
             trunk = inside * tier.bandwidth / tier.oversubscription / 1e9

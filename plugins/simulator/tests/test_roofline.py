@@ -61,5 +61,6 @@ def test_what_a_cache_holds_is_read_from_memory_once(
 def test_a_normalisations_own_rate_knows_of_all_passes(
     normalised: Path, machine: Callable[[str], Path]
 ) -> None:
-    own = '\n[level.sustained]\nf32 = "90 TFLOP/s"\n[level.sustained.operations]\nbatch_norm = "80 TFLOP/s"\n'
+    own = '\n[level.sustained]\nf32 = "90 TFLOP/s"\n[level.sustained.operations]\n'
+    own += 'batch_norm = "80 TFLOP/s"\n'
     assert passes(normalised, machine(NODE + own)) == pytest.approx([2, 3], rel=0.01)

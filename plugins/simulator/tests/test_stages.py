@@ -132,9 +132,9 @@ def test_each_stage_sends_what_it_says_when_it_says_it(
 def test_among_many_ranks_each_sum_takes_what_is_cheapest_for_its_own_size(
     solver: Path, machine: Callable[[str], Path]
 ) -> None:
-    """A ring of 300 has 579 latencies of 60 us more than Rabenseifner's halving, which sends about twice as
-    many bytes: they are equal at 220,000 elements. The last layer's 105,000 are summed first, the first layer's 507,500
-    then."""
+    """A ring of 300 has 579 latencies of 60 us more than Rabenseifner's halving, which sends about twice
+    as many bytes: they are equal at 220,000 elements. The last layer's 105,000 are summed
+    first, the first layer's 507,500 then."""
     layers = "".join(
         f'layer {{ name: "{name}" type: "InnerProduct" bottom: "{bottom}" top: "{name}" '
         f"inner_product_param {{ num_output: {count} }} }}\n"

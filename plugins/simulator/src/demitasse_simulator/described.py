@@ -85,8 +85,8 @@ def standing_in(machine: Machine) -> tuple[Machine, list[str]]:
             close = nearest(sync.plugin, there)
             meant = f" (did you mean {close!r}?)" if close else ""
             lines.append(
-                f"{sync.plugin} is not installed{meant}: its work at level {level.name!r} is simulated from "
-                f"its options in {machine.origin}{_besides(sync.options)}"
+                f"{sync.plugin} is not installed{meant}: its work at level {level.name!r} is simulated "
+                f"from its options in {machine.origin}{_besides(sync.options)}"
             )
             known = {key: value for key, value in sync.options.items() if key in AMONG_NODES}
             level = replace(level, sync=replace(sync, plugin=ME, options=known))
