@@ -94,4 +94,5 @@ def test_what_the_network_joins_has_its_levels_name(solver: Path) -> None:
     assert (made.workers, made.nodes, made.joined) == (192, 192, "192 gpus")
     assert not any(" 1 workers" in line for line in made.sources)
     assert "192 workers on 192 gpus, batch" in show(made)
+    assert "exchange of all gradients among 192 gpus " in show(made)
     assert any(line.startswith("192 gpus agree by chain and binomial") for line in made.sources)

@@ -158,8 +158,8 @@ class Roofline:
         self.launch = 0.0 if launch is None else launch.value
         self._lines += [] if launch is None else [f"each kernel {launch} besides"]
         last = next((outer.caches[-1] for outer in levels if outer.caches), None)
-        holds = last is not None and last.capacity is not None
-        self._cache = last.capacity.value * last.count if holds else 0.0
+        holds = None if last is None else last.capacity
+        self._cache = holds.value * last.count if last is not None and holds is not None else 0.0
         self._place, self._computing = level, computing
         self._operations = OperationRates(computing.level.sustained)
         self._rates: dict[tuple[str, str, RatedOperation | None], Rated] = {}  # used for operations
