@@ -192,6 +192,9 @@ def test_levels_of_one_sibling_are_passed_by_what_leaves_them() -> None:
     machine = Machine("m", (rack, node, rank))
     made = topology(machine, machine.levels)
     assert [(tier.name, tier.count) for tier in made.tiers] == [("rack", 2), ("node", 1), ("rank", 4)]
+    trunks = [line.partition("oversubscription 4")[2] for line in made.sources]
+    whole = ": 0.01 GB/s for all 4 of level 'rank' in a "
+    assert trunks == [f"{whole}rack", f"{whole}node", ""]
     unlinked = replace(node, link=None)
     assert [tier.name for tier in topology(machine, (rack, unlinked, rank)).tiers] == ["rack", "rank"]
     alone = topology(machine, (replace(rack, count=1), rank))

@@ -67,7 +67,9 @@ MISTAKES = [
     ('"paper" }', '"papers" }', 8, "unknown source 'papers'", "did you mean 'paper'"),
     ('"paper" }', "1979-05-27 }", 8, "unknown source '1979-05-27'", "paper, vendor"),
     ('"paper" }', "[5] }", 8, "unknown source '[5]'", "paper, vendor"),
-    ("link = {", "link = 1 # {", 8, "link = 1", "a table"),
+    ("link = {", "link = 1 # {", 8, "link = 1", "a table, { ... }"),
+    ("count = 256", 'count = 256\nlatency = "1 us"', 13, "'latency'", "a key of a memory or a link"),
+    ("count = 256", 'count = 256\nplugin = "numa"', 13, "'plugin'", "a key of a sync: put it"),
     ('"supernode"', '"node"', 11, "level 'node' is defined twice", ""),
     ("count = 256", 'count = 256\nparent = "supernod"', 11, "'supernod'", "did you mean 'supernode'"),
     ("count = 256", 'count = 256\nparent = "cpe"', 11, "unknown parent", "supernode"),
@@ -90,6 +92,7 @@ MISTAKES = [
     ("mesh = [8, 8]", "mesh = [8, -8]", 27, "mesh = -8", "a whole number, 1 or more"),
     ("mesh = [8, 8]", "mesh = 64", 27, "mesh = 64", "a list"),
     ("[[level]]", "[level]", 5, "a level begins with [[level]], not with [level]", ""),
+    ("memory = [{", "memory = '8 GiB' # ", 21, "memory = '8 GiB'", "a list of tables, [{ ... }]"),
     ("memory = [{", "memory = {} # ", 21, "memory = {}", "a list of tables, [{ ... }]"),
     ('"64 KiB"', '"64 KiBB"', 28, "did you mean 'KiB'", "like '8 GiB'"),
     ('"11.6 GFLOP/s"', '"11.6 GFLOPS"', 29, "did you mean 'GFLOP/s'", "valid:"),
@@ -277,6 +280,10 @@ def test_an_unknown_key_is_reported_on_its_line(tmp_path: Path, level: int, posi
     number = lines.index("coumt = 3") + 1
     with pytest.raises(DescriptionError, match=rf":{number}: unknown key 'coumt'.*'count'"):
         read(tmp_path, "\n".join(lines))
+
+
+def test_a_mark_of_byte_order_as_some_editors_write_it_is_passed_over(tmp_path: Path) -> None:
+    assert read(tmp_path, "\ufeff" + TAIHULIGHT).levels == read(tmp_path, TAIHULIGHT).levels
 
 
 def test_a_file_that_is_not_there_is_named_with_the_nearest_that_is(tmp_path: Path) -> None:

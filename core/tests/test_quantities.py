@@ -52,3 +52,26 @@ def test_a_quantity_that_is_no_text_is_refused_like_one_without_a_unit(given: An
         Quantity.parse(given, unit="Hz", where="options.npu: clock = ")
     valid = "valid: a number above 0 with its unit, like '3 GHz'"
     assert str(caught.value) == f"options.npu: clock = {given!r} ({valid})"
+
+
+@pytest.mark.parametrize(
+    ("given", "unit", "meant"),
+    [
+        ("50 Gb/s (vendor)", "B/s", "Gbit/s"),  # as bytes it would be eight times as much
+        ("100 Gbps", "B/s", "Gbit/s"),
+        ("10 Gbits/s", "B/s", "Gbit/s"),
+        ("12 GBps", "B/s", "GB/s"),
+        ("96 gb", "B", "GB"),
+        ("96 Gbit", "B", None),
+        ("2,000 GFLOP/s", "FLOP/s", None),  # its unit is right
+        ("6 x 21.3 GB/s", "B/s", None),
+        ("1 \xb5s", "s", "us"),
+    ],
+)
+def test_a_unit_that_is_suggested_is_the_one_that_was_meant(
+    given: str, unit: str, meant: str | None
+) -> None:
+    with pytest.raises(DescriptionError) as caught:
+        Quantity.parse(given, "vendor", unit)
+    told = str(caught.value)
+    assert f"; did you mean {meant!r}?" in told if meant else "did you mean" not in told

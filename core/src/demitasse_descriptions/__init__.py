@@ -98,7 +98,7 @@ def load_machine(path: str | Path) -> Machine:
     except ModelError as error:
         raise DescriptionError(str(error)) from error
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         table = tomllib.loads(text)
     except OSError as error:
         raise DescriptionError(f"{path}: {error.strerror}") from error
@@ -131,11 +131,19 @@ def _told(error: ValueError | RecursionError, text: str) -> str:
 
 def _elsewhere(kind: Any, key: str) -> str:
     """Return the end of a sentence about a key of the file in a level, or a key of a level outside."""
-    if kind is Level and key in {"schema", *(f.name for f in fields(Machine) if f.compare)}:
+    if kind is Level and key in {"schema", *_keys(Machine)}:
         return f"; {key!r} is a key of the file: put it before the first [[level]]"
-    if kind is Machine and key in {f.name for f in fields(Level) if f.compare}:
+    if kind is Machine and key in _keys(Level):
         return f"; {key!r} is a key of a level: put it below its [[level]]"
+    inside = [_NAMES[part] for part in (MemorySpace, Link, SyncSpec) if key in _keys(part)]
+    if kind is Level and inside:
+        return f"; {key!r} is a key of a {' or a '.join(inside)}: put it between its braces"
     return ""
+
+
+def _keys(kind: Any) -> set[str]:
+    """Return the names of the keys of a record."""
+    return {f.name for f in fields(kind) if f.compare}
 
 
 def _without_text(match: re.Match[str]) -> str:
@@ -207,7 +215,7 @@ class _Reader:
         if not fits:
             if key == "level":
                 raise DescriptionError(f"{where}: {_SINGLE}")
-            valid += " of tables, [{ ... }]" if valid == "a list" and isinstance(value, dict) else ""
+            valid += " of tables, [{ ... }]" * (kind[6:-6] in records) + ", { ... }" * (kind in records)
             raise DescriptionError(f"{where}: {key} = {shortened(value, quoted=True)} (valid: {valid})")
         if key == "options":
             return {name: self.options(name, table) for name, table in value.items()}
@@ -244,7 +252,7 @@ class _Reader:
 
     def check_rates(self, key: str, table: dict[str, Any]) -> None:
         """Raise DescriptionError for a key among the rates that belongs to the level."""
-        for name in {f.name: f for f in fields(Level) if f.compare}.keys() & table.keys():
+        for name in _keys(Level) & table.keys():
             told = f"{self.place(name)}: {name!r} is among the rates of [level.{key}]"
             raise DescriptionError(f"{told}, but is a key of the level: put it above that line")
 

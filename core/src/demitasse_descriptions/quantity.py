@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from types import MappingProxyType
@@ -23,6 +23,16 @@ _FORM = re.compile(r"(-?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,3})?) *([a-zA-Z/]+) *(?:\(
 _RATED = re.compile(
     r"([a-z]\w{0,99})(?: ([1-9]\d{0,5}(?:x[1-9]\d{0,5}){0,5}))?(?: of ([1-9]\d{0,8}))?", re.A
 )
+
+
+def _unit_meant(text: str, valid: Collection[str]) -> str | None:
+    """Return the valid unit that a text may mean by its last word. None if this is a valid unit already,
+    or none is close. A small b in a rate means bits: as bytes the rate would be eight times too high."""
+    words = re.findall(r"[^\W\d_][\w/]*", re.sub("[\xb5\u03bc]", "u", text.partition("(")[0]))
+    word = words[-1] if words else ""
+    rate = re.sub(r"bits?(?=/|$)|b(?=/)", "bit", re.sub(r"(?<=[bBt])ps$", "/s", word))
+    alike = [unit for unit in valid if ("bit" in unit) == ("bit" in rate)]
+    return None if word in valid and word in text else nearest(rate, alike)
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,7 @@ class Quantity:
         value = float(Decimal(number) * size)
         valid = [other for other, (its, _) in _SYMBOLS.items() if unit in (its, None)]
         if symbol not in valid or not 0 <= value < math.inf or (value == 0 and found != "s"):
-            close = None if found else nearest(symbol, valid)
+            close = None if found else _unit_meant(str(text), valid)
             hint = f"; did you mean {close!r}?" if close else ""
             example = f"a number above 0 with its unit, like {_EXAMPLES[unit or found or 'B/s']!r}"
             raise DescriptionError(f"{where}{shortened(text, quoted=True)}{hint} (valid: {example})")

@@ -140,4 +140,11 @@ def topology(machine: Machine, levels: Sequence[Level]) -> Topology:
             f"{level.name} link: latency {link.latency}, bandwidth {link.bandwidth}, "
             f"oversubscription {link.oversubscription:g}"
         )
+    inside = 1  # endpoints: a link's bandwidth is that of one, so say what all of a sibling have
+    for number, tier in reversed([*enumerate(tiers)]):
+        if inside > 1:
+            trunk = inside * tier.bandwidth / tier.oversubscription / 1e9
+            whole = f"for all {inside:,} of level {tiers[-1].name!r} in a {tier.name}"
+            sources[number] += f": {trunk:.4g} GB/s {whole}"
+        inside *= tier.count
     return Topology(tuple(tiers), tuple(sources))

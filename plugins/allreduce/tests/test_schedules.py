@@ -3,6 +3,7 @@ textbook."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,7 @@ LOGARITHMIC = [
     if name in ("recursive-halving-doubling", "rabenseifner", "recursive-doubling", "binomial", "tree")
 ]
 SLOW = pytest.mark.slow
+HALVES = "recursive-halving-doubling"
 
 
 def _long(goals: list[tuple[str, str]], *left_out: str) -> list[Any]:
@@ -252,6 +254,46 @@ def test_the_two_level_pipeline_spares_the_trunk(
     }
     assert found["ring"] == pytest.approx(ring, rel=0.001)
     assert found["two-level"] == pytest.approx(two_level, rel=0.05)
+
+
+def textbook(name: str, p: int, n: float, alpha: float, beta: float, gamma: float, chunks: int) -> float:
+    """Return the seconds of an allreduce of n bytes by p ranks on equal links: Thakur, Rabenseifner and
+    Gropp (2005), section 4, for all but the chain (S-Caffe, section 5)."""
+    turns = math.ceil(math.log2(p))
+    part, piece = (p - 1) / p * n, n / chunks
+    return {
+        "ring": 2 * (p - 1) * alpha + 2 * part * beta + part * gamma,
+        "recursive-halving-doubling": 2 * turns * alpha + 2 * part * beta + part * gamma,
+        "rabenseifner": 2 * turns * alpha + 2 * part * beta + part * gamma,
+        "recursive-doubling": turns * (alpha + n * beta + n * gamma),
+        "binomial": turns * (2 * alpha + 2 * n * beta + n * gamma),
+        "chain": (p - 2 + chunks) * (2 * alpha + 2 * piece * beta + piece * gamma),
+    }[name]
+
+
+@given(
+    st.sampled_from(["ring", "binomial", "chain", *("recursive-doubling", "rabenseifner") * 2, HALVES]),
+    st.integers(2, 40),
+    st.integers(1, 10**6),
+    st.sampled_from([0.0, 1e-6, 5e-5]),
+    st.sampled_from([1e8, 12.5e9]),
+    st.sampled_from([0.0, 1e-10, 1e-8]),
+    st.integers(1, 9),
+)
+@settings(max_examples=examples(120))
+def test_on_equal_links_each_costs_what_the_textbook_says(
+    name: str, p: int, part: int, alpha: float, bandwidth: float, gamma: float, chunks: int
+) -> None:
+    if name in ("recursive-doubling", "rabenseifner", HALVES):
+        p = 1 << p % 6 + 1
+    size = part * p * chunks
+    network = Topology((Tier("node", p, alpha, bandwidth),))
+    more = {"chunks": chunks} if name == "chain" else {}
+    rounds = ALGORITHMS[name].rounds(p, size, **more)
+    found = cost(rounds, network, network.place(p), 4, gamma)
+    expected = textbook(name, p, 4 * size, alpha, 1 / bandwidth, gamma, chunks)
+    assert found.seconds == pytest.approx(expected, rel=1e-9)
+    assert found.seconds == pytest.approx(found.latency + found.transfer + found.reduction)
 
 
 def test_equal_rounds_told_once_cost_what_they_do_one_by_one() -> None:

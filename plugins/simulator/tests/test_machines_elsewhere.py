@@ -6,10 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from machine_files import RACKS
 
 import demitasse
 from demitasse import CompositionError, load_machine
+from demitasse_simulator.commands import simulate
 from demitasse_simulator.described import standing_in
 from demitasse_simulator.report import show
 
@@ -59,13 +61,17 @@ def test_a_solver_with_a_test_net_is_planned_with_the_tuner_too() -> None:
 def test_a_plugin_that_is_not_installed_is_stood_in_for(
     solver: Path, machine: Callable[[str], Path]
 ) -> None:
-    text = (CLUSTER % "").replace('"simulator"', '"allreduce-of-tomorrow"')
+    text = (CLUSTER % "").replace('"simulator"', '"horovod"')
     described = load_machine(machine(text))
     made, lines = standing_in(described)
     assert made.levels[1].sync is not None and made.levels[1].sync.plugin == "simulator"
-    assert "allreduce-of-tomorrow is not installed" in lines[0]
+    assert "horovod is not installed: its work at level 'node' is simulated" in lines[0]
+    misspelled = load_machine(machine((CLUSTER % "").replace('"simulator"', '"alreduce"')))
+    assert "alreduce is not installed (did you mean 'allreduce'?): its" in standing_in(misspelled)[1][0]
     with demitasse.compose(made) as runtime:
         assert runtime.simulate(solver, samples=SAMPLES, scaling="weak").exchange["seconds"] > 0
+    words = [str(solver), "--hw", str(machine(text)), "--samples", "1x12x12", "--scaling", "weak"]
+    assert f"\nnote: {lines[0]}\n" in CliRunner().invoke(simulate, words).output
 
 
 def test_a_machine_of_accelerators_that_are_not_here_is_simulated_without_their_libraries() -> None:
@@ -88,4 +94,5 @@ def test_what_the_network_joins_has_its_levels_name(solver: Path) -> None:
     assert (made.workers, made.nodes, made.joined) == (192, 192, "192 gpus")
     assert not any(" 1 workers" in line for line in made.sources)
     assert "192 workers on 192 gpus, batch" in show(made)
+    assert "exchange of all gradients among 192 gpus " in show(made)
     assert any(line.startswith("192 gpus agree by chain and binomial") for line in made.sources)

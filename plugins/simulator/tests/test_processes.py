@@ -160,16 +160,20 @@ def test_servers_add_in_the_memory_around_them(predict: Callable[..., Simulation
 
 
 def test_servers_add_in_the_memories_below_them_together(predict: Callable[..., Simulation]) -> None:
-    def exchanged(domains: int, each: str) -> float:
+    """No other process shares them, whatever is around."""
+
+    def exchanged(domains: int, each: str, around: str = "") -> float:
         memory = MEMORY.replace("20 GB/s", each)
         below = (
             f'[[level]]\nname = "domain"\ncount = {domains}\npeak = "100 GFLOP/s (assumed)"\n{memory}\n'
         )
         sync = 'sync = { plugin = "parameter_server", servers = 2 }'
-        made = predict(nodes(2, below, sync, LINK.format(9000, "")))
+        made = predict(around + nodes(2, below, sync, LINK.format(9000, "")))
         return sum(each.seconds for each in made.timeline if each.name.startswith("exchange "))
 
     assert exchanged(4, "1 MB/s") == pytest.approx(exchanged(1, "4 MB/s"), rel=1e-6)
+    rack = '[[level]]\nname = "rack"\n'
+    assert exchanged(4, "1 MB/s", rack) == pytest.approx(exchanged(4, "1 MB/s"), rel=1e-6)
 
 
 def test_one_process_has_no_messages_and_needs_no_servers(predict: Callable[..., Simulation]) -> None:
@@ -192,3 +196,24 @@ def test_what_is_told_in_seconds_is_not_told_again_for_each_bucket(
 def test_more_servers_than_processes_are_told(predict: Callable[..., Simulation]) -> None:
     with pytest.raises(DescriptionError, match="servers = 9, but the run has 8 processes"):
         predict(served(9, "bsp"))
+
+
+def test_what_is_beside_the_workers_is_no_part_of_their_network(
+    predict: Callable[..., Simulation],
+) -> None:
+    """A node's two sockets stand before its threads, which are of the node, not of the sockets."""
+    sockets = '[[level]]\nname = "socket"\ncount = 2\ncores = 10\n'
+    beside = threads(2, "numa").replace('name = "domain"\n', 'name = "domain"\nparent = "node"\n')
+    plain, found = (predict(nodes(4, inside)) for inside in (threads(2, "numa"), sockets + beside))
+    assert (found.workers, found.nodes, found.joined) == (8, 4, "4 nodes")
+    assert (found.seconds, found.notes) == (plain.seconds, plain.notes)
+
+
+def test_what_threads_have_in_common_is_told_in_equal_parts(predict: Callable[..., Simulation]) -> None:
+    """Four threads under a parameter server have one copy of the parameters and of the momentum."""
+    alone, each = (predict(threads(4, plugin)).memory for plugin in ("reference", "parameter_server"))
+    parts = ("arena", "fixed", "gradients", "parameters", "state")
+    for memory in (alone, each):
+        assert sum(memory[part] for part in parts) == pytest.approx(memory["worker"], abs=8)
+    for part in ("parameters", "state"):
+        assert each[part] == pytest.approx(alone[part] / 4, rel=0.01) and alone[part] > 1000

@@ -129,6 +129,41 @@ def test_each_stage_sends_what_it_says_when_it_says_it(
     assert done["SC-B"].exchange["seconds"] > done["packed"].exchange["seconds"]
 
 
+def test_among_many_ranks_each_sum_takes_what_is_cheapest_for_its_own_size(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    """A ring of 300 has 579 latencies of 60 us more than Rabenseifner's halving, which sends about twice
+    as many bytes: they are equal at 220,000 elements. The last layer's 105,000 are summed
+    first, the first layer's 507,500 then."""
+    layers = "".join(
+        f'layer {{ name: "{name}" type: "InnerProduct" bottom: "{bottom}" top: "{name}" '
+        f"inner_product_param {{ num_output: {count} }} }}\n"
+        for name, bottom, count in (("large", "data", 3500), ("small", "large", 30))
+    )
+    (solver.parent / "net.prototxt").write_text(
+        'layer { name: "data" type: "Data" top: "data" top: "label"\n'
+        '  data_param { source: "none" batch_size: 1 } }\n'
+        f'{layers}layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "small" bottom: "label" }}\n'
+    )
+
+    def sums(algorithm: str) -> list[float]:
+        more = f', bucket = "1 B", algorithm = "{algorithm}"'
+        done = predict(solver, machine(lab("buckets", more=more, ranks=300)), scaling="weak")
+        return [each.seconds for each in done.timeline if each.resource == "network"]
+
+    small, large = sums("auto")
+    ring, halving = sums("ring"), sums("rabenseifner")
+    assert halving[0] < 0.8 * ring[0] and ring[1] < 0.8 * halving[1]
+    assert (small, large) == pytest.approx((halving[0], ring[1]))
+
+
+def test_more_ranks_than_any_algorithm_takes_are_told(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    with pytest.raises(CompositionError, match=r"made-up.toml:\d+: 2,000,000 ranks .*1 to 1,048,576"):
+        predict(solver, machine(lab("buckets", ranks=2_000_000)), scaling="weak")
+
+
 def test_two_levels_of_communicators_take_turns(solver: Path, machine: Callable[[str], Path]) -> None:
     """Eight ranks in rows of four: two rounds up in a row, an exchange of everything between two of
     them, two rounds down."""

@@ -150,16 +150,17 @@ class ForeseenServer(GradientSync):
         nearest level around it, which the processes there share, or else all memories of a level
         below."""
         level, sharing = self._machine.level(self._names[-1]), 1
-        around = level
-        while not around.memory and around.parent is not None:
-            sharing *= around.count if around.workers == "mpi" else 1
-            around = self._machine.level(around.parent)
+        home = level
+        while not home.memory and home.parent is not None:
+            sharing *= home.count if home.workers == "mpi" else 1
+            home = self._machine.level(home.parent)
         below = {level.name: 1}  # how many siblings of each level below one of this level has
         for inner in self._machine.levels:
             if inner.parent in below:
                 below[inner.name] = below[inner.parent] * inner.count
-        within = (self._machine.level(name) for name in below)
-        home = around if around.memory else next((each for each in within if each.memory), level)
+        if not home.memory:  # none is shared
+            within = (self._machine.level(name) for name in below)
+            home, sharing = next((each for each in within if each.memory), level), 1
         bandwidth = home.memory[0].bandwidth if home.memory else None
         if bandwidth is None:
             why = "adding what others push needs"

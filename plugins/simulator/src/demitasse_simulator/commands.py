@@ -297,7 +297,7 @@ def _predictions(
                     done = runtime.simulate(solver, nodes=count, progress=progress, **asked)
                 finally:
                     progress.end()
-                yield label, replace(done, sources=(*done.sources, *notes)), composition
+                yield label, replace(done, notes=(*done.notes, *notes)), composition
 
 
 def _tell(

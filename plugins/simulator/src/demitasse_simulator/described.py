@@ -18,6 +18,7 @@ from demitasse import (
     Work,
     check_sync_options,
     discover,
+    nearest,
     sync_place,
 )
 
@@ -81,9 +82,11 @@ def standing_in(machine: Machine) -> tuple[Machine, list[str]]:
     for level in machine.levels:
         sync = level.sync
         if machine.simulated and sync is not None and sync.plugin not in there:
+            close = nearest(sync.plugin, there)
+            meant = f" (did you mean {close!r}?)" if close else ""
             lines.append(
-                f"{sync.plugin} is not installed: its work at level {level.name!r} is simulated from "
-                f"its options in {machine.origin}{_besides(sync.options)}"
+                f"{sync.plugin} is not installed{meant}: its work at level {level.name!r} is simulated "
+                f"from its options in {machine.origin}{_besides(sync.options)}"
             )
             known = {key: value for key, value in sync.options.items() if key in AMONG_NODES}
             level = replace(level, sync=replace(sync, plugin=ME, options=known))

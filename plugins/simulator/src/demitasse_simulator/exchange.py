@@ -29,6 +29,7 @@ from demitasse import (
     unknown,
 )
 from demitasse_simulator.planning import Beyond, Chain, endpoints
+from demitasse_simulator.roofline import around
 
 AUTO = "auto"
 """Selects the algorithm, or the order of ranks, with the lowest cost."""
@@ -68,7 +69,7 @@ class Link:
     """The algorithms of the lower and the upper communicators, if these take turns instead of one
     algorithm."""
     _costs: dict[tuple[str, int], tuple[Cost, str]] = field(default_factory=dict)
-    _best: dict[tuple[str, int], Way] = field(default_factory=dict)
+    _tried: dict[tuple[str, int], tuple[int, dict[Way, Cost]]] = field(default_factory=dict)
 
     @property
     def algorithm(self) -> str:
@@ -166,8 +167,8 @@ class Link:
             if self.levels:
                 self._costs[goal, elements] = self._in_turn(elements, goal)
             else:
-                way = self._way(elements, goal)
-                self._costs[goal, elements] = self._cost(way, elements, goal), _words(*way)
+                found, way = self._way(elements, goal)
+                self._costs[goal, elements] = found, _words(*way)
         return self._costs[goal, elements][0]
 
     def _in_turn(self, elements: int, goal: str) -> tuple[Cost, str]:
@@ -210,29 +211,49 @@ class Link:
             f"{self.chain.plugin} needs"
         )
 
-    def _way(self, elements: int, goal: str) -> Way:
-        """Return the cheapest way for so many elements. If a plugin chooses, the result is shared by all
-        sizes up to the next power of 2 or, with many nodes, of 16: costing all ways takes seconds."""
+    def _way(self, elements: int, goal: str) -> tuple[Cost, Way]:
+        """Return the cheapest way for so many elements, and its cost. If a plugin chooses, all ways are
+        costed for one size up to the next power of 2 or, with many nodes, of 16: this takes seconds. For
+        other sizes, only those are costed that are cheapest if all but latencies is proportional to the
+        size."""
         coarse = elements.bit_length() if self.endpoints <= FEW else elements.bit_length() // 4
         key = goal, coarse if self.spoken is not None else -elements
-        if key not in self._best:
-            ways = [
-                (each, order, 0)
-                for each in self.algorithms
-                if goal in each.goals
-                for order in (("natural",) if "groups" in each.options else self.ranks)
-            ]
-            if not ways:
-                raise self._lacks(goal, *self.algorithms)
-            costs = {way: self._cost(way, elements, goal).seconds for way in ways}
-            near = 2 * min(costs.values())
-            for each, order, _ in [way for way, took in costs.items() if took <= near]:
-                for count in self.pieces if "chunks" in each.options else ():
-                    if elements // count >= LEAST_CHUNK:
-                        way = each, order, count
-                        costs[way] = self._cost(way, elements, goal).seconds
-            self._best[key] = min(costs, key=lambda way: costs[way])
-        return self._best[key]
+        if key not in self._tried:
+            self._tried[key] = elements, self._all_ways(elements, goal)
+        size, tried = self._tried[key]
+        expected = {
+            way: each.latency + (each.seconds - each.latency) * elements / size
+            for way, each in tried.items()
+        }
+        found: dict[Way, Cost] = {}
+        best = math.inf
+        for way in sorted(tried, key=expected.__getitem__):
+            if best <= expected[way]:
+                break
+            found[way] = tried[way] if size == elements else self._cost(way, elements, goal)
+            best = min(best, found[way].seconds)
+        taken = min(found, key=lambda way: found[way].seconds)
+        return found[taken], taken
+
+    def _all_ways(self, elements: int, goal: str) -> dict[Way, Cost]:
+        """Return the costs of all algorithms and orders of ranks, and of the better ones also with other
+        numbers of chunks."""
+        ways = [
+            (each, order, 0)
+            for each in self.algorithms
+            if goal in each.goals
+            for order in (("natural",) if "groups" in each.options else self.ranks)
+        ]
+        if not ways:
+            raise self._lacks(goal, *self.algorithms)
+        costs = {way: self._cost(way, elements, goal) for way in ways}
+        near = 2 * min(each.seconds for each in costs.values())
+        for each, order, _ in [way for way in ways if costs[way].seconds <= near]:
+            for count in self.pieces if "chunks" in each.options else ():
+                if elements // count >= LEAST_CHUNK:
+                    way = each, order, count
+                    costs[way] = self._cost(way, elements, goal)
+        return costs
 
     def _cost(self, way: Way, elements: int, goal: str) -> Cost:
         assert self.network is not None
@@ -269,9 +290,9 @@ def _around(levels: Sequence[Level], ranks: int) -> Sequence[Level]:
 def _joined(machine: Machine, levels: Sequence[Level]) -> Sequence[Level]:
     """Return the given levels and the levels of one sibling between them, whose links messages pass
     too."""
-    inside = [number for number, level in enumerate(machine.levels) if level in levels]
-    between = machine.levels[inside[0] : inside[-1]] if inside else ()
-    return [each for each in machine.levels if each in levels or (each in between and each.count == 1)]
+    path = around(machine, levels[-1])[::-1] if levels else []
+    between = path[path.index(levels[0]) :] if levels else []
+    return [each for each in between if each in levels or each.count == 1]
 
 
 def _of_nodes(network: Topology, inside: int, leads: bool) -> Topology:
@@ -318,6 +339,10 @@ def _named(given: Mapping[str, Any], known: Mapping[str, Algorithm], nodes: int,
     if "lower" in given or "upper" in given:
         name = f"{given.get('lower', 'chain')}-{given.get('upper', 'binomial')}"
     if name == AUTO:
+        most = max(each.most_ranks for each in known.values())
+        if nodes > most:
+            told = f"{nodes:,} ranks are more than any algorithm's rounds are made for"
+            raise CompositionError(f"{where}: {told} (valid: 1 to {most:,}, by --nodes)")
         return tuple(each for each in known.values() if nodes <= each.most_ranks)
     if name not in known:
         raise CompositionError(unknown("algorithm", name, (*known, AUTO), where))

@@ -38,6 +38,7 @@ from demitasse import (
     blamed,
 )
 from demitasse_simulator.described import AMONG_NODES, Described
+from demitasse_simulator.roofline import around
 
 OWN = ("threads", "streams")
 """Values of ``workers`` whose siblings are workers of one process; others are endpoints of the
@@ -316,14 +317,18 @@ class Drawing(Runtime):
 
 
 def network_levels(machine: Machine) -> tuple[Level, ...]:
-    """Return the levels with several siblings that are not workers of one process, outermost first."""
-    inner = [i for i, level in enumerate(machine.levels) if level.workers in OWN]
+    """Return the levels around the workers that have several siblings and are not workers of one
+    process, outermost first. What is beside the workers, such as the sockets of a node whose
+    accelerators compute, is none of them."""
+    working = [level for level in machine.levels if level.workers in (*OWN, *REACHED)]
+    path = around(machine, working[-1])[::-1] if working else []
+    inner = [i for i, level in enumerate(path) if level.workers in OWN]
     first = inner[0] if inner else 0  # without threads, levels below processes belong to these
-    reached = [i for i, level in enumerate(machine.levels) if level.workers in REACHED]
+    reached = [i for i, level in enumerate(path) if level.workers in REACHED]
     last = max(reached, default=-1)
     return tuple(
         level
-        for i, level in enumerate(machine.levels)
+        for i, level in enumerate(path)
         if level.count > 1 and level.workers not in OWN and (i <= last or (i < first and reached))
     )
 
@@ -364,7 +369,7 @@ def draft(
         plan: Plan = trainer.plan
         workers = len(places)
         requests = {k: v for made in drawing.recorders for k, v in made.requests.items()}
-        around = len(places[0].groups)  # synchronisations of a worker; they come worker by worker
+        nested = len(places[0].groups)  # synchronisations of a worker; they come worker by worker
         chains = tuple(
             Chain(
                 plugin,
@@ -373,12 +378,14 @@ def draft(
                 count,
                 made,
                 group.options,
-                tuple(each[2] for each in drawing.syncs[number::around]),
+                tuple(each[2] for each in drawing.syncs[number::nested]),
             )
-            for number, (plugin, group, made, count) in enumerate(drawing.syncs[:around])
+            for number, (plugin, group, made, count) in enumerate(drawing.syncs[:nested])
         )
         total = sum(each.held for each in drawing.counters.values())
-        memory = _memory(plan, total, workers, precision or machine.precision)
+        syncs = [each.sync for each in chains if isinstance(each.sync, Beyond)]
+        shared = math.prod(s.inner.size for s in syncs if s.inner is not None and s.shares_parameters)
+        memory = _memory(plan, total, workers, shared, precision or machine.precision)
         more = sum(_workspace(each.sync, plan.trainable) for each in chains)
         memory["exchange"] = more
         memory["worker"] += more
@@ -424,14 +431,15 @@ def _workspace(sync: GradientSync, elements: int) -> int:
     return 0 if says is None or inner is None or inner.size == 1 else int(says(elements))
 
 
-def _memory(plan: Plan, total: int, workers: int, precision: str) -> dict[str, int]:
-    """Return the bytes of the first worker by purpose, and those of all workers of the process."""
+def _memory(plan: Plan, total: int, workers: int, shared: int, precision: str) -> dict[str, int]:
+    """Return the bytes of the first worker by purpose, and those of all workers of the process. What
+    ``shared`` workers have in common, parameters and the solver's state, counts in equal parts."""
     item = np.dtype(PRECISIONS[precision]).itemsize
     known = {
         "arena": plan.arena_bytes,
         "fixed": plan.fixed_bytes,
         "gradients": 0 if plan.brief else plan.trainable * item,
-        "parameters": plan.parameters * item,
+        "parameters": plan.parameters * item // shared,
     }
     state = total // workers - sum(known.values())
     return {**known, "state": max(0, state), "worker": total // workers, "process": total}

@@ -27,7 +27,7 @@ from demitasse_simulator.planning import OWN, SQUARES, Draft, draft, endpoints, 
 from demitasse_simulator.precision import fallen_back
 from demitasse_simulator.rates import Call, Costed, Measured, Rates, Table, table_file
 from demitasse_simulator.reading import Reading, reading
-from demitasse_simulator.roofline import Home, Roofline, home_of
+from demitasse_simulator.roofline import Home, Roofline, around, home_of
 from demitasse_simulator.step import Happening, Player
 from demitasse_simulator.trials import Bench
 
@@ -394,11 +394,10 @@ def _idle(machine: Machine, place: Place) -> list[str]:
     """Return lines about siblings of a worker that do not take part, because the description does not
     say how."""
     network = network_levels(machine)
-    outside = machine.levels[: machine.levels.index(machine.level(place.level)) + 1]
     return [
         f"one {level.name} of {level.count:,} takes part: the description does not say that they are "
         f'workers (workers = "mpi")'
-        for level in outside
+        for level in reversed(around(machine, machine.level(place.level)))
         if level.count > 1 and level.workers is None and level not in network
     ]
 

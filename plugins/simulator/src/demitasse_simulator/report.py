@@ -117,7 +117,7 @@ def show(simulation: Simulation) -> str:
     if s.exchange:
         cost = {name: human_seconds(value) for name, value in s.exchange.items()}
         parts.append(
-            f"exchange of all gradients among nodes {cost['seconds']}: latency {cost['latency']}, "
+            f"exchange of all gradients among {s.joined} {cost['seconds']}: latency {cost['latency']}, "
             f"transfer {cost['transfer']}, additions {cost['reduction']} (simulated)"
         )
     if s.data:

@@ -157,6 +157,9 @@ class Roofline:
         launch = next((outer.launch for outer in levels if outer.launch is not None), None)
         self.launch = 0.0 if launch is None else launch.value
         self._lines += [] if launch is None else [f"each kernel {launch} besides"]
+        last = next((outer.caches[-1] for outer in levels if outer.caches), None)
+        holds = None if last is None else last.capacity
+        self._cache = holds.value * last.count if last is not None and holds is not None else 0.0
         self._place, self._computing = level, computing
         self._operations = OperationRates(computing.level.sustained)
         self._rates: dict[tuple[str, str, RatedOperation | None], Rated] = {}  # used for operations
@@ -173,10 +176,22 @@ class Roofline:
         rated = self._rate(request, product=flops > INTENSE * moved)
         _, siblings, sharing = self._computing
         arithmetic = flops * sharing / (rated.quantity.value * siblings)
-        memory = moved / self.bandwidth
+        again = 0.0 if rated.operation else self._read_again(request)
+        memory = moved * (1 + again) / self.bandwidth
         if rated.word == "peak" and arithmetic > memory:
             self._bounds[rated] = None
         return Costed(max(arithmetic, memory) + self.launch, "roofline")
+
+    def _read_again(self, request: Request) -> float:
+        """Return what is read a second time, as a share of all bytes: where a batch's statistics are
+        needed first, whatever they are of, unless a described cache still holds it."""
+        name = request.operation.name
+        if not name.startswith("batch_norm") or "inference" in name:
+            return 0.0
+        first = request.inputs[: 2 if "_backward" in name else 1]  # x, or dy and x
+        again = sum(each.nbytes for each in first if each is not None)
+        whole = sum(each.nbytes for each in (*request.inputs, *request.outputs) if each is not None)
+        return again / whole if again > self._cache else 0.0
 
     def _rate(self, request: Request, *, product: bool) -> Rated:
         """Return the rate of an operation's arithmetic: the rate of such operations if the level has
