@@ -303,18 +303,21 @@ def main() -> int:
     results: list[Result] = []
     for net in chosen.nets:
         results += compare(net, chosen, distance)
+        if chosen.json:
+            write(results, chosen)
     print(table(results))
     wrong = [f"{each.net}: {each}: {each.note}" for each in results if each.note]
     for net in chosen.nets:
         wrong += disagreements([each for each in results if each.net == net], chosen.precision)
     print("\n".join(wrong), end="\n" if wrong else "")
-    if chosen.json:
-        chosen.json.parent.mkdir(parents=True, exist_ok=True)
-        figures = [
-            {**asdict(each), "seconds": each.seconds if each.rounds else None} for each in results
-        ]
-        chosen.json.write_text(json.dumps({"cores": chosen.cores, "results": figures}, indent=1))
     return 1 if wrong else 0
+
+
+def write(results: Sequence[Result], chosen: argparse.Namespace) -> None:
+    """Write the JSON; called after each net, so that an interrupted run leaves the figures it has."""
+    figures = [{**asdict(each), "seconds": each.seconds if each.rounds else None} for each in results]
+    chosen.json.parent.mkdir(parents=True, exist_ok=True)
+    chosen.json.write_text(json.dumps({"cores": chosen.cores, "results": figures}, indent=1))
 
 
 if __name__ == "__main__":
