@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,16 @@ import pytest
 from toy_packages import KERNELS, MACHINE, Install
 
 import demitasse
-from demitasse import CompositionError, Level, Machine, PluginError, SyncSpec, compose, discover
+from demitasse import (
+    CompositionError,
+    Level,
+    Machine,
+    PluginError,
+    SyncSpec,
+    compose,
+    discover,
+    hookimpl,
+)
 
 
 def reasons(machine: Machine = MACHINE, plugins: Any = None) -> dict[str, str]:
@@ -248,6 +258,21 @@ def test_nothing_is_as_good_as_an_empty_list(toy: ModuleType, hook: str) -> None
     given = toy.plugin("abacus", **{hook: lambda: None})
     with compose(MACHINE, [given, "null"]) as runtime:
         assert not [*getattr(runtime.explain().modules["abacus"], hook)()]
+
+
+def test_a_module_is_read_once_and_again_if_its_functions_change(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hook() -> object:
+        with compose(MACHINE, ["abacus"]) as runtime:
+            return runtime.explain().modules["abacus"].kernels
+
+    install("abacus")
+    first = hook()
+    assert hook() is first
+    module = importlib.import_module("toys_abacus.plugin")
+    monkeypatch.setattr(module, "kernels", hookimpl(lambda: ()))
+    assert hook() is not first
 
 
 def test_an_object_is_checked_like_an_installed_plugin(toy: ModuleType) -> None:
