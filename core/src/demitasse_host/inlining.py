@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
+
+from demitasse_host.remembered import remembering, swapped
 
 
 @cache
@@ -41,8 +42,9 @@ def quick_compiler() -> Any:
         def compile_extra(self, func: Any) -> Any:
             analysed = _once(worker.run_untyped_passes, identify)
             with (
-                _swapped(inlining, "copy", _Together()),
-                _swapped(worker, "run_untyped_passes", analysed),
+                swapped(inlining, "copy", _Together()),
+                swapped(worker, "run_untyped_passes", analysed),
+                remembering(),
             ):
                 return super().compile_extra(func)
 
@@ -96,13 +98,3 @@ def _once(analyse: Any, identify: Callable[[Any], Any]) -> Callable[..., Any]:
 
     analysed.demitasse = True  # type: ignore[attr-defined]
     return analysed
-
-
-@contextlib.contextmanager
-def _swapped(owner: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
