@@ -77,6 +77,17 @@ def test_rounds_cost_what_their_moves_do_as_events(order: str) -> None:
         assert cost(rounds_of(schedule), network, place, 4, 1e-10).seconds == pytest.approx(events)
 
 
+@pytest.mark.parametrize("made", [HALVING, Algorithm("everyone", "", everyone)])
+def test_the_total_alone_is_that_of_the_parts(made: Algorithm) -> None:
+    network = Topology((Tier("group", 4, 2e-6, 12e9, 4), Tier("node", 4, 1e-6, 12e9)))
+    rounds = [*made.rounds(16, 100_000), replace(next(iter(HALVING.rounds(16, 100_000))), times=5)]
+    whole, alone = (cost(rounds, network, network.place(16), 4, 1e-10, parts) for parts in (True, False))
+    assert alone.seconds == whole.seconds
+    assert whole.seconds == pytest.approx(whole.latency + whole.transfer + whole.reduction)
+    assert alone.rounds == whole.rounds
+    assert np.isnan([alone.latency, alone.transfer, alone.reduction]).all()
+
+
 def test_rounds_are_found_for_programs_that_have_none() -> None:
     def chain(schedule: Schedule, rank: int) -> Iterator[Move]:
         if rank + 1 < schedule.ranks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -29,12 +30,15 @@ def cost(
     place: Array,
     item: int = 4,
     gamma: float = 0.0,
+    parts: bool = True,
 ) -> Cost:
     """Return the cost of rounds whose ranks are at the endpoints ``place``, with ``item`` bytes per
     element and ``gamma`` seconds per byte that is added. A rank begins a round when it has ended the
     previous one and its peers' messages arrive; it sends and receives at the same time. Messages of one
-    round share trunks, and those of one rank its link."""
-    clock = np.zeros((len(place), 4))  # seconds: total, and latency, transfer and reduction on the way
+    round share trunks, and those of one rank its link. Without ``parts``, which take most of the time,
+    only the total is computed, and the parts are NaN."""
+    rows = 4 if parts else 1  # seconds: total, and latency, transfer and reduction on the way
+    clock = np.zeros((rows, len(place)))
     count = 0
     for each in rounds:
         count += each.times
@@ -42,32 +46,38 @@ def cost(
         latency, wire = network.messages(place[each.source], place[each.target], moved)
         adds = np.broadcast_to(gamma * moved * each.reduces, moved.shape)
         if each.times > 1:  # equal rounds in a row: each waits for the slowest message of the one before
-            parts = np.stack([latency, wire, adds], axis=1)
-            slowest = parts[np.argmax(parts.sum(axis=1))] * each.times
-            clock = np.broadcast_to(clock[np.argmax(clock[:, 0])], clock.shape).copy()
-            clock += [slowest.sum(), *slowest]
+            messages = np.stack([latency, wire, adds])
+            slowest = messages[:, np.argmax(messages.sum(axis=0))] * each.times
+            clock = np.repeat(clock[:, [np.argmax(clock[0])]], len(place), axis=1)
+            clock += np.array([slowest.sum(), *slowest])[:rows, None]
             continue
-        step = np.stack([latency + wire, latency, wire, 0 * wire], axis=1)
+        step = np.stack([latency + wire, latency, wire, 0 * wire][:rows])
+        senders, receivers = clock[:, each.source], clock[:, each.target]
         # A sender is busy as long as its messages are under way; a receiver waits for its sender.
-        arrived = _latest(clock.copy(), each.source, clock[each.source] + step)
-        late = clock[each.source, 0] > clock[each.target, 0]
-        begun = np.where(late[:, None], clock[each.source], clock[each.target])
+        arrived = _latest(clock, each.source, senders + step)
+        begun = np.where(senders[0] > receivers[0], senders, receivers)
         got = _latest(np.zeros_like(clock), each.target, begun + step)
-        added = np.bincount(each.target, adds, len(clock))
-        got[:, 0] += added
-        got[:, 3] += added
-        clock = np.where((got[:, 0] > arrived[:, 0])[:, None], got, arrived)
-    last = clock[np.argmax(clock[:, 0])]
-    whole, waits, carried, adding = map(float, last)
+        added = np.bincount(each.target, adds, len(place))
+        got[0] += added
+        got[3:] += added
+        clock = np.where(got[0] > arrived[0], got, arrived)
+    last = clock[:, np.argmax(clock[0])].tolist()
+    whole, waits, carried, adding = last + [math.nan] * (4 - rows)
     return Cost(whole, waits, carried, adding, count)
 
 
 def _latest(clock: Array, rank: Array, times: Array) -> Array:
     """Return the clock, in which the latest of a rank's times replaces an earlier time of its own."""
-    order = np.argsort(times[:, 0], kind="stable")  # of several values for one rank, the last one stays
+    met = np.zeros(clock.shape[1], bool)
+    met[rank] = True
+    if np.count_nonzero(met) < len(
+        rank
+    ):  # several times of one rank: of those that are put, the last stays
+        order = np.argsort(times[0], kind="stable")
+        rank, times = rank[order], times[:, order]
     latest = clock.copy()
-    latest[rank[order]] = times[order]
-    return np.where((latest[:, 0] > clock[:, 0])[:, None], latest, clock)
+    latest[:, rank] = np.where(times[0] > clock[0, rank], times, clock[:, rank])
+    return latest
 
 
 def rounds_of(schedule: Schedule) -> Iterator[Round]:

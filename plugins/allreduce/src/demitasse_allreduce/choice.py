@@ -321,7 +321,7 @@ class Chooser:
         else:
             place = maps(self.network, self.ranks, way.ranks)[way.ranks]
         rounds = made.rounds(self.ranks, size, **options)
-        return cost(rounds, self.network, place, self.item, self.gamma).seconds
+        return cost(rounds, self.network, place, self.item, self.gamma, parts=False).seconds
 
     def _ways(self, made: Algorithm, goal: str) -> Iterator[Way]:
         """Yield an algorithm with each rank map, or each size of groups, and its own number of
