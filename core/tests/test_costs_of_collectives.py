@@ -80,7 +80,7 @@ def test_rounds_cost_what_their_moves_do_as_events(order: str) -> None:
 @pytest.mark.parametrize("made", [HALVING, Algorithm("everyone", "", everyone)])
 def test_the_total_alone_is_that_of_the_parts(made: Algorithm) -> None:
     network = Topology((Tier("group", 4, 2e-6, 12e9, 4), Tier("node", 4, 1e-6, 12e9)))
-    rounds = [*made.rounds(16, 100_000), replace(next(iter(HALVING.rounds(16, 100_000))), times=5)]
+    rounds = [*made.rounds(16, 100_000), next(iter(HALVING.rounds(16, 100_000)))._replace(times=5)]
     whole, alone = (cost(rounds, network, network.place(16), 4, 1e-10, parts) for parts in (True, False))
     assert alone.seconds == whole.seconds
     assert whole.seconds == pytest.approx(whole.latency + whole.transfer + whole.reduction)

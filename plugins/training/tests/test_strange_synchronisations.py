@@ -91,6 +91,25 @@ def test_attributes_of_a_wrong_type_are_told(toy: ModuleType, given: dict[str, A
     assert str(caught.value) == f"plugin 'stranger': {told}"
 
 
+def test_notes_that_are_computed_are_read_where_they_are_shown(toy: ModuleType) -> None:
+    read = list[object]()
+
+    def notes(self: object) -> object:
+        read.append(self)
+        return ["near"] if len(read) == 1 else "near"
+
+    kind = type("Strange", (Strange,), {"notes": property(notes), "end": lambda self: None})
+    plugins = [serving(toy, kind), "reference", "training", "snapshots", toy.toy()]
+    with compose(toy.machine(2, sync=("stranger",)), plugins) as runtime:
+        trainer = runtime.trainer(toy.solver(toy.classifier()), precision="f64")
+        assert not read
+        assert trainer.notes == ["Strange: near"]
+        with pytest.raises(
+            PluginError, match=r"Strange of .*strange.* has notes 'near' \(valid: a list"
+        ):
+            _ = trainer.notes
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [

@@ -315,9 +315,11 @@ class Chooser:
         options: dict[str, Any] = {"goal": goal}
         if way.chunks:
             options["chunks"] = way.chunks
-        place = self.network.place(self.ranks)
         if "groups" in made.options:
             options["groups"] = way.group or self.network.groups(self.ranks)
+            place = self.network.place(self.ranks)
+        elif way.ranks in self._maps:
+            place = self._maps[way.ranks]
         else:
             place = maps(self.network, self.ranks, way.ranks)[way.ranks]
         rounds = made.rounds(self.ranks, size, **options)

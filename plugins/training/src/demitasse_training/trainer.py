@@ -53,6 +53,7 @@ from demitasse_training.sizes import sizes
 from demitasse_training.sole_writer import sole_writer
 from demitasse_training.terms import loss_weights, nets_told, values
 from demitasse_training.views import Views
+from demitasse_training.watched import notes_of
 from demitasse_training.weak_methods import weakly
 
 BETWEEN = 0.5
@@ -129,7 +130,7 @@ class Trainer(Rooted):
     def notes(self) -> list[str]:
         """How the first worker's gradients are synchronised, innermost level first."""
         levels = [*self._workers[0].levels, *self._workers[0].idle]
-        return [f"{type(level).__name__}: {note}" for level in levels for note in level.notes]
+        return [f"{type(level).__name__}: {note}" for level in levels for note in notes_of(level)]
 
     @property
     def varying(self) -> list[str]:

@@ -18,6 +18,7 @@ from demitasse import (
     Work,
     blamed,
     nearest,
+    whose,
 )
 
 WORKS = ("reduce", "distribute", "begin", "before_forward", "schedule", "end", "update_memory")
@@ -175,9 +176,8 @@ def check_level(plugin: str, level: object, group: Group, simulated: bool = Fals
         value: object = getattr(level, name)
         if type(value) is bool or not hasattr(value, "__index__"):
             raise PluginError(f"{who} has {name} {value!r} (valid: a whole number)")
-    notes: object = level.notes
-    if not isinstance(notes, list | tuple) or not all(isinstance(note, str) for note in notes):
-        raise PluginError(f"{who} has notes {notes!r:.99} (valid: a list of strings)")
+    if not isinstance(getattr(type(level), "notes", None), property):  # which takes time if it predicts
+        notes_of(level, who)
     siblings = group.team.size if group.team is not None else 1
     if level.size < siblings:
         raise PluginError(
@@ -194,6 +194,14 @@ def check_level(plugin: str, level: object, group: Group, simulated: bool = Fals
             f"{who} has size {level.size} but nothing to do, so siblings would train apart{meant} "
             f"(valid: some of {', '.join(WORKS)})"
         )
+
+
+def notes_of(level: GradientSync, who: str = "") -> list[str]:
+    """Return a level's notes. Raises PluginError if they are no list of strings."""
+    notes: object = level.notes
+    if not isinstance(notes, list | tuple) or not all(isinstance(note, str) for note in notes):
+        raise PluginError(f"{who or whose(level)} has notes {notes!r:.99} (valid: a list of strings)")
+    return [*notes]
 
 
 def strange_in(value: Any) -> str:
