@@ -141,7 +141,7 @@ def answer(asked: tuple[Any, ...]) -> str:
     function = context.resolve_value_type(asked[0])
     try:
         signature = function.get_call_type(context, asked[1:], {})
-    except numba.TypingError:
+    except (numba.TypingError, NotImplementedError):
         return "none"
     return f"{signature} by {function.get_impl_key(signature)}"
 
@@ -249,11 +249,33 @@ def test_sizes_of_types_are_those_of_llvm() -> None:
     assert named == [1, 16]
 
 
-def test_another_numba_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def another_run(self: Any, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
+    self.func_ir.sorted()
+
+
+def another_type(self: Any, context: Any, args: Any, kws: Any, preferred: Any) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "other", "left"),
+    [
+        ("numba.core.types.functions", "BaseFunction", None, ["run", "get_abi_size"]),
+        ("numba.core.postproc", "PostProcessor", another_run, ["get_call_type", "get_abi_size"]),
+        ("numba.core.types.functions", "BaseFunction", another_type, ["run", "get_abi_size"]),
+    ],
+)
+def test_another_numba_is_left_as_it_is(
+    owner: str, name: str, other: Any, left: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = f"{owner}.{name}"
+    if other is None:
+        monkeypatch.delattr(changed)
+    else:
+        monkeypatch.setattr(f"{changed}.{'run' if other is another_run else 'get_call_type'}", other)
     remembered._swaps.cache_clear()
     try:
-        monkeypatch.delattr(functions, "BaseFunction")
-        assert [name for _, name, _ in remembered._swaps()] == ["run", "get_abi_size"]
+        assert [name for _, name, _ in remembered._swaps()] == left
     finally:
         monkeypatch.undo()
         remembered._swaps.cache_clear()

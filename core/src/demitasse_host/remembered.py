@@ -43,15 +43,28 @@ def _swaps() -> list[tuple[Any, str, Any]]:
     """Return the methods to replace, each as its class, its name and what replaces it."""
     found = list[tuple[Any, str, Any]]()
     for make in (_signatures, _entries, _sizes):
-        with contextlib.suppress(ImportError, AttributeError):  # other versions of numba
+        with contextlib.suppress(ImportError, AttributeError, _UnknownError):  # other versions of numba
             found.append(make())
     return found
+
+
+class _UnknownError(Exception):
+    """Raised for a method that does not do what is done once here."""
+
+
+def _known(method: Any, parameters: int, uses: set[str] | None = None) -> Any:
+    """Return a method that has so many parameters and, if ``uses`` is given, names just these. Raises
+    _UnknownError for any other."""
+    code = method.__code__
+    if code.co_argcount != parameters or uses not in (None, {*code.co_names}):
+        raise _UnknownError
+    return method
 
 
 def _signatures() -> tuple[Any, str, Any]:
     owner = importlib.import_module("numba.core.types.functions").BaseFunction
     types: Any = importlib.import_module("numba.core.types")
-    ask: Callable[..., Any] = owner.get_call_type
+    ask: Callable[..., Any] = _known(owner.get_call_type, 4)
     plain = (
         types.Number,
         types.Boolean,
@@ -86,7 +99,7 @@ def _entries() -> tuple[Any, str, Any]:
     analysis: Any = importlib.import_module("numba.core.analysis")
     owner, lifetimes = module.PostProcessor, module.VariableLifetime
     canonical = module.transforms.canonicalize_cfg
-    run: Callable[..., Any] = owner.run
+    run: Callable[..., Any] = _known(owner.run, 3, _STEPS)
 
     class Entries(dict[Any, Any]):
         """The variables that are live at the entry of each block of a function."""
@@ -119,6 +132,14 @@ def _entries() -> tuple[Any, str, Any]:
     return owner, "run", lazily
 
 
+_STEPS = {
+    *("func_ir", "blocks", "transforms", "canonicalize_cfg"),
+    *("VariableLifetime", "variable_lifetime", "cfg", "usedefs", "defmap", "deadmaps", "combined"),
+    *("analysis", "compute_live_variables", "items", "block_entry_vars"),
+    *("is_generator", "GeneratorInfo", "generator_info", "_compute_generator_info", "_insert_var_dels"),
+}
+"""What the method that ``lazily`` replaces names."""
+
 _READ = {"literal_unroll", "objmode", "objmode_context", "parallel_chunksize"}
 """What a function names for which numba reads the lifetimes of variables when it has changed the blocks
 already."""
@@ -126,14 +147,13 @@ already."""
 
 def _sizes() -> tuple[Any, str, Any]:
     owner = importlib.import_module("llvmlite.ir.types").Type
-    ask: Callable[..., int] = owner.get_abi_size
+    ask: Callable[..., int] = _known(owner.get_abi_size, 3)
     known: dict[tuple[int, str], tuple[Any, int]] = {}  # with what it was asked of
 
     def get_abi_size(type_: Any, target_data: Any, context: Any = None) -> int:
-        text = str(type_)
-        if context is not None or "%" in text:  # named types are called alike in different modules
+        if context is not None:  # types of other modules may be called alike
             return ask(type_, target_data, context)
-        asked = id(target_data), text
+        asked = id(target_data), str(type_)
         if asked not in known:
             known[asked] = target_data, ask(type_, target_data)
         return known[asked][1]
