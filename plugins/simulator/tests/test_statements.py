@@ -136,6 +136,6 @@ def test_seconds_stated_for_each_bucket_are_those_of_the_step(solver: Path, mach
 
 
 def test_a_synchronisation_that_states_nothing_is_said_to(solver: Path, machine: Machines) -> None:
-    done = predict(solver, machine(HOSTS % "mpi"), lambda group: GradientSync())  # noqa: PLW0108
+    done = predict(solver, machine(HOSTS % "mpi"), lambda group: GradientSync())
     (line,) = [line for line in done.sources if "agree by" in line]
     assert "(assumed: plugin 'stranger' does not state what it sends)" in line
