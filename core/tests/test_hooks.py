@@ -14,6 +14,7 @@ import pytest
 import demitasse
 from demitasse import (
     Candidate,
+    DataError,
     DataSpec,
     Level,
     Link,
@@ -153,6 +154,31 @@ def test_a_data_source_is_given_its_plugins_options(toy: ModuleType) -> None:
     with compose(MACHINE, [given], {"stranger": {"root": "there"}}) as runtime:
         runtime.open_source(DataSpec("rows"))
     assert told == [{"root": "there"}]
+
+
+@pytest.mark.parametrize("order", [["early", "late"], ["late", "early"]])
+def test_a_plugin_that_cannot_open_samples_keeps_no_other_from_it(
+    order: list[str], toy: ModuleType
+) -> None:
+    opened = toy.ArraySource(toy.images())
+
+    def refuse(spec: Any) -> Any:
+        raise DataError(f"no such file: {spec.source}")
+
+    def late(spec: Any) -> Any:
+        return opened if spec.source == "rows" else None
+
+    plugins = {
+        "early": toy.plugin("early", data_source=refuse),
+        "late": toy.plugin("late", data_source=late),
+    }
+    with compose(MACHINE, [plugins[name] for name in order]) as runtime:
+        assert runtime.open_source(DataSpec("rows")) is opened
+        with pytest.raises(DataError, match="^no such file: columns$"):
+            runtime.open_source(DataSpec("columns"))
+        if order[0] == "early":  # whoever reads the kind that the user names has the last word
+            with pytest.raises(DataError, match="^no such file: rows$"):
+                runtime.open_source(DataSpec("rows", "idx"))
 
 
 @pytest.mark.parametrize(
