@@ -174,10 +174,10 @@ def test_a_plugin_that_cannot_open_samples_keeps_no_other_from_it(
     }
     with compose(MACHINE, [plugins[name] for name in order]) as runtime:
         assert runtime.open_source(DataSpec("rows")) is opened
-        with pytest.raises(DataError, match="^no such file: columns$"):
+        with pytest.raises(DataError, match=r"^no such file: columns$"):
             runtime.open_source(DataSpec("columns"))
         if order[0] == "early":  # whoever reads the kind that the user names has the last word
-            with pytest.raises(DataError, match="^no such file: rows$"):
+            with pytest.raises(DataError, match=r"^no such file: rows$"):
                 runtime.open_source(DataSpec("rows", "idx"))
 
 
