@@ -175,6 +175,10 @@ def test_a_rate_that_is_no_number_is_refused_with_its_iteration(toy: ModuleType,
     with pytest.raises(ModelError, match="the solver's learning rate at iteration 2 is 'a'"):
         later.step(3)
     assert later.iteration == 2
+    with pytest.raises(PluginError, match=r"the solver's rate 0\.1: raised TypeError at iteration 0: "):
+        runtime().trainer(solver(0.1))
+    with pytest.raises(PluginError, match=r"lambda.*: raised TypeError at iteration 0: .* 1 was given"):
+        runtime().trainer(solver(lambda: 0.1))
 
 
 def test_events_tell_losses_rates_and_samples(running: Any) -> None:
@@ -352,6 +356,26 @@ def test_snapshots_that_their_format_has_no_room_for_are_found_before_the_first_
     trainer, events = holding(nbytes - 1)
     told = (
         rf"a \.small snapshot .* {nbytes:,} bytes, but such a file holds {nbytes - 1:,}; set snapshot_"
+    )
+    for ask in (trainer.check_snapshots, trainer.run):
+        with pytest.raises(SnapshotError, match=told):
+            ask()
+    assert (trainer.iteration, events) == (0, [])
+
+
+def test_state_that_a_format_has_no_place_for_is_found_before_the_first_step(
+    running: Any, toy: ModuleType
+) -> None:
+    def holding(*states: str) -> tuple[Any, list[Event]]:
+        facts = {"suffixes": [".theirs"], "states": {".theirs": [*states]}}
+        writer = toy.plugin("theirs", roles={"model_writer": facts}, model_writer=lambda path: None)
+        return running(plugins=[writer], snapshot_suffixes=(".demitasse", ".theirs"))
+
+    holding("history", "second")[0].check_snapshots()
+    trainer, events = holding("second")
+    told = (
+        r"a \.theirs snapshot has no place for the state history of momentum_update \(it holds second\)"
+        r"; give the solver the snapshot_suffixes \('\.demitasse',\), or set snapshot: 0"
     )
     for ask in (trainer.check_snapshots, trainer.run):
         with pytest.raises(SnapshotError, match=told):
