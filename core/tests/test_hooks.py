@@ -197,9 +197,10 @@ def test_a_plugin_that_cannot_open_samples_keeps_no_other_from_it(
             {"parameters": {1: 2.0}},
             "parameters = {1: 2.0} (valid: a table of defaults by name, {} for none)",
         ),
+        ({"loss_weight": "1"}, "loss_weight = '1' (valid: a number, 1.0 for a loss)"),
     ],
 )
-def test_a_layer_type_whose_name_or_parameters_are_none_is_refused(
+def test_a_layer_type_with_an_attribute_that_is_none_is_refused(
     toy: ModuleType, given: dict[str, Any], told: str
 ) -> None:
     kind = SimpleNamespace(**{"name": "Swish", "parameters": {}, "build": list, **given})
