@@ -389,7 +389,7 @@ def test_checking_leaves_the_folder_empty(running: Any, tmp_path: Path) -> None:
     assert list((tmp_path / "new").iterdir()) == []
 
 
-def failing(error: Exception) -> Callable[[Any], None]:
+def failing(error: BaseException) -> Callable[[Any], None]:
     def listen(event: Any) -> None:
         if event.kind == "iteration":
             raise error
@@ -404,10 +404,14 @@ def failing(error: Exception) -> Callable[[Any], None]:
         (lambda: 1 // 0, "plugin 'broken': hook observe raised ZeroDivisionError"),
         (
             lambda: failing(KeyError("loss")),
-            "plugin 'broken': its listener raised KeyError at event 'iteration': 'loss'",
+            "plugin 'broken', its listener: raised KeyError at event 'iteration': 'loss'",
+        ),
+        (
+            lambda: failing(SystemExit(3)),
+            "plugin 'broken', its listener: raised SystemExit at event 'iteration': 3",
         ),
     ],
-    ids=["no listener", "raises", "listener raises"],
+    ids=["no listener", "raises", "listener raises", "listener exits"],
 )
 def test_a_plugin_whose_listener_is_broken_is_named(
     toy: ModuleType, runtime: Callable[..., Any], observe: Any, message: str

@@ -136,8 +136,8 @@ def _declaration(kind: LayerType, name: str, default: Any) -> tuple[str, int, bo
             raise PluginError(f"{whose(kind)}: {told}")
     if type(example) not in _KINDS:
         raise PluginError(
-            f"{whose(kind)}: layer type {kind.name!r}: parameter {name!r} has the default {default!r}; a "
-            f"prototxt holds bool, int, float, str, or a list of one of them"
+            f"{whose(kind)}: layer type {kind.name!r}: parameter {name!r} has the default {default!r}; "
+            f"a prototxt holds bool, int, float, str, or a list of one of them"
         )
     return name, _KINDS[type(example)], repeated
 
