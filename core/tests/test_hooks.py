@@ -135,6 +135,18 @@ def test_a_program_that_makes_nothing_to_run_is_told_with_its_plugin(toy: Module
             runtime.program(name, "solver.prototxt")
 
 
+@pytest.mark.parametrize("name", ["trainer", "net"])
+def test_a_program_that_gives_another_object_is_told_what_that_lacks(toy: ModuleType, name: str) -> None:
+    given = toy.plugin("stranger", programs=lambda: {name: lambda runtime, path: "made"})
+    with compose(MACHINE, [given]) as runtime, pytest.raises(PluginError) as caught:
+        runtime.program(name, "solver.prototxt")
+    told = str(caught.value)
+    assert f"the program {name!r} returned 'made', without " in told
+    assert {"trainer": "snapshot", "net": "forward"}[name] in told and told.endswith(
+        f"(valid: demitasse.{name.capitalize()})"
+    )
+
+
 def test_a_hook_that_ends_the_program_is_an_error_that_names_it(toy: ModuleType) -> None:
     def observe() -> Any:
         sys.exit("no licence")
