@@ -101,6 +101,10 @@ def test_a_plugin_that_cannot_be_imported_is_named_with_the_reason(
             {"more": "[roles.model_writer]\nlargest = {'.x' = '2 GiB'}"},
             r"role model_writer: largest: \.x = '2 GiB' \(valid: a whole number of bytes\)",
         ),
+        (
+            {"more": "[roles.model_writer]\nstates = {'.x' = 'history'}"},
+            r"role model_writer: states: \.x = 'history' \(valid: a list of strings\)",
+        ),
         ({"role": "kernel"}, r"plugin\.toml.*unknown role 'kernel'; did you mean 'kernels'"),
         ({"api": ">=7"}, rf"demitasse '>=7', but this is {demitasse.__version__}; install versions"),
         ({"api": ""}, r"does not say which versions of demitasse it is for \(add api = "),
@@ -116,6 +120,7 @@ def test_a_plugin_that_cannot_be_imported_is_named_with_the_reason(
         "fact",
         "another role's fact",
         "no number",
+        "no list of states",
         "role",
         "range",
         "no range",

@@ -52,6 +52,18 @@ def test_a_rule_with_a_wrong_name_is_refused(rule: str, told: str) -> None:
     assert words.startswith(f"plugin 'softcap': operation 'softcap', gradient '{rule}': {told}")
 
 
+def test_a_rule_names_what_every_output_is_the_gradient_of() -> None:
+    """A kernel would be given None for the output that the rule leaves out."""
+
+    def backward(outputs: str) -> Operation:
+        return define("activation", "softcap_backward", "dx db", "dy y", outputs, same_as("dy"))
+
+    rule = softcap("x = softcap_backward(dy, y)")
+    with pytest.raises(PluginError, match=r"softcap_backward gives dx, db, not x$"):
+        take(rule, backward("dx db"))
+    assert take(rule, backward("dx db?"))
+
+
 @pytest.mark.parametrize("rule", ["x softcap_backward(dy, y)", "x = softcap_backward dy", "softcap", ""])
 def test_a_text_that_is_no_rule_is_refused(rule: str) -> None:
     with pytest.raises(

@@ -14,6 +14,7 @@ import pytest
 import demitasse
 from demitasse import (
     Candidate,
+    DataError,
     DataSpec,
     Level,
     Link,
@@ -134,6 +135,18 @@ def test_a_program_that_makes_nothing_to_run_is_told_with_its_plugin(toy: Module
             runtime.program(name, "solver.prototxt")
 
 
+@pytest.mark.parametrize("name", ["trainer", "net"])
+def test_a_program_that_gives_another_object_is_told_what_that_lacks(toy: ModuleType, name: str) -> None:
+    given = toy.plugin("stranger", programs=lambda: {name: lambda runtime, path: "made"})
+    with compose(MACHINE, [given]) as runtime, pytest.raises(PluginError) as caught:
+        runtime.program(name, "solver.prototxt")
+    told = str(caught.value)
+    assert f"the program {name!r} returned 'made', without " in told
+    assert {"trainer": "snapshot", "net": "forward"}[name] in told and told.endswith(
+        f"(valid: demitasse.{name.capitalize()})"
+    )
+
+
 def test_a_hook_that_ends_the_program_is_an_error_that_names_it(toy: ModuleType) -> None:
     def observe() -> Any:
         sys.exit("no licence")
@@ -155,6 +168,31 @@ def test_a_data_source_is_given_its_plugins_options(toy: ModuleType) -> None:
     assert told == [{"root": "there"}]
 
 
+@pytest.mark.parametrize("order", [["early", "late"], ["late", "early"]])
+def test_a_plugin_that_cannot_open_samples_keeps_no_other_from_it(
+    order: list[str], toy: ModuleType
+) -> None:
+    opened = toy.ArraySource(toy.images())
+
+    def refuse(spec: Any) -> Any:
+        raise DataError(f"no such file: {spec.source}")
+
+    def late(spec: Any) -> Any:
+        return opened if spec.source == "rows" else None
+
+    plugins = {
+        "early": toy.plugin("early", data_source=refuse),
+        "late": toy.plugin("late", data_source=late),
+    }
+    with compose(MACHINE, [plugins[name] for name in order]) as runtime:
+        assert runtime.open_source(DataSpec("rows")) is opened
+        with pytest.raises(DataError, match=r"^no such file: columns$"):
+            runtime.open_source(DataSpec("columns"))
+        if order[0] == "early":  # whoever reads the kind that the user names has the last word
+            with pytest.raises(DataError, match=r"^no such file: rows$"):
+                runtime.open_source(DataSpec("rows", "idx"))
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
@@ -171,9 +209,10 @@ def test_a_data_source_is_given_its_plugins_options(toy: ModuleType) -> None:
             {"parameters": {1: 2.0}},
             "parameters = {1: 2.0} (valid: a table of defaults by name, {} for none)",
         ),
+        ({"loss_weight": "1"}, "loss_weight = '1' (valid: a number, 1.0 for a loss)"),
     ],
 )
-def test_a_layer_type_whose_name_or_parameters_are_none_is_refused(
+def test_a_layer_type_with_an_attribute_that_is_none_is_refused(
     toy: ModuleType, given: dict[str, Any], told: str
 ) -> None:
     kind = SimpleNamespace(**{"name": "Swish", "parameters": {}, "build": list, **given})

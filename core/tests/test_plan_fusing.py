@@ -141,6 +141,14 @@ def test_what_nobody_else_reads_between_is_in_no_memory(sketch: Sketch) -> None:
         assert len({name for entry in plan.entries for name in names(entry.outputs)}) == blobs
 
 
+def test_a_plugin_asked_in_two_memories_is_named_once_in_the_reason(sketch: Sketch) -> None:
+    """As where operations without a kernel in a device's memory are computed in the host's."""
+    few = "few", Stub("relu")
+    kernels = Kernels([few, few, ("all", Stub()), few])
+    plan = sketch.plan(sketch.convolution("y", sketch.input("x")), kernels=kernels)
+    assert [entry.reason for entry in plan.entries] == ["not computed by few"]
+
+
 def test_a_result_added_to_itself_is_not_fused(sketch: Sketch) -> None:
     y = sketch.convolution("y", sketch.input("x"))
     assert done(sketch.plan(sketch.add("twice", "sum", y, y))) == ["convolution", "sum"]

@@ -172,6 +172,7 @@ from demitasse.machine import (
 )
 from demitasse_contracts.samples import (
     SampleError as SampleError,
+    opened_source as opened_source,
 )
 from demitasse_descriptions import (
     DescribedMachine as DescribedMachine,

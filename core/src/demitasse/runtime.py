@@ -102,12 +102,11 @@ class Runtime(errors.Rooted):
 
     def open_source(self, spec: demitasse.DataSpec) -> demitasse.DataSource:
         """Open the samples of a specification with the first plugin that knows their format."""
-        for _, hook in self.serving("data_source"):
-            if (source := hook(spec=spec)) is not None:
-                weak = hasattr(source, "__weakref__")  # slots may leave no room for one
-                self._open.append(weakref.ref(source, self._open.remove) if weak else source)
-                return source  # type: ignore[no-any-return]
-        raise errors.DataError(demitasse.unread(self.composition, spec))
+        hooks = [hook for _, hook in self.serving("data_source")]
+        source = demitasse.opened_source(self.composition, spec, hooks)
+        weak = hasattr(source, "__weakref__")  # slots may leave no room for one
+        self._open.append(weakref.ref(source, self._open.remove) if weak else source)
+        return source
 
     def kernels(self, worker: WorkerPlace) -> Kernels:
         """Return the plugins that compute for a worker, its level's choice first, and the tuner."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import TYPE_CHECKING
 
 from demitasse import PluginError
@@ -45,6 +46,10 @@ def gathered_layer_types(composition: Composition) -> dict[str, LayerType]:
             if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
                 valid = "valid: a table of defaults by name, {} for none"
                 raise PluginError(f"{where}: parameters = {given!r:.99} ({valid})")
+            if not isinstance(weight := getattr(kind, "loss_weight", 0.0), Real):
+                raise PluginError(
+                    f"{where}: loss_weight = {weight!r:.99} (valid: a number, 1.0 for a loss)"
+                )
             if (other := owners.setdefault(kind.name, plugin)) != plugin:
                 both = f"plugins {other!r} and {plugin!r} both define layer type {kind.name!r}"
                 raise PluginError(f"{both}; leave one of them out")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any
 
+import demitasse
 from demitasse import DemitasseError, PluginError, unknown
 from demitasse_contracts.levels import check_probed
 from demitasse_contracts.owners import raised, whose
@@ -90,9 +91,17 @@ RUN = {"trainer": "demitasse.Trainer", "interactive trainer": "a trainer", "net"
 
 
 def check_program(name: str, program: Callable[..., Any], made: Any) -> None:
-    """Raise PluginError if a program that should return an object for its caller returned None."""
-    if made is None and name in RUN:
-        raise PluginError(f"{whose(program)}: the program {name!r} returned None (valid: {RUN[name]})")
+    """Raise PluginError if a program that should return an object for its caller returned None, or an
+    object without some of the names that its callers use."""
+    if name not in RUN:
+        return
+    kind = getattr(demitasse, RUN[name].removeprefix("demitasse."), object)
+    has = {*dir(kind)} if hasattr(type(made), "__getattr__") else {*dir(made)}  # dir computes nothing
+    lacking = sorted(each for each in vars(kind) if not each.startswith("_") and each not in has)
+    if made is None or lacking:
+        without = f", without {', '.join(lacking)}" if made is not None else ""
+        told = f"the program {name!r} returned {made!r:.99}{without} (valid: {RUN[name]})"
+        raise PluginError(f"{whose(program)}: {told}")
 
 
 def _listed(parts: tuple[str, ...]) -> str:

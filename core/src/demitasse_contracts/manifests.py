@@ -36,6 +36,7 @@ FACTS: Mapping[str, tuple[type, tuple[str, ...]]] = {
     "otherwise": (str, ("kernels",)),
     "suffixes": (tuple, ("model_reader", "model_writer")),
     "largest": (dict, ("model_writer",)),
+    "states": (dict, ("model_writer",)),
     "instead": (dict, ("data_source",)),
     "types": (tuple, ("layer_types",)),
     "programs": (tuple, ("programs",)),
@@ -152,6 +153,8 @@ def _malformed(manifest: Manifest, where: str) -> str:
         for suffix, limit in facts.get("largest", {}).items() if not problem else ():
             if type(limit) is not int:
                 problem = f"{at}: largest: {suffix} = {limit!r} (valid: a whole number of bytes)"
+        states = facts.get("states", {}) if not problem else {}
+        problem = problem or _wrong(states, dict.fromkeys(states, tuple), "suffix", f"{at}: states")
     return problem
 
 

@@ -47,7 +47,7 @@ def _check_rule(rule: Gradient, word: Operation, words: Mapping[str, Operation],
         for name in names:
             if name not in valid:
                 raise PluginError(unknown(kind, name, valid, where))
-        needed = [o for o in side if kind == "operand" and not (o.optional or o.variadic)]
+        needed = [o for o in side if not (o.optional or o.variadic)]
         if len(names) < len(needed) or (len(names) > len(side) and not side[-1].variadic):
             has = f"{'takes' if kind == 'operand' else 'gives'} {', '.join(o.name for o in side)}"
             raise PluginError(f"{where}: {rule.operation} {has}, not {', '.join(names) or 'nothing'}")

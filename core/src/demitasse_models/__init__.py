@@ -219,7 +219,10 @@ class GraphBuilder(Protocol):
 
 
 class LayerType(Protocol):
-    """Expands layers of one type into operations."""
+    """Expands layers of one type into operations. ``name`` is the type's name in files, ``parameters``
+    the names and defaults of what a file may set. A type may have more: ``loss_weight``, how much its
+    first top counts in the loss unless the file says so (default 0), and the methods ``found`` and
+    ``score`` that docs/plugins.md explains."""
 
     if TYPE_CHECKING:  # read-only, so that a narrower type fits; subclasses may assign them
 

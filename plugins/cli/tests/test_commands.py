@@ -447,7 +447,7 @@ def test_a_command_that_is_declared_and_not_given_is_told_with_what_was(
     assert main(["greet"]) == 2
     told = capsys.readouterr().err
     assert "declares the command 'greet' but does not provide it: its hook commands returned " in told
-    assert "(valid: a table by name)" in told
+    assert "(valid: a table with 'greet')" in told
 
 
 def test_the_doctor_tells_a_manifest_s_name_from_its_versions(

@@ -265,7 +265,7 @@ def test_what_is_kept_and_not_in_snapshots_is_found() -> None:
 
 @pytest.mark.timeout(60, method="thread")
 def test_siblings_that_wait_for_each_other_when_they_are_quiesced_are_found() -> None:
-    with pytest.raises(demitasse.PluginError, match="in quiesce: siblings are quiesced one after the"):
+    with pytest.raises(demitasse.PluginError, match="in quiesce: siblings are called one after the"):
         check_sync(PLUGINS, "summing", workers=2, fault="waits")
 
 

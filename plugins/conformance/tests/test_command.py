@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -15,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import demitasse
-from demitasse import Candidate, Finding, Request
+from demitasse import Candidate, Finding, Request, hookimpl
 from demitasse_conformance.command import check, setting
 from demitasse_conformance.inquiry import BROKEN, KEPT, UNTRIED, Inquiry, Outcome, composed_with
 from demitasse_conformance.roles import outcomes
@@ -327,3 +328,15 @@ def test_a_plugin_that_cannot_be_composed_is_one_line() -> None:
 def test_whom_a_plugin_is_composed_with() -> None:
     assert composed_with("cpu") == ("cpu", *mish.BASE)
     assert composed_with("reference", ["caffe"]) == ("reference", "caffe")
+
+
+def test_a_layer_type_that_another_installed_plugin_has_is_told() -> None:
+    """The other plugin is not among those that the kit composes with it, but users have both."""
+    kind = SimpleNamespace(name="PriorBox", parameters={}, build=lambda *given: [])
+    roles = {"layer_types": {"types": ["PriorBox"]}}
+    manifest = {"name": "stranger", "api": ">=0", "roles": roles}
+    plugin = SimpleNamespace(manifest=manifest, layer_types=hookimpl(lambda: [kind]))
+    clashes = [each for each in found(plugin) if each.role == "manifest"]
+    assert [(each.subject, each.status) for each in clashes] == [("beside all plugins", BROKEN)]
+    assert "'detection'" in clashes[0].detail and "layer type 'PriorBox'" in clashes[0].detail
+    assert not of(found(mish.Mish()), "manifest")

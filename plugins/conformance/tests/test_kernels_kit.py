@@ -158,6 +158,26 @@ def test_a_kernel_of_ones_own_is_compared_with_itself_in_double_precision(thread
         check_kernels([*mish.BASE, Odd()], "mish", mish.LAYER, (2, 5), precision="f32")
 
 
+@pytest.mark.parametrize("precision", ["f64", "bf16"])
+def test_a_kernel_alone_that_reads_beside_an_array_is_found(precision: str) -> None:
+    """Its own kernel in double precision, with which it is compared, reads the same NaN."""
+
+    def bind(inputs: Any, outputs: Any, workspace: Any) -> Callable[[], None]:
+        right, (x, *_), (y,) = mish.forward(inputs, outputs, workspace), inputs, outputs
+        wide = np.lib.stride_tricks.as_strided(x.reshape(-1), (x.size + 1,), x.strides[-1:])
+        return lambda: (right(), y.reshape(-1)[:1].fill(wide[-1]))  # type: ignore[func-returns-value]
+
+    class Alone(mish.Mish):
+        @demitasse.hookimpl
+        def kernels(self, request: Request) -> list[Candidate]:
+            offered = super().kernels(request=request)
+            return [Candidate("odd", bind)] if request.operation.name == "mish" else offered
+
+    told = "kernel 'odd' of mish in .*: y has numbers that are not finite"
+    with pytest.raises(BrokenPromiseError, match=told):
+        check_kernels([*mish.BASE, Alone()], "mish", mish.LAYER, (2, 5), precision=precision)
+
+
 UPDATES = {
     "decay": {"decay": 0.0},
     "momentum": {"momentum": 0.0},

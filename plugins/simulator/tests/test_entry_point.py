@@ -27,9 +27,11 @@ def test_its_kernels_are_only_for_places_that_are_described() -> None:
     relu = demitasse.compose(plugins=["reference"]).vocabulary["relu"]
     real = Request(relu, (), (), {}, Place("node"))
     assert not list(demitasse_simulator.plugin.kernels(real))
-    described = Request(relu, (), (), {}, Place("node", simulated=True))
+    described = Request(relu, (), (), {}, Place("node", "ldm", simulated=True))
     (candidate,) = demitasse_simulator.plugin.kernels(described)
-    with pytest.raises(demitasse.PlanError, match="only described"):
+    with pytest.raises(
+        demitasse.PlanError, match=r"no composed plugin computes relu in 'ldm', .* only described"
+    ):
         candidate.bind([], [], None)
 
 

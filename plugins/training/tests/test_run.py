@@ -175,6 +175,10 @@ def test_a_rate_that_is_no_number_is_refused_with_its_iteration(toy: ModuleType,
     with pytest.raises(ModelError, match="the solver's learning rate at iteration 2 is 'a'"):
         later.step(3)
     assert later.iteration == 2
+    with pytest.raises(PluginError, match=r"the solver's rate 0\.1: raised TypeError at iteration 0: "):
+        runtime().trainer(solver(0.1))
+    with pytest.raises(PluginError, match=r"lambda.*: raised TypeError at iteration 0: .* 1 was given"):
+        runtime().trainer(solver(lambda: 0.1))
 
 
 def test_events_tell_losses_rates_and_samples(running: Any) -> None:
@@ -359,13 +363,33 @@ def test_snapshots_that_their_format_has_no_room_for_are_found_before_the_first_
     assert (trainer.iteration, events) == (0, [])
 
 
+def test_state_that_a_format_has_no_place_for_is_found_before_the_first_step(
+    running: Any, toy: ModuleType
+) -> None:
+    def holding(*states: str) -> tuple[Any, list[Event]]:
+        facts = {"suffixes": [".theirs"], "states": {".theirs": [*states]}}
+        writer = toy.plugin("theirs", roles={"model_writer": facts}, model_writer=lambda path: None)
+        return running(plugins=[writer], snapshot_suffixes=(".demitasse", ".theirs"))
+
+    holding("history", "second")[0].check_snapshots()
+    trainer, events = holding("second")
+    told = (
+        r"a \.theirs snapshot has no place for the state history of momentum_update \(it holds second\)"
+        r"; give the solver the snapshot_suffixes \('\.demitasse',\), or set snapshot: 0"
+    )
+    for ask in (trainer.check_snapshots, trainer.run):
+        with pytest.raises(SnapshotError, match=told):
+            ask()
+    assert (trainer.iteration, events) == (0, [])
+
+
 def test_checking_leaves_the_folder_empty(running: Any, tmp_path: Path) -> None:
     trainer, _ = running(snapshot_prefix=str(tmp_path / "new" / "toy"))
     trainer.check_snapshots()
     assert list((tmp_path / "new").iterdir()) == []
 
 
-def failing(error: Exception) -> Callable[[Any], None]:
+def failing(error: BaseException) -> Callable[[Any], None]:
     def listen(event: Any) -> None:
         if event.kind == "iteration":
             raise error
@@ -380,10 +404,14 @@ def failing(error: Exception) -> Callable[[Any], None]:
         (lambda: 1 // 0, "plugin 'broken': hook observe raised ZeroDivisionError"),
         (
             lambda: failing(KeyError("loss")),
-            "plugin 'broken': its listener raised KeyError at event 'iteration': 'loss'",
+            "plugin 'broken', its listener: raised KeyError at event 'iteration': 'loss'",
+        ),
+        (
+            lambda: failing(SystemExit(3)),
+            "plugin 'broken', its listener: raised SystemExit at event 'iteration': 3",
         ),
     ],
-    ids=["no listener", "raises", "listener raises"],
+    ids=["no listener", "raises", "listener raises", "listener exits"],
 )
 def test_a_plugin_whose_listener_is_broken_is_named(
     toy: ModuleType, runtime: Callable[..., Any], observe: Any, message: str

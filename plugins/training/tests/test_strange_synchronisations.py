@@ -241,8 +241,42 @@ def test_who_waits_for_siblings_in_quiesce_is_told_that_they_come_one_by_one(
             trainer.snapshot(tmp_path / "toy")
         made[0].waits = False
         assert trainer.step(1).iteration == 3 and trainer.snapshot(tmp_path / "toy").is_file()
-    told = "plugin 'stranger', Meets: raised RuntimeError in quiesce: siblings are quiesced one after"
+    told = "plugin 'stranger', Meets: raised RuntimeError in quiesce: siblings are called one after"
     assert str(caught.value).startswith(told)
+
+
+@pytest.mark.timeout(60, method="thread")
+@pytest.mark.parametrize("method", ["bind", "begin", "reduce", "restore"])
+def test_siblings_that_wait_for_each_other_where_they_are_called_in_turn_are_told(
+    toy: ModuleType, tmp_path: Path, method: str
+) -> None:
+    """They should wait in the work that a method returns; here they would wait forever."""
+
+    class Waits(Strange):
+        def __init__(self, group: Any) -> None:
+            super().__init__(group)
+            self.group = group
+
+        def saved(self) -> Any:
+            return 1
+
+        def end(self) -> Any:
+            return lambda: None
+
+    def wait(self: Any, *given: Any) -> None:
+        self.group.team.barrier.wait()
+
+    kind = type("Waits", (Waits,), {method: wait})
+    plugins = [serving(toy, kind), "reference", "training", "snapshots", toy.toy()]
+    told = f"plugin 'stranger', Waits: raised RuntimeError in {method}: siblings are called one after"
+    with (
+        compose(toy.machine(2, sync=("stranger",)), plugins) as runtime,
+        pytest.raises(PluginError, match=told),
+    ):
+        trainer = runtime.trainer(toy.solver(toy.classifier()), precision="f64")
+        trainer.step(1)
+        saved = trainer.snapshot(tmp_path / "toy")
+        runtime.trainer(toy.solver(toy.classifier()), precision="f64", resume=saved).step(1)
 
 
 def test_what_cannot_be_trained_is_told_before_a_test(toy: ModuleType, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ class Kernels:
         candidate, if all state their time or a tuner tries them, else its first. Raises PlanError with
         the layer, the operation and the plugins asked; PluginError for a wrong candidate."""
         plugin, candidates = self.find(request)
-        asked = [name for name, _ in self.offers]
+        asked = [*dict.fromkeys(name for name, _ in self.offers)]
         if not candidates:
             shapes = ", ".join(str(spec) for spec in request.inputs if spec is not None)
             raise PlanError(

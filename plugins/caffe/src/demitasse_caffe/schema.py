@@ -17,7 +17,7 @@ import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from demitasse import LayerType, PluginError
+from demitasse import LayerType, PluginError, whose
 
 FIRST_OWN_NUMBER, _OWN_NUMBERS = 100_000_000, 400_000_000
 LARGEST_BLOB, MOST_AXES = 2**31 - 1, 32
@@ -97,7 +97,7 @@ def schema(layer_types: Mapping[str, LayerType]) -> Schema:
     """Return the schema for a set of layer types. Raise PluginError for a declaration that a file cannot
     express: a type whose name is not an identifier, or a default of an unknown kind."""
     declared = tuple(
-        (name, tuple(_declaration(name, *item) for item in sorted(kind.parameters.items())))
+        (name, tuple(_declaration(kind, *item) for item in sorted(kind.parameters.items())))
         for name, kind in sorted(layer_types.items())
         if kind.parameters
     )
@@ -127,16 +127,17 @@ def parameter_field(kind: str, fields: Mapping[str, Any]) -> str:
     return f"{words.lower()}_param"
 
 
-def _declaration(kind: str, name: str, default: Any) -> tuple[str, int, bool]:
+def _declaration(kind: LayerType, name: str, default: Any) -> tuple[str, int, bool]:
     repeated = isinstance(default, list | tuple)
     example = (default[0] if default else 0.0) if repeated else default
-    for part in (kind, name):
+    for part in (kind.name, name):
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", part):
-            raise PluginError(f"layer type {kind!r}: {part!r} cannot be written in a prototxt")
+            told = f"layer type {kind.name!r}: {part!r} cannot be written in a prototxt"
+            raise PluginError(f"{whose(kind)}: {told}")
     if type(example) not in _KINDS:
         raise PluginError(
-            f"layer type {kind!r}: parameter {name!r} has the default {default!r}; a prototxt "
-            f"holds bool, int, float, str, or a list of one of them"
+            f"{whose(kind)}: layer type {kind.name!r}: parameter {name!r} has the default {default!r}; "
+            f"a prototxt holds bool, int, float, str, or a list of one of them"
         )
     return name, _KINDS[type(example)], repeated
 

@@ -125,7 +125,7 @@ def load(manifest: Manifest, name: str) -> click.Command:
         ) from error
     if not isinstance(given, Mapping) or name not in given:
         raise PluginError(
-            f"{declares}: its hook commands returned {given!r:.99} (valid: a table by name)"
+            f"{declares}: its hook commands returned {given!r:.99} (valid: a table with {name!r})"
         )
     command = given[name]
     if not isinstance(command, click.Command):

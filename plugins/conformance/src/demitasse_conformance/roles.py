@@ -61,10 +61,26 @@ def outcomes(asked: Inquiry) -> Iterator[Outcome]:
             raise
         yield Outcome("manifest", asked.name, BROKEN, line(error))
         return
+    if clash := _clash(asked):
+        yield Outcome("manifest", "beside all plugins", BROKEN, clash)
     for role in asked.roles:
         held = HELD.get(role, _nothing(role))(asked)
         while (found := _next(role, asked, held)) is not None:
             yield found
+
+
+def _clash(asked: Inquiry) -> str:
+    """Return why the plugin cannot be composed with all automatic ones: it has a word of another's."""
+    if not {"operations", "layer_types"} & set(asked.roles):
+        return ""
+    own = [each for each in asked.plugins if getattr(each, "manifest", {}).get("name") == asked.name]
+    try:
+        with compose(PLAINEST, [*(own or [f"+{asked.name}"]), "+training"]):
+            return ""
+    except PluginError as error:
+        return line(error) if repr(asked.name) in str(error) else ""
+    except CompositionError:  # conflicts that the manifests declare
+        return ""
 
 
 def _next(role: str, asked: Inquiry, held: Iterator[Outcome]) -> Outcome | None:

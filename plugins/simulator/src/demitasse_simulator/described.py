@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from demitasse import (
@@ -33,12 +34,13 @@ def candidates(request: Request) -> Iterable[Candidate]:
     its time. It serves places whose own kernels are not composed. At a real place, return nothing."""
     if not request.place.simulated:
         return ()
-    return (Candidate("roofline", _never),)
+    return (Candidate("roofline", partial(_never, request.operation.name, request.place.space)),)
 
 
-def _never(inputs: Any, outputs: Any, workspace: Any) -> Work:
+def _never(operation: str, space: str, inputs: Any, outputs: Any, workspace: Any) -> Work:
     raise PlanError(
-        "this plan is for a machine that is only described: it can be simulated, but not run"
+        f"no composed plugin computes {operation} in {space!r}, on a machine that is only described: "
+        f"this plan can be simulated, but not run"
     )
 
 

@@ -28,6 +28,7 @@ from demitasse import (
     uninstalled,
     unknown,
 )
+from demitasse_simulator import statements
 from demitasse_simulator.planning import Beyond, Chain, endpoints
 from demitasse_simulator.roofline import around
 
@@ -86,10 +87,9 @@ class Link:
         return _inner(self.chain.sync)
 
     @property
-    def staged(self) -> Any:
-        """The method ``stages(buckets, ready)`` of the plugin's own synchronisation, which describes its
-        stages; None if it has none."""
-        return getattr(self.inner, "stages", None)
+    def staged(self) -> GradientSync | None:
+        """The plugin's own synchronisation, if it describes its stages (``stages(buckets, ready)``)."""
+        return self.inner if hasattr(self.inner, "stages") else None
 
     @property
     def spoken(self) -> Any:
@@ -104,7 +104,7 @@ class Link:
         for goal, elements in self._costs:
             largest[goal] = max(elements, largest.get(goal, 0))
         taken = [self._told(*each) for each in largest.items()] if self.spoken is not None else []
-        said = (*getattr(self.inner, "sources", ()), *getattr(self.spoken, "sources", ()))
+        said = (*statements.sources(self.inner), *statements.sources(self.spoken))
         return [*self.lines, *said, *taken]
 
     def _told(self, goal: str, elements: int) -> str:
@@ -130,9 +130,8 @@ class Link:
         inner = self.inner
         if inner is None or not span:
             return 0.0, 0.0
-        if (says := getattr(inner, "costs", None)) is not None:
-            reduce, distribute = says(bucket, span)
-            return float(reduce), float(distribute)
+        if hasattr(inner, "costs"):
+            return statements.costs(inner, bucket, span)
         if self.bandwidth is None:
             level = self.chain.levels[-1]
             raise missing_number(self.machine, level, "memory.bandwidth", "a sum over its threads needs")
@@ -424,7 +423,10 @@ def link(
     made.overlaps |= bool(given.get("overlap", False))
     made.packed = made.spoken is None and bool(given.get("packed", not made.overlaps))
     made.lines += made.network.sources
-    taken = "" if "algorithm" in given else " (assumed: the description's sync names none)"
+    lacks = "the description's sync names none"
+    if made.spoken is None and chain.plugin != "simulator":
+        lacks = f"plugin {chain.plugin!r} does not state what it sends"
+    taken = "" if "algorithm" in given else f" (assumed: {lacks})"
     how = "all gradients at once" if made.packed else "a bucket at a time"
     who = endpoints(chain.network, chain.nodes)
     if made.near > 1:

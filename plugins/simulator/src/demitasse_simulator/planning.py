@@ -37,6 +37,7 @@ from demitasse import (
     arrange,
     blamed,
 )
+from demitasse_simulator import statements
 from demitasse_simulator.described import AMONG_NODES, Described
 from demitasse_simulator.roofline import around
 
@@ -274,9 +275,7 @@ class Drawing(Runtime):
                 if hasattr(made, "described"):  # by its own options it states what it sends, and when
                     made.close()
                     made = module.gradient_sync(group=replace(alone, options=group.options))
-                    outer = made.described()
-                    if (tell := getattr(outer, "taking_part", None)) is not None:
-                        tell(nodes)
+                    outer = statements.described(made, nodes)
                 made.close()
             beyond = Beyond(inner, nodes, outer)
             self.syncs.append((plugin, group, beyond, nodes))
@@ -426,9 +425,9 @@ def _agreeing(machine: Machine, nodes: int) -> tuple[str, ...]:
 
 def _workspace(sync: GradientSync, elements: int) -> int:
     """Return the additional bytes that the first worker's synchronisation needs, as it states itself."""
-    inner = sync.inner if isinstance(sync, Beyond) else sync
-    says = getattr(inner, "workspace_bytes", None)
-    return 0 if says is None or inner is None or inner.size == 1 else int(says(elements))
+    own = (sync.inner, sync.outer) if isinstance(sync, Beyond) else (sync,)
+    needing = [each for each in own if each is not None and sync.size > 1]
+    return sum(statements.workspace(each, elements) for each in needing)
 
 
 def _memory(plan: Plan, total: int, workers: int, shared: int, precision: str) -> dict[str, int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from demitasse import Bucket, Entry, Span
+from demitasse_simulator import statements
 from demitasse_simulator.exchange import AUTO, Link
 from demitasse_simulator.planning import Draft
 from demitasse_simulator.rates import Costed
@@ -207,7 +208,8 @@ class Player:
         firsts = zip(self.draft.plan.buckets, self.draft.plan.first_read, strict=True)
         reads = [bucket.index for bucket, _ in sorted(firsts, key=lambda each: (each[1], each[0].index))]
         assert self.spoken is not None
-        found = [Message(*each) for each in self.links[self.spoken].spoken.messages(order, reads)]
+        spoken = self.links[self.spoken].spoken
+        found = [Message(*each) for each in statements.messages(spoken, order, reads)]
         if not self.measuring:
             return found
         sums = [each for each in found if isinstance(each.goal, str) and each.goal != "broadcast"]
@@ -323,12 +325,14 @@ class Player:
     def _rounds(self) -> list[Round]:
         """Return the buckets that a synchronisation in stages handles together, as it states itself."""
         assert self.staged is not None
-        stages, (order, ready) = self.links[self.staged].staged, self._finished()
-        together = stages(order, ready)
+        sync, (order, ready) = self.links[self.staged].staged, self._finished()
+        together = statements.stages(sync, order, ready)
         if not self.measuring:
             return [Round(*each) for each in together]
-        each_alone = [stages([bucket], [at]) for bucket, at in zip(order, ready, strict=True)]
-        stages(order, ready)  # its sources describe the last call
+        each_alone = [
+            statements.stages(sync, [bucket], [at]) for bucket, at in zip(order, ready, strict=True)
+        ]
+        statements.stages(sync, order, ready)  # its sources describe the last call
         return [Round(*each) for alone in each_alone for each in alone]
 
     def _gathered(self, bucket: Bucket) -> None:

@@ -19,6 +19,7 @@ from demitasse import (
     Solver,
     Weights,
     WeightsFiles,
+    blamed,
     unknown,
 )
 
@@ -93,8 +94,11 @@ def whole_seed(seed: Any) -> int:
 
 
 def rate_of(solver: Solver, iteration: int) -> float:
-    """Return a solver's learning rate for an iteration. Raises ModelError if it is not a number."""
-    rate: Any = solver.rate(iteration)
+    """Return a solver's learning rate for an iteration. Raises ModelError if it is not a number, and
+    PluginError for an exception of the function that returns it."""
+    made = solver.rate if callable(solver.rate) else f"the solver's rate {solver.rate!r}"
+    with blamed(made, f"at iteration {iteration}", solver.location):
+        rate: Any = solver.rate(iteration)
     try:
         if not isinstance(rate, str):
             return float(rate)

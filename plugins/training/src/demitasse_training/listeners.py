@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from demitasse import DemitasseError, Event, PluginError, raised
+from demitasse import Event, PluginError, blamed
 
 
 def listener_of(plugin: str, hook: Callable[[], Any]) -> Callable[[Event], None] | None:
@@ -18,13 +18,8 @@ def listener_of(plugin: str, hook: Callable[[], Any]) -> Callable[[Event], None]
         raise PluginError(f"plugin {plugin!r}: observe returned {listener!r}, which is not a listener")
 
     def listen(event: Event) -> None:
-        try:
+        with blamed(f"plugin {plugin!r}, its listener", f"at event {event.kind!r}"):
             listener(event)
-        except DemitasseError:
-            raise
-        except Exception as error:
-            told = raised(error, f"at event {event.kind!r}")
-            raise PluginError(f"plugin {plugin!r}: its listener raised {told}") from error
 
     return listen
 

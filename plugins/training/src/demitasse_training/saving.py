@@ -34,8 +34,8 @@ SNAPSHOT = ".demitasse"
 
 def check_writable(runtime: Runtime, solver: Solver, worker: Worker) -> None:
     """Raise CompositionError if no plugin writes a snapshot format that the solver requests, and
-    SnapshotError if the format cannot hold the worker's parameters, the folder cannot be created (this
-    creates it) or written, or the file's name is not possible."""
+    SnapshotError if the format cannot hold the worker's parameters or state, the folder cannot be
+    created (this creates it) or written, or the file's name is not possible."""
     if not (solver.snapshot_interval or solver.snapshot_last):
         return
     plugins = runtime.composition.plugins
@@ -48,7 +48,7 @@ def check_writable(runtime: Runtime, solver: Solver, worker: Worker) -> None:
                 f"the solver asks for {suffix} snapshots, which no composed plugin writes"
                 f"{uninstalled('model_writer', suffix)}; add the plugin {plugin!r}, {otherwise}"
             )
-    if told := _too_large(runtime, solver, worker):
+    if told := _too_large(runtime, solver, worker) or _stateless(runtime, solver, worker):
         raise SnapshotError(f"{told}, {otherwise}")
     prefix = prefix_of(solver)
     folder = Path(f"{prefix}_iter").parent
@@ -156,6 +156,21 @@ def _too_large(runtime: Runtime, solver: Solver, worker: Worker) -> str:
                 return (
                     f"a {suffix} snapshot of the {plan.parameters:,} parameters needs up to {needed:,} "
                     f"bytes, but such a file holds {largest[suffix]:,}; set snapshot_format: HDF5"
+                )
+    return ""
+
+
+def _stateless(runtime: Runtime, solver: Solver, worker: Worker) -> str:
+    """Return a message that names a requested format that, by the account of the plugin that writes it,
+    has no place for what the solver's update keeps."""
+    for plugin in runtime.composition.plugins:
+        states = plugin.roles.get("model_writer", {}).get("states", {})
+        for suffix in _suffixes(solver):
+            if lost := [name for name in worker.update.state if name not in states.get(suffix, [name])]:
+                return (
+                    f"a {suffix} snapshot has no place for the state {', '.join(lost)} of "
+                    f"{solver.update} (it holds {', '.join(states[suffix])}); give the solver the "
+                    f"snapshot_suffixes {(SNAPSHOT,)}"
                 )
     return ""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import NoneType
 from typing import Any
 
@@ -26,8 +27,8 @@ WORKS = ("reduce", "distribute", "begin", "before_forward", "schedule", "end", "
 
 
 class Meeting(threading.Barrier):
-    """A team's barrier. Siblings are brought to rest one after the other, in one thread, which would
-    wait here forever; for that thread (``alone``), waiting is an error."""
+    """A team's barrier. Siblings are bound, and brought to rest, one after the other; who waits then
+    would wait forever. For the thread that calls them (``alone``), waiting is an error."""
 
     alone: int | None = None
 
@@ -36,8 +37,9 @@ class Meeting(threading.Barrier):
         arrive."""
         if self.alone == threading.get_ident() and self.parties > 1:
             raise RuntimeError(
-                "siblings are quiesced one after the other, so none can wait for another at the "
-                "barrier: the first one called can act for all, through team.memory"
+                "siblings are called one after the other here, so none can wait for another at the "
+                "barrier: wait in the work that a method returns; in quiesce, the first one called can "
+                "act for all, through team.memory"
             )
         return super().wait(timeout)
 
@@ -62,12 +64,12 @@ class Watched(GradientSync):
 
     def bind(self, memory: FlatMemory) -> None:
         """Bind the level, once all siblings have their memory."""
-        with blamed(self._who, "in bind"):
+        with self._calling("bind"):
             self._level.bind(memory)
 
     def update_memory(self, memory: FlatMemory) -> FlatMemory:
         """Return the level's memory for updates."""
-        with blamed(self._who, "in update_memory"):
+        with self._calling("update_memory"):
             return self._level.update_memory(memory)
 
     def begin(self) -> Work | None:
@@ -80,7 +82,7 @@ class Watched(GradientSync):
 
     def owned(self, span: Span) -> Span:
         """Return the part that the level owns, which must lie in ``span``."""
-        with blamed(self._who, "in owned"):
+        with self._calling("owned"):
             part = self._level.owned(span)
         if not isinstance(part, Span) or (
             part and not span.start <= part.start < part.stop <= span.stop
@@ -98,7 +100,7 @@ class Watched(GradientSync):
 
     def schedule(self, bucket: Bucket, chain: Work) -> Work:
         """Return the level's work; the chain itself if the level returns that."""
-        with blamed(self._who, "in schedule"):
+        with self._calling("schedule"):
             given = self._level.schedule(bucket, chain)
         if given is None:
             raise PluginError(
@@ -116,18 +118,12 @@ class Watched(GradientSync):
 
     def quiesce(self) -> None:
         """Bring the level to rest."""
-        if self._meeting is not None:
-            self._meeting.alone = threading.get_ident()
-        try:
-            with blamed(self._who, "in quiesce"):
-                self._level.quiesce()
-        finally:
-            if self._meeting is not None:
-                self._meeting.alone = None
+        with self._calling("quiesce"):
+            self._level.quiesce()
 
     def saved(self) -> Any:
         """Return the level's state. Raises PluginError if a snapshot cannot hold it."""
-        with blamed(self._who, "in saved"):
+        with self._calling("saved"):
             state = self._level.saved()
         if strange := strange_in(state):
             valid = "valid: None, numbers, text, bytes, lists of these, and mappings by text or number"
@@ -136,16 +132,27 @@ class Watched(GradientSync):
 
     def restore(self, saved: Any) -> None:
         """Give the level its saved state."""
-        with blamed(self._who, "in restore"):
+        with self._calling("restore"):
             self._level.restore(saved)
 
     def close(self) -> None:
         """Close the level."""
-        with blamed(self._who, "in close"):
+        with self._calling("close"):
             self._level.close()
 
+    @contextmanager
+    def _calling(self, method: str) -> Iterator[None]:
+        """Blame the level for errors of a method, in which it must not wait for siblings."""
+        meeting = self._meeting or Meeting(1)
+        meeting.alone = threading.get_ident()
+        try:
+            with blamed(self._who, f"in {method}"):
+                yield
+        finally:
+            meeting.alone = None
+
     def _work(self, method: str, *given: Any) -> Work | None:
-        with blamed(self._who, f"in {method}"):
+        with self._calling(method):
             work = getattr(self._level, method)(*given)
         return work if work is None else self._told(method, work)
 
