@@ -136,15 +136,22 @@ def test_a_program_that_makes_nothing_to_run_is_told_with_its_plugin(toy: Module
 
 
 @pytest.mark.parametrize("name", ["trainer", "net"])
-def test_a_program_that_gives_another_object_is_told_what_that_lacks(toy: ModuleType, name: str) -> None:
+def test_a_program_that_gives_another_object_is_told_what_is_valid(toy: ModuleType, name: str) -> None:
     given = toy.plugin("stranger", programs=lambda: {name: lambda runtime, path: "made"})
     with compose(MACHINE, [given]) as runtime, pytest.raises(PluginError) as caught:
         runtime.program(name, "solver.prototxt")
     told = str(caught.value)
-    assert f"the program {name!r} returned 'made', without " in told
-    assert {"trainer": "snapshot", "net": "forward"}[name] in told and told.endswith(
-        f"(valid: demitasse.{name.capitalize()})"
+    assert f"the program {name!r} returned 'made' (valid: demitasse.{name.capitalize()}, which" in told
+    assert told.endswith(", profile, arrays and close)" if name == "trainer" else " and close)")
+
+
+@pytest.mark.parametrize("made", [SimpleNamespace(run=print), SimpleNamespace(forward=print)])
+def test_an_object_with_some_of_what_is_used_will_do(toy: ModuleType, made: object) -> None:
+    given = toy.plugin(
+        "stranger", programs=lambda: {"trainer": lambda runtime: made, "net": lambda runtime: made}
     )
+    with compose(MACHINE, [given]) as runtime:
+        assert runtime.program("trainer" if hasattr(made, "run") else "net") is made
 
 
 def test_a_hook_that_ends_the_program_is_an_error_that_names_it(toy: ModuleType) -> None:

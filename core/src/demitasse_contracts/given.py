@@ -92,15 +92,15 @@ RUN = {"trainer": "demitasse.Trainer", "interactive trainer": "a trainer", "net"
 
 def check_program(name: str, program: Callable[..., Any], made: Any) -> None:
     """Raise PluginError if a program that should return an object for its caller returned None, or an
-    object without some of the names that its callers use."""
+    object that has nothing its callers use."""
     if name not in RUN:
         return
-    kind = getattr(demitasse, RUN[name].removeprefix("demitasse."), object)
-    has = {*dir(kind)} if hasattr(type(made), "__getattr__") else {*dir(made)}  # dir computes nothing
-    lacking = sorted(each for each in vars(kind) if not each.startswith("_") and each not in has)
-    if made is None or lacking:
-        without = f", without {', '.join(lacking)}" if made is not None else ""
-        told = f"the program {name!r} returned {made!r:.99}{without} (valid: {RUN[name]})"
+    kind = getattr(demitasse, RUN[name].removeprefix("demitasse."), None)
+    used = [each for each in vars(kind) if not each.startswith("_")] if kind is not None else []
+    forwards = hasattr(type(made), "__getattr__")  # to an object that may have all of them
+    if made is None or not (forwards or not used or {*used} & {*dir(made)}):
+        has = f", which has, say, {_listed(tuple(used[-3:]))}" if made is not None else ""
+        told = f"the program {name!r} returned {made!r:.99} (valid: {RUN[name]}{has})"
         raise PluginError(f"{whose(program)}: {told}")
 
 
