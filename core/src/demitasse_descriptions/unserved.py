@@ -84,6 +84,8 @@ def unread(composition: Composition, spec: DataSpec) -> str:
         instead = {what: remedy for facts in roles for what, remedy in facts.get("instead", {}).items()}
         remedies = (remedy for what, remedy in instead.items() if what in told)
         more += "".join(f"; {each}" for each in (told and f"it {told}", next(remedies, "")) if each)
+    elif isinstance(spec.source, str) and "?" in spec.source:
+        more += f"; {spec.source[spec.source.rindex('?') :]!r} has no option of theirs"
     return f"{where}{nobody} (asked: {', '.join(asked) or 'none'}){more}"
 
 
