@@ -37,6 +37,7 @@ FACTS: Mapping[str, tuple[type, tuple[str, ...]]] = {
     "suffixes": (tuple, ("model_reader", "model_writer")),
     "largest": (dict, ("model_writer",)),
     "instead": (dict, ("data_source",)),
+    "behind": (tuple, ("data_source",)),
     "types": (tuple, ("layer_types",)),
     "programs": (tuple, ("programs",)),
     "converts": (dict, ("programs",)),
