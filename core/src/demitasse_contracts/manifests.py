@@ -38,6 +38,7 @@ FACTS: Mapping[str, tuple[type, tuple[str, ...]]] = {
     "largest": (dict, ("model_writer",)),
     "states": (dict, ("model_writer",)),
     "instead": (dict, ("data_source",)),
+    "behind": (tuple, ("data_source",)),
     "types": (tuple, ("layer_types",)),
     "programs": (tuple, ("programs",)),
     "converts": (dict, ("programs",)),

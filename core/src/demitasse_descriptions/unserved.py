@@ -84,7 +84,22 @@ def unread(composition: Composition, spec: DataSpec) -> str:
         instead = {what: remedy for facts in roles for what, remedy in facts.get("instead", {}).items()}
         remedies = (remedy for what, remedy in instead.items() if what in told)
         more += "".join(f"; {each}" for each in (told and f"it {told}", next(remedies, "")) if each)
+    elif isinstance(spec.source, str):
+        more += "".join(f"; {each}" for each in _behind(composition, spec.source))
     return f"{where}{nobody} (asked: {', '.join(asked) or 'none'}){more}"
+
+
+def _behind(composition: Composition, source: str) -> list[str]:
+    """Say of each option behind a source's name whose it is; only that it is unknown if one is."""
+    theirs = {m.name: m.roles.get("data_source", {}).get("behind", ()) for m in composition.plugins}
+    told = []
+    for key in re.findall(r"[?&](\w+)=", source):
+        if not (owners := [name for name, keys in theirs.items() if key in keys]):
+            return [
+                unknown("option of a source", key, {each for keys in theirs.values() for each in keys})
+            ]
+        told.append(f"{key!r} is an option of {' or '.join(owners)}")
+    return told
 
 
 def unstreamed(machine: Machine, composition: Composition, worker: WorkerPlace) -> str:

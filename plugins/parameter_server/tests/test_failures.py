@@ -80,7 +80,9 @@ def test_no_number_reaches_the_parameters_and_the_last_snapshot_is_whole(
     trainer = train(3, source=spoilt(1, 4, None), sync={"model": model})
     trainer.step(2)
     path = trainer.snapshot(tmp_path / "toy")
-    with pytest.raises(NumericsError, match="loss is nan"):
+    with pytest.raises(
+        NumericsError, match="loss is nan; the first layer whose output is not finite is "
+    ):
         trainer.step(30)
     assert all(np.isfinite(a).all() for arrays in trainer.net.params.values() for a in arrays)
     assert train(3, resume=path).iteration == 2

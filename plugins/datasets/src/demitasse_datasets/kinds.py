@@ -17,6 +17,7 @@ from demitasse import (
     is_there,
     looks_like_at,
     matching,
+    nearest,
     nearest_path,
     unknown,
 )
@@ -64,7 +65,10 @@ def open_samples(spec: DataSpec) -> Samples | None:
         return None
     if kind == "random" or (kind is None and str(source).startswith(PREFIX)):
         return StandIns(str(source), spec.instead_of)
-    text, options = _asked(os.fspath(source), spec.options)
+    asked = _asked(os.fspath(source), spec.options, kind is not None)
+    if asked is None:
+        return None
+    text, options = asked
     split = _split(options)
     digits = kind == "digits" or text == "digits" or text.startswith("digits:")
     told = kind if kind in OPTIONS else None if kind or digits else _told(text)
@@ -95,9 +99,12 @@ def _there(text: str) -> Path:
     return path
 
 
-def _asked(text: str, options: Mapping[str, object]) -> tuple[str, Mapping[str, object]]:
+def _asked(
+    text: str, options: Mapping[str, object], ours: bool
+) -> tuple[str, Mapping[str, object]] | None:
     """Return the name of a source, and its options. Those after the name (``?split=test&labels=false``)
-    take precedence. Raises DataError for an invalid option."""
+    take precedence. Returns None for an option unlike any of this plugin's, which may be another's
+    (``?reader=one``), unless the source is known to be ours. Raises DataError for an invalid option."""
     mark = re.search(r"\?(\w+=[^?]*)$", text)
     if mark is None or is_there(text):
         return text, options
@@ -105,6 +112,8 @@ def _asked(text: str, options: Mapping[str, object]) -> tuple[str, Mapping[str, 
     for part in mark[1].split("&"):
         key, _, value = part.partition("=")
         if key not in BEHIND:
+            if not ours and nearest(key, BEHIND) is None:
+                return None
             raise DataError(unknown("option of a source", key, BEHIND, repr(text)))
         if not value:
             raise DataError(f"{text!r}: {key} is empty (valid: {BEHIND[key]})")

@@ -217,7 +217,7 @@ class Pace:
         if lost := lost_parameter(first.plan.slots, first.flat.parameters):
             apart = crew.asynchronous and self._processes.size > 1  # others may be writing to them
             found = [*([] if lost in told else [lost]), *causes([] if apart else crew.workers)]
-        elif not crew.asynchronous:
+        elif not (crew.asynchronous and self._processes.size > 1):
             for worker in crew.workers:
                 if worker.step is not None and not math.isfinite(worker.step.loss()):
                     with traced(worker.reading.origins):  # a device's kernels report bad labels only now
