@@ -301,3 +301,32 @@ def test_a_blob_of_one_axis_is_of_one_channel(runtime: demitasse.Runtime, tmp_pa
         mine[...] = theirs
     found = tested.forward(data=rows)["norm"]
     assert np.allclose(found, (rows - mean) / np.sqrt(variance * 9 / 8 + 0.01), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("hw", "layers", "told"),
+    [
+        (
+            "two-workers",
+            LAYERS,
+            ["layer 'norm': each of the 2 workers has statistics of its own samples"],
+        ),
+        (
+            "two-workers",
+            LAYERS + 'layer { name: "other" type: "BatchNorm" bottom: "out" top: "out" }',
+            ["layer 'norm' (and 1 more): each of the 2 workers has statistics of its own samples"],
+        ),
+        ("two-workers", LAYERS.replace("eps: 0.01", "use_global_stats: true"), []),
+        ("auto", LAYERS, []),
+    ],
+)
+def test_statistics_of_several_workers_are_told(
+    hw: str, layers: str, told: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "net.prototxt").write_text(TRAINED.replace(LAYERS, layers))
+    (tmp_path / "solver.prototxt").write_text(SOLVER.replace("test_iter: 3 test_interval: 100", ""))
+    plugins = ["caffe", "datasets", "training", "snapshots", "parameter_server", "reference"]
+    with demitasse.compose(hw, plugins) as runtime:
+        runtime.trainer(tmp_path / "solver.prototxt", data={"train": samples()}).close()
+    found = [record.getMessage() for record in caplog.records if record.name == "demitasse.training"]
+    assert [text.partition(", as with Caffe")[0] for text in found] == told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -13,8 +14,11 @@ from demitasse_training.lent import Lent
 from demitasse_training.net import Net
 from demitasse_training.samples import opener
 from demitasse_training.scores import Scores
+from demitasse_training.statistics import local_statistics
 from demitasse_training.update import Update
 from demitasse_training.worker import Worker
+
+log = logging.getLogger("demitasse.training")
 
 Data = Mapping[str, Mapping[str, Any] | DataSpec] | None
 """Samples, by phase, that a user provides in place of the net's own."""
@@ -71,6 +75,10 @@ def make_workers(
             f"{solver.train.location}: data is given for phase 'train', but the net has no layer there "
             f"that reads samples"
         )
+    first = crew.workers[0]
+    local = local_statistics(first.graph, first.plan, first.share.workers)
+    if local and processes.rank == 0:
+        log.warning(local)
 
 
 def make_tests(
