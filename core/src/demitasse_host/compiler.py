@@ -109,11 +109,20 @@ def compiled_callback(signature: Any, **options: Any) -> Callable[[Callable[...,
     return decorate
 
 
-def compile_once(loop: Any, types: tuple[Any, ...], wait: float = 0.0) -> bool:
+def compile_once(
+    loop: Any, types: tuple[Any, ...], wait: float = 0.0, *, read_only: bool = False
+) -> bool:
     """Compile a loop for numba's ``types``, or read it from disk. Among processes that keep their loops
     in the same folder, one compiles it and the others wait, for ``wait`` seconds at most. Return False
-    if it is still being compiled then. Errors of numba propagate."""
-    if types in loop.overloads or not isinstance(getattr(loop, "_cache", None), _Kept):
+    if it is still being compiled then; with ``read_only``, if it is not on disk. Errors of numba
+    propagate."""
+    kept = isinstance(getattr(loop, "_cache", None), _Kept)
+    if read_only and types not in loop.overloads:
+        with suppress(_NotKept), _set("compiles"), _set("only_reads"):
+            if kept:
+                loop.compile(types)
+        return types in loop.overloads
+    if types in loop.overloads or not kept:
         loop.compile(types)
         return True
     with suppress(_BusyError):

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +24,7 @@ import pytest
 from numba import typeof, types
 
 import demitasse
+from demitasse import compile_once
 from demitasse_cpu import compilation
 from demitasse_cpu.compilation import address, settle, want
 from demitasse_cpu.compile_helper import heard, told
@@ -85,6 +87,18 @@ def helpers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     mine._end()
 
 
+def wait_for(helpers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have this process compile nothing before both helpers have started up."""
+
+    def compile_late(loop: Any, types: Any, read_only: bool = False) -> bool:
+        end = time.monotonic() + 60
+        while not read_only and len(helpers._ready) < 2 and time.monotonic() < end:
+            time.sleep(0.01)
+        return compile_once(loop, types, read_only=read_only)
+
+    monkeypatch.setattr(compilation, "compile_once", compile_late)
+
+
 def results(module: ModuleType) -> dict[str, float]:
     """Return what each loop computes from 2 and 3, called by its address."""
     made = {}
@@ -118,17 +132,43 @@ def test_nothing_is_compiled_before_it_is_needed(loops: ModuleType) -> None:
 
 
 def test_helpers_compile_what_this_process_then_reads(
-    loops: ModuleType, helpers: Any, caplog: pytest.LogCaptureFixture
+    loops: ModuleType,
+    helpers: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    wait_for(helpers, monkeypatch)
     keys = wanted(loops, NAMES, "float32", "float64")
     with caplog.at_level("INFO", "demitasse"):
         settle()
-    told = "3 more loops are compiled where they are new to this machine, and kept on disk"
+    told = "4 loops are compiled because they are new to this machine, and kept on disk"
     assert caplog.record_tuples == [("demitasse.cpu", logging.INFO, told)]
     assert len(helpers.alive()) == 2
     assert missed(loops) < len(NAMES)
     assert len({address(key) for key in keys}) == len(keys)
     assert results(loops) == EXPECTED
+
+
+def test_nobody_waits_for_a_helper_that_starts_up(
+    loops: ModuleType, helpers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = [sys.executable, "-c", "import time; time.sleep(600)"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    monkeypatch.setattr(compilation, "_helper", lambda: subprocess.Popen(slow, **pipes))
+    monkeypatch.setattr(compilation, "_PATIENCE", 1000.0)
+    keys = wanted(loops)
+    settle()
+    assert missed(loops) == len(NAMES)
+    assert all(address(key) for key in keys)
+    assert len(helpers.alive()) == 2
+    assert not helpers._ready
+
+
+def test_one_new_loop_needs_no_helper(loops: ModuleType, helpers: Any) -> None:
+    wanted(loops, ("first",))
+    settle()
+    assert not helpers.alive()
+    assert loops.first.stats.cache_misses
 
 
 def test_helpers_that_are_there_are_asked_again(loops: ModuleType, helpers: Any) -> None:
@@ -197,6 +237,7 @@ def test_an_error_is_for_who_calls_that_loop(
 def test_a_helper_that_was_stopped_is_not_waited_for(
     loops: ModuleType, helpers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    wait_for(helpers, monkeypatch)
     wanted(loops)
     settle()
     for process in helpers.alive():
@@ -211,21 +252,22 @@ def test_a_helper_that_was_stopped_is_not_waited_for(
 def test_an_interrupt_ends_the_helpers_and_nothing_is_lost(
     loops: ModuleType, helpers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compile_one, compiled = compilation._compiled, []
+    get_one, compiled = compilation._got, []
 
-    def interrupted(loop: Any, types: Any, waiting: bool = False) -> bool:
-        if compiled:
-            raise KeyboardInterrupt
-        compiled.append(loop)
-        return compile_one(loop, types, waiting)
+    def interrupted(loop: Any, types: Any, get: Any) -> bool:
+        if get is compile_once:
+            if compiled:
+                raise KeyboardInterrupt
+            compiled.append(loop)
+        return get_one(loop, types, get)
 
-    monkeypatch.setattr(compilation, "_compiled", interrupted)
+    monkeypatch.setattr(compilation, "_got", interrupted)
     keys = wanted(loops)
     before = threading.active_count()
     with pytest.raises(KeyboardInterrupt):
         settle()
     assert (helpers.alive(), threading.active_count()) == ([], before)
-    monkeypatch.setattr(compilation, "_compiled", compile_one)
+    monkeypatch.setattr(compilation, "_got", get_one)
     assert all(address(key) for key in keys)
     assert results(loops) == EXPECTED
 
@@ -241,7 +283,8 @@ def test_processes_that_want_the_same_share_the_work(loops: ModuleType) -> None:
         print("ready", flush=True)
         sys.stdin.readline()
         compilation.settle()
-        print(len(compilation._ADDRESSES), *(compilation._misses(getattr(loops, n)) for n in {names}))
+        missed = (sum(getattr(loops, name).stats.cache_misses.values()) for name in {names})
+        print(len(compilation._ADDRESSES), *missed)
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", textwrap.dedent(program)]

@@ -13,11 +13,12 @@ import contextlib
 import json
 import logging
 import os
+import select
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,20 +83,15 @@ def settle() -> None:
             loops.setdefault(loop, []).append((key, types))
         # One process compiles a loop for all its types, so that what they have in common is compiled
         # once.
-        left = deque(loops.items())
+        left = deque(each for each in loops.items() if not _got(*each, _read))
         others = list[tuple[Any, _Wanted]]()
-        for each in _taken(left):
-            before = _misses(each[0])
-            if not _compiled(*each):
-                others.append(each)
-            elif len(left) > 1 and _misses(each[0]) > before:
-                words = "%d more loops are compiled where they are new to this machine, and kept on disk"
-                log.info(words, len(left))
-                with _helpers.taking(left) as done:
-                    others += [each for each in _taken(left) if not _compiled(*each)]
-                others += done
-        for each in others:
-            _compiled(*each, waiting=True)
+        if len(left) > 1:
+            words = "%d loops are compiled because they are new to this machine, and kept on disk"
+            log.info(words, len(left))
+        with _helpers.taking(left) as done:
+            others += [each for each in _taken(left) if not _got(*each, compile_once)]
+        for each in others + done:
+            _got(*each, _compile_anyway)
 
 
 def _taken(left: deque[tuple[Any, _Wanted]]) -> Iterator[tuple[Any, _Wanted]]:
@@ -105,19 +101,20 @@ def _taken(left: deque[tuple[Any, _Wanted]]) -> Iterator[tuple[Any, _Wanted]]:
             yield left.popleft()
 
 
-def _misses(loop: Any) -> int:
-    """Return how often a loop was compiled instead of being read from the cache."""
-    return sum(loop.stats.cache_misses.values())
+def _read(loop: Any, types: tuple[Any, ...]) -> bool:
+    return compile_once(loop, types, read_only=True)
 
 
-def _compiled(loop: Any, wanted: _Wanted, waiting: bool = False) -> bool:
-    """Compile a loop for the given types. Return False if another process is compiling it, unless
-    ``waiting``."""
+def _compile_anyway(loop: Any, types: tuple[Any, ...]) -> bool:
+    loop.compile(types)  # compiles it itself if another process takes too long
+    return True
+
+
+def _got(loop: Any, wanted: _Wanted, get: Callable[[Any, tuple[Any, ...]], bool]) -> bool:
+    """``get`` a loop for all the given types. Return False if it could not be had for one of them."""
     for key, types in wanted:
         try:
-            if waiting:
-                loop.compile(types)  # compiles it itself if the other process takes too long
-            elif not compile_once(loop, types):
+            if not get(loop, types):
                 return False
             compiled = loop.overloads[types]
             name = compiled.fndesc.llvm_func_name
@@ -147,6 +144,7 @@ class _Helpers:
 
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[str]] = []
+        self._ready = set[int]()  # the ids of those that have started up
         self._of = os.getpid()
         self.settling = threading.RLock()
         """Held by the thread that runs ``settle``."""
@@ -160,6 +158,7 @@ class _Helpers:
         for process in [each for each in self._processes if each.poll() is not None]:
             _close(process)
             self._processes.remove(process)
+            self._ready.discard(process.pid)
         return self._processes
 
     @contextlib.contextmanager
@@ -169,9 +168,10 @@ class _Helpers:
         be compiled."""
         done: list[tuple[Any, _Wanted]] = []
         with contextlib.ExitStack() as stack:
-            processes = self._started(min(_MOST, len(left), _free(stack) - 1))
+            count = min(_MOST, len(left) - 1)
+            processes = self._started(min(count, _free(stack) - 1)) if count > 0 else []
             threads = [
-                threading.Thread(target=_feed, args=(process, left, done), daemon=True)
+                threading.Thread(target=self._feed, args=(process, left, done), daemon=True)
                 for process in processes
             ]
             try:
@@ -195,6 +195,33 @@ class _Helpers:
             while len(self.alive()) < count and self._of == os.getpid():
                 self._processes.append(_helper())
         return self.alive()[: max(count, 0)]
+
+    def _feed(
+        self,
+        helper: subprocess.Popen[str],
+        left: deque[tuple[Any, _Wanted]],
+        done: list[tuple[Any, _Wanted]],
+    ) -> None:
+        """Have a helper compile loops from the end of ``left``, one after the other, until none is left.
+        It gets none before it has started up, which takes as long as compiling a few."""
+        assert helper.stdin is not None and helper.stdout is not None
+        with contextlib.suppress(OSError, IndexError):  # the helper has ended, or no loop is left
+            while helper.pid not in self._ready:
+                if not left:
+                    return
+                if select.select([helper.stdout], [], [], 0.02)[0]:
+                    if not helper.stdout.readline():
+                        return
+                    self._ready.add(helper.pid)
+            while True:
+                done.append(left.pop())
+                job = _job(*done[-1])
+                if job is None:
+                    continue
+                helper.stdin.write(job + "\n")
+                helper.stdin.flush()
+                if not helper.stdout.readline():
+                    return
 
     def _end(self) -> None:
         for process in self.alive():
@@ -232,25 +259,6 @@ def _helper() -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,
     )
-
-
-def _feed(
-    helper: subprocess.Popen[str],
-    left: deque[tuple[Any, _Wanted]],
-    done: list[tuple[Any, _Wanted]],
-) -> None:
-    """Have a helper compile loops from the end of ``left``, one after the other, until none is left."""
-    assert helper.stdin is not None and helper.stdout is not None
-    with contextlib.suppress(OSError, IndexError):  # the helper has ended, or no loop is left
-        while True:
-            done.append(left.pop())
-            job = _job(*done[-1])
-            if job is None:
-                continue
-            helper.stdin.write(job + "\n")
-            helper.stdin.flush()
-            if not helper.stdout.readline():
-                return
 
 
 def _free(stack: contextlib.ExitStack) -> int:

@@ -1,8 +1,9 @@
 """A process that compiles loops for another process, which then reads them from numba's cache files.
 
-It receives jobs as lines of JSON on standard input, each with a module, a loop in that module, and lists
-of types, and answers each with one line. It exits at the end of its input, when it has had no job for a
-while, or at the first error. The other process will meet that error itself.
+It writes a line when it has started up. It receives jobs as lines of JSON on standard input, each with a
+module, a loop in that module, and lists of types, and answers each with one line. It exits at the end of
+its input, when it has had no job for a while, or at the first error. The other process will meet that
+error itself.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import select
 import sys
 from typing import Any
 
-from demitasse import compile_once
+from demitasse import compile_once, load_numba
 
 IDLE = 20
 """How long to wait for a job before exiting, in seconds."""
@@ -21,6 +22,8 @@ IDLE = 20
 
 def serve() -> None:
     """Compile the requested loops until the input ends."""
+    load_numba()
+    print("ready", flush=True)
     # The other process writes a line only after it has read the answer to the previous one.
     while select.select([sys.stdin], [], [], IDLE)[0] and (line := sys.stdin.readline()):
         module, name, types = json.loads(line)
