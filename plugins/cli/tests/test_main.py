@@ -230,7 +230,7 @@ def test_a_command_claimed_twice_names_both_plugins(
     ("module", "words"),
     [
         ("import no_such_library", "ModuleNotFoundError: No module named 'no_such_library'"),
-        ("def commands(): return {}", "its hook commands returned {} (valid: a table by name)"),
+        ("def commands(): return {}", "its hook commands returned {} (valid: a table with 'greet')"),
         ("def commands(): return {'greet': print}", "not a click command"),
     ],
 )
