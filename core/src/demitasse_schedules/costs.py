@@ -70,9 +70,7 @@ def _latest(clock: Array, rank: Array, times: Array) -> Array:
     """Return the clock, in which the latest of a rank's times replaces an earlier time of its own."""
     met = np.zeros(clock.shape[1], bool)
     met[rank] = True
-    if np.count_nonzero(met) < len(
-        rank
-    ):  # several times of one rank: of those that are put, the last stays
+    if np.count_nonzero(met) < len(rank):  # a rank has several times; of those put, the last stays
         order = np.argsort(times[0], kind="stable")
         rank, times = rank[order], times[:, order]
     latest = clock.copy()
