@@ -165,7 +165,7 @@ def test_settings_of_a_layer_that_reads_samples_are_alike_but_for_its_places(
         given = {"scale": 0.0625, "source": "/data/images", **(setting if rank == 1 else {})}
         layers = [replace(each, parameters=given) if not each.bottoms else each for each in net.layers]
         solver = toy.solver(replace(net, layers=tuple(layers)))
-        facts = agreement.composition(runtime, solver, "f64", "strong", 1)
+        facts = agreement.composition(runtime, solver, "f64", "strong", "global", 1)
         agreement.agree(runtime.processes, facts)
 
     for error in together(2, job):

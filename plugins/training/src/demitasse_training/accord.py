@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -18,8 +18,8 @@ class ElsewhereError(WorkerError):
 class Accord:
     """The agreement of ``workers`` in this process with those of others. In each iteration, each calls
     ``arrive`` or ``fail`` once: after its last forward pass, before its gradients are summed with
-    anybody's. If one fails later, or ends by an interrupt, the others learn of it while they wait for
-    it.
+    anybody's. Before and after that, all may ``add`` numbers, all in the same order. If one fails after
+    it has arrived, or ends by an interrupt, other processes learn of it while they wait for it.
 
     All processes then know of a failure at the same point. Parameters are as the iteration before left
     them, and no message is under way, so they can still do something together, such as writing a
@@ -31,54 +31,94 @@ class Accord:
         self.error: Exception | None = None
         self._processes = processes
         self._changed = threading.Condition()
-        self._missing: set[int] = set()
-        self._verdict: Exception | bool | None = None  # common to all: True to continue, or the error
+        self._workers, self._sizes = 0, tuple[int, ...]()
+        self._number = 0  # the meetings that are over
+        self._here: dict[int, np.ndarray] = {}  # what workers have brought to the present meeting
+        self._failed: set[int] = set()
+        self._total: np.ndarray = np.zeros(0)
+        self._verdict: Exception | None = None  # common to all that meet, from then on
 
-    def begin(self, workers: int) -> None:
-        """Begin an iteration, or a test, of this many workers."""
-        self._missing = set(range(workers))
+    def begin(self, workers: int, sizes: Sequence[int] = ()) -> None:
+        """Begin an iteration, or a test, of this many workers. ``sizes``: how many numbers they add each
+        time before they arrive."""
+        self._workers, self._sizes, self._number = workers, tuple(sizes), 0
+        self._here, self._failed = {}, set()
         self._verdict, self.error, self.stopped, self.keeps = None, None, False, False
 
+    def end(self) -> None:
+        """End the iteration: from now on, nobody waits for others."""
+        self._workers = 0
+
+    def add(self, worker: int, numbers: np.ndarray) -> np.ndarray:
+        """Return the sum of all workers' numbers, with the same bits for each; outside of an iteration,
+        the worker's own. Waits for the others. Raises ElsewhereError if another worker cannot continue,
+        WorkerError if a process has ended."""
+        return self._meet(worker, numbers) if self._workers else numbers
+
     def arrive(self, worker: int) -> None:
-        """Report that the worker can continue, and wait for the others. Raises ElsewhereError if another
-        worker cannot continue, WorkerError if a process has ended."""
-        self._here(worker)
-        with self._changed:
-            self._changed.wait_for(lambda: self._verdict is not None)
-        if isinstance(self._verdict, Exception):
-            raise self._verdict
+        """Report that the worker can continue, and wait for the others. Raises what ``add`` raises."""
+        self._meet(worker, np.zeros(0))
 
     def fail(self, worker: int, error: Exception) -> None:
-        """Report that the worker cannot continue. Does not wait, because siblings may wait for its
-        end."""
+        """Report that the worker cannot continue. Does not wait for its siblings, because these may wait
+        for its end."""
         with self._changed:
-            if worker in self._missing and self.error is None:
-                self.error = error
-        self._here(worker)
+            if self._verdict is not None or not self._workers:
+                return
+            self.error = self.error or error
+            self._failed.add(worker)
+            if self._processes.size == 1 or self._number > len(self._sizes):
+                self._decide(ElsewhereError("another worker could not continue"))
+                return
+            last = len(self._here) + len(self._failed) == self._workers
+        if last:
+            self._hold()
 
-    def _here(self, worker: int) -> None:
+    def _meet(self, worker: int, numbers: np.ndarray) -> np.ndarray:
         with self._changed:
-            if worker not in self._missing:
-                return
-            self._missing.remove(worker)
-            if self._missing:
-                return
+            number = self._number
+            self._here[worker] = numbers
+            last = len(self._here) + len(self._failed) == self._workers
+            if not last:
+                self._changed.wait_for(lambda: self._verdict is not None or self._number > number)
+        if last:
+            self._hold()
+        if self._verdict is not None:
+            raise self._verdict
+        return self._total
+
+    def _hold(self) -> None:
+        """Hold the present meeting with other processes, once all workers are here or have failed."""
         try:
-            verdict: Exception | bool = self._agreed()
-        except Exception as error:  # noqa: BLE001  raised in all workers that have arrived
-            verdict = error
+            total, verdict = self._summed()
+        except Exception as error:  # noqa: BLE001  raised in all workers that wait
+            total, verdict = np.zeros(0), error
         with self._changed:
-            self._verdict = verdict
+            self._total, self._here = total, {}
+            self._number += 1
+            if verdict is not None:
+                self._decide(verdict)
             self._changed.notify_all()
 
-    def _agreed(self) -> Exception | bool:
+    def _summed(self) -> tuple[np.ndarray, Exception | None]:
         if isinstance(self.error, WorkerError):  # a process has ended, and all get to know that
-            return self.error
+            return np.zeros(0), self.error
+        here = [self._here[worker] for worker in sorted(self._here)]
+        size = self._sizes[self._number] if self._number < len(self._sizes) else 0
+        # Not numpy's sum, whose order depends on the shape.
+        mine = np.add.accumulate(here, axis=0)[-1] if here else np.zeros(size)
+        if self._processes.size == 1:
+            return mine, None
         hopeless = isinstance(self.error, NumericsError)
-        mine = np.array([self.error is not None, hopeless], np.float64)
-        failed, without = self._processes.total(mine).tolist()
+        flags = np.array([self.error is not None, hopeless], np.float64)
+        *total, failed, without = self._processes.total(np.concatenate([mine, flags]))
         self.stopped, self.keeps = failed > 0, failed > 0 and not without
-        return ElsewhereError("another process could not continue") if self.stopped else True
+        stopped = ElsewhereError("another process could not continue") if self.stopped else None
+        return np.array(total), stopped
+
+    def _decide(self, verdict: Exception) -> None:
+        self._verdict = verdict
+        self._changed.notify_all()
 
     def ended(self, error: BaseException, keep: Callable[[BaseException], None]) -> BaseException:
         """Return the error with which this process ends once all have stopped: its own or, if it has

@@ -78,14 +78,15 @@ def agree(processes: Processes, facts: Mapping[str, str]) -> None:
 
 
 def composition(
-    runtime: Runtime, solver: Solver, precision: str, scaling: str, seed: int
+    runtime: Runtime, solver: Solver, precision: str, scaling: str, statistics: str, seed: int
 ) -> dict[str, str]:
     """Return a run's facts: plugins, machine, precision, the solver's settings and its net's layers."""
     described = runtime.machine
     facts = {f"plugin {name}": version for name, version in runtime.composition.versions.items()}
     if described.path is not None:
         facts["the hardware description"] = str(described)
-    facts |= {"precision": precision, "scaling": scaling, "the seed": str(seed)}
+    facts |= {"precision": precision, "scaling": scaling, "statistics": statistics}
+    facts["the seed"] = str(seed)
     facts |= {"the solver's update": f"{solver.update} {_table(solver.update_attributes)}"}
     for setting in fields(solver):
         value = getattr(solver, setting.name)

@@ -26,6 +26,7 @@ from demitasse import (
 PHASES = ("train", "test")
 BACKWARD = (None, "objective", "every blob")
 SCALINGS = ("strong", "weak")
+STATISTICS = ("global", "local")
 IN_MEMORY = "the weights given"
 """The name, in errors, of weights that are not in a file."""
 
@@ -44,6 +45,12 @@ def check_scaling(scaling: str) -> None:
     """Raise CompositionError for an invalid ``scaling``."""
     if not isinstance(scaling, str) or scaling not in SCALINGS:
         raise CompositionError(unknown("scaling", str(scaling), SCALINGS))
+
+
+def check_statistics(statistics: str) -> None:
+    """Raise CompositionError for invalid ``statistics``."""
+    if not isinstance(statistics, str) or statistics not in STATISTICS:
+        raise CompositionError(unknown("statistics", str(statistics), STATISTICS))
 
 
 def check_overrides(overrides: Any) -> None:

@@ -14,7 +14,6 @@ from demitasse_training.lent import Lent
 from demitasse_training.net import Net
 from demitasse_training.samples import opener
 from demitasse_training.scores import Scores
-from demitasse_training.statistics import local_statistics
 from demitasse_training.update import Update
 from demitasse_training.worker import Worker
 
@@ -37,6 +36,7 @@ def make_workers(
     weak: bool,
     seed: int,
     retain: str | None,
+    statistics: str,
 ) -> None:
     """Plan the solver's net for each worker of this process, with the choices of kernels that were
     ``saved``, and join the workers. Workers made so far are in the ``crew`` even if a later one fails.
@@ -63,6 +63,7 @@ def make_workers(
                 weak=weak,
                 seed=seed,
                 retain=retain,
+                add=partial(accord.add, len(crew.workers)) if statistics == "global" else None,
             )
         )
     for number, worker in enumerate(crew.workers):
@@ -76,9 +77,8 @@ def make_workers(
             f"that reads samples"
         )
     first = crew.workers[0]
-    local = local_statistics(first.graph, first.plan, first.share.workers)
-    if local and processes.rank == 0:
-        log.warning(local)
+    if statistics == "global" and first.own and processes.rank == 0:
+        log.warning(first.why_own)
 
 
 def make_tests(

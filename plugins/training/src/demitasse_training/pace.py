@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from demitasse import DataError, ModelError, NumericsError, Processes, Solver, Step, WorkerError
-from demitasse_training.accord import Accord
+from demitasse_training.accord import Accord, ElsewhereError
 from demitasse_training.arguments import rate_of
 from demitasse_training.crew import Crew
 from demitasse_training.diagnosis import causes, diagnose, lost_parameter
@@ -57,7 +57,8 @@ class Pace:
         bad step."""
         steps, crew = self._crew.bind(self.iteration), self._crew
         crew.follow()
-        together = crew.lockstep or (self._processes.size > 1 and not crew.asynchronous)
+        meets = crew.lockstep or bool(crew.workers[0].meetings)
+        together = meets or (self._processes.size > 1 and not crew.asynchronous)
         return (self._together if together else self._apart)(steps, end, stop, save)
 
     def _together(
@@ -73,8 +74,7 @@ class Pace:
                 with traced(workers[worker].reading.origins):
                     loss = steps[worker].run(iteration, rate)
             except Exception as error:
-                if self._processes.size > 1:  # otherwise nobody waits, and updates may have begun
-                    self._accord.fail(worker, error)
+                self._accord.fail(worker, error)
                 raise
             done.add(worker)
             return loss
@@ -83,7 +83,7 @@ class Pace:
         whole = self._processes.size > 1 or all(w.whole or w.engine is not None for w in workers)
         for worker in workers:
             worker.begin()
-        self._accord.begin(len(workers))
+        self._accord.begin(len(workers), workers[0].meetings)
         self.whole = False
         try:
             self._processes.report(iteration)
@@ -96,6 +96,9 @@ class Pace:
                 asked = stops > 0, saves > 0
             self._compare()
         except BaseException as error:
+            self._accord.end()
+            if isinstance(error, ElsewhereError) and self._processes.size == 1:
+                error = self._accord.error or error  # a sibling's
             unread = self._unread(error)
             if len(done) == len(steps) or all(worker.finished for worker in workers):
                 self.iteration = iteration + 1  # the interrupt came after the iteration was complete
@@ -108,6 +111,7 @@ class Pace:
             if isinstance(error, NumericsError):
                 raise self._explained(error) from None
             raise error
+        self._accord.end()
         if iteration % LOOK == 0:
             self._look(iteration)
         smoothed = self._told(loss, time.perf_counter() - start, self._crew.clock().taken(before))

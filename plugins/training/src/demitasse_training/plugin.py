@@ -12,12 +12,12 @@ from demitasse.operations import Operation
 
 @hookimpl
 def operations() -> Iterable[Operation]:
-    """``fold_normalization``, for nets whose parameters do not change, and normalisations that clip
-    their result, for nets that are differentiated."""
-    from demitasse_training.clipping import OPERATIONS
+    """``fold_normalization``, for nets whose parameters do not change; normalisations that clip their
+    result, for nets that are differentiated; statistics over all workers, for training with several."""
+    from demitasse_training import across_workers, clipping
     from demitasse_training.folding import FOLD
 
-    return (FOLD, *OPERATIONS)
+    return (FOLD, *clipping.OPERATIONS, *across_workers.OPERATIONS)
 
 
 @hookimpl

@@ -108,8 +108,11 @@ class Scores:
         except Exception as error:
             self._accord.fail(0, error)
             raise
-        self._accord.arrive(0)
-        return done
+        else:
+            self._accord.arrive(0)
+            return done
+        finally:
+            self._accord.end()
 
     @contextmanager
     def _first_statistics(self) -> Iterator[None]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from demitasse import Graph, Node, Tensor
+
+if TYPE_CHECKING:
+    from demitasse_training.graph import NetGraph
 
 _ENTRIES, _SUM, _MEAN = "entries", "sum", "mean"
 
@@ -51,22 +54,39 @@ def weighted(graph: Graph, share: Share) -> list[tuple[Tensor, float]]:
     A scalar computed from samples is taken for their mean, unless its operation has the attribute
     ``normalization: "none"``. What is computed from sums, or from means, is again one, which is exact
     for their sums and multiples; what is computed from both is taken for a mean. A mean over the number
-    of valid labels stays each worker's own.
+    of valid labels is one over the worker's own, unless it is taken over all workers
+    (``across_workers``).
     """
+    parts, own = _parts(graph), _own_share(graph, share)
+    result = []
+    for tensor, weight in graph.objective:
+        part = parts.get(tensor, _Part(own, _MEAN))
+        result.append((tensor, weight * part.share if part.kind == _MEAN else weight))
+    return result
+
+
+def share_of(graph: NetGraph, tensor: Tensor) -> float:
+    """Return the share of all samples that a tensor depends on, or this worker's if it depends on
+    none."""
+    part = _parts(graph).get(tensor)
+    return _own_share(graph, graph.share) if part is None else part.share
+
+
+def _own_share(graph: Graph, share: Share) -> float:
     feeds = graph.feeds
-    own = feeds[0].count / feeds[0].batch if feeds else 1 / share.workers
-    parts = {t: _Part(f.count / f.batch, _ENTRIES) for f in feeds for t in f.tensors.values()}
+    return feeds[0].count / feeds[0].batch if feeds else 1 / share.workers
+
+
+def _parts(graph: Graph) -> dict[Tensor, _Part]:
+    """Return what the worker has of each tensor that depends on samples."""
+    parts = {t: _Part(f.count / f.batch, _ENTRIES) for f in graph.feeds for t in f.tensors.values()}
     for node in graph.nodes:
         given = {tensor: parts[tensor] for tensor in node.inputs if tensor in parts}
         for made in node.outputs if given else ():
             if made is not None:
                 first = next(iter(given.values()))
                 parts[made] = _Part(first.share, _kind(node, made, given))
-    result = []
-    for tensor, weight in graph.objective:
-        part = parts.get(tensor, _Part(own, _MEAN))
-        result.append((tensor, weight * part.share if part.kind == _MEAN else weight))
-    return result
+    return parts
 
 
 def _kind(node: Node, made: Tensor, given: Mapping[Tensor, _Part]) -> str:

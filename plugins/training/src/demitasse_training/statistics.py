@@ -28,21 +28,6 @@ def changed_parameters(graph: Graph, plan: Plan) -> list[Buffer]:
     return list(found.values())
 
 
-def local_statistics(graph: Graph, plan: Plan, workers: int) -> str:
-    """Return a sentence that names the layers whose forward passes change parameters if several workers
-    do so, each by its own samples: their results are not those of one worker. "" if there are none."""
-    if workers == 1 or not (changed := changed_parameters(graph, plan)):
-        return ""
-    item, offsets = np.dtype(plan.dtype).itemsize, {buffer.offset for buffer in changed}
-    slots = [slot for slot in plan.slots if slot.span.start * item in offsets]
-    first, *others = dict.fromkeys(layer for slot in slots for layer, _ in slot.owners[:1])
-    more = f" (and {len(others)} more)" if others else ""
-    return (
-        f"layer {first!r}{more}: each of the {workers} workers has statistics of its own samples, as "
-        f"with Caffe, so results depend on the number of workers"
-    )
-
-
 class Statistics:
     """The ``buffers`` in the parameters' ``memory``, as ``arrays``, with copies in memory from
     ``allocate``. ``flat`` are all parameters, divided into ``spans``. Neighbouring spans are copied at

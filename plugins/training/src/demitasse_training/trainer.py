@@ -33,6 +33,7 @@ from demitasse_training.arguments import (
     check_overrides,
     check_retain,
     check_scaling,
+    check_statistics,
     chosen_precision,
     rate_of,
     whole_seed,
@@ -79,14 +80,16 @@ class Trainer(Rooted):
         overrides: Mapping[str, Any] | None = None,
         data: Data = None,
         scaling: str = "strong",
+        statistics: str = "global",
         precision: str | None = None,
         retain: str | None = None,
         partial: bool = False,
     ) -> None:
         check_scaling(scaling)
+        check_statistics(statistics)
         check_overrides(overrides)
         check_retain(retain)
-        self.runtime, self.scaling = runtime, scaling
+        self.runtime, self.scaling, self.statistics = runtime, scaling, statistics
         self.processes = runtime.processes
         self.precision = chosen_precision(runtime, precision)
         self.dtype = PRECISIONS[self.precision]
@@ -466,7 +469,9 @@ class Trainer(Rooted):
         and after, processes compare what they must have in common."""
         agreement.agree(
             self.processes,
-            agreement.composition(self.runtime, self.solver, self.precision, self.scaling, self.seed),
+            agreement.composition(
+                self.runtime, self.solver, self.precision, self.scaling, self.statistics, self.seed
+            ),
         )
         self._make(saved, data)
         self.loaded = begun(
@@ -491,8 +496,8 @@ class Trainer(Rooted):
     def _make(self, saved: Weights | None, data: Data) -> None:
         joined, of = (self._crew, self._accord, self.processes), (self.runtime, self.solver)
         about: dict[str, Any] = {"data": data, "precision": self.precision, "seed": self.seed}
-        weak = self.scaling == "weak"
-        make_workers(*joined, *of, saved=saved, weak=weak, retain=self._retain, **about)
+        how: dict[str, Any] = {"weak": self.scaling == "weak", "statistics": self.statistics}
+        make_workers(*joined, *of, saved=saved, retain=self._retain, **how, **about)
         first = self._workers[0]
         self.plan, self.workers = first.plan, first.share.workers
         self.batch = first.graph.feeds[0].batch * self.solver.passes if first.graph.feeds else 0

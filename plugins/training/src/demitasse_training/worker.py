@@ -26,6 +26,7 @@ from demitasse import (
     WorkerPlace,
     make_plan,
 )
+from demitasse_training.across_workers import Add, Exchange, meetings, over_all_workers, own_statistics
 from demitasse_training.agreement import planned_alike
 from demitasse_training.clipping import clip_normalisations
 from demitasse_training.entrance import Entrance
@@ -54,7 +55,8 @@ as much as a momentum update moves for this many bytes of gradients."""
 
 class Worker:
     """Plans a solver's training net at a place, with memory from the place's allocator. ``others`` are
-    the workers made before it; a synchronisation may let it share their parameters."""
+    the workers made before it; a synchronisation may let it share their parameters. ``add`` returns the
+    sum of all workers' numbers; without it, statistics are each worker's own."""
 
     def __init__(
         self,
@@ -70,6 +72,7 @@ class Worker:
         weak: bool,
         seed: int,
         retain: str | None,
+        add: Add | None = None,
     ) -> None:
         self.runtime, self.place, self.solver = runtime, place, solver
         self.update, self.dtype = update, dtype
@@ -91,7 +94,12 @@ class Worker:
         for level in reversed(self.levels):
             index, count = index * level.size + level.index, count * level.size
         self.share = Share(index, count, weak, runtime.processes.size > 1)
+        self._exchange = None if add is None else Exchange(add)
         self.kernels = runtime.kernels(place)
+        if self._exchange is not None:
+            offers = [("training", self._exchange.offer), *self.kernels.offers]
+            self.kernels = replace(self.kernels, offers=offers)
+        self.lacking: dict[str, str] = {}  # by layer: an operation for statistics over all workers
         self.allocator = runtime.allocator(place.space)
         self.enter = Entrance(self.allocator)
         self._graph = self._training_graph(open_source, seed, retain)
@@ -105,6 +113,7 @@ class Worker:
                 runtime.processes, self.kernels.tuner, partial(self._planned, precision, retain)
             )
         )
+        self.meetings = meetings(self._plan, solver.passes)
         self.portion = self._portion()
         self._sizes = {"scale": np.full(1, 1 / self.portion)} if self.portion != 1.0 else {}
         self.norms = (
@@ -180,6 +189,10 @@ class Worker:
         if retain is None:
             clip_normalisations(graph, self.kernels, self.place.place)
         graph.differentiate(self.solver.passes, every_blob=not graph.objective)
+        self.own = own_statistics(graph) if self.share.workers > 1 else []
+        if self.own and self.adds and not varying(graph):
+            self.lacking = over_all_workers(graph, self.kernels, self.place.place)
+            self.own = own_statistics(graph)
         # Not if another worker may write parameters between forward and backward.
         if retain is None and not any(level.asynchronous for level in self.levels):
             recompute(graph, self.kernels, self.place.place, self.place.streams)
@@ -203,6 +216,27 @@ class Worker:
             # Not if forward begins before all parameters have arrived.
             parameters_first=TOGETHER if self.place.streams and not self.levels else 0,
             like=like,
+        )
+
+    @property
+    def adds(self) -> bool:
+        """Whether workers may add numbers within a pass: not if each is at an iteration of its own."""
+        return self._exchange is not None and not any(level.asynchronous for level in self.levels)
+
+    @property
+    def why_own(self) -> str:
+        """Say which layers take statistics of each worker's own samples, and why."""
+        first, *others = self.own
+        more = f" (and {len(others)} more)" if others else ""
+        if first in self.lacking:
+            why = f"no composed plugin computes {self.lacking[first]}"
+        elif self.adds:
+            why = "samples vary in shape"
+        else:
+            why = "each worker is at an iteration of its own"
+        return (
+            f"layer {first!r}{more}: each of the {self.share.workers} workers has statistics of its own "
+            f"samples, as with Caffe, because {why}; results depend on the number of workers"
         )
 
     def _portion(self) -> float:
@@ -244,6 +278,8 @@ class Worker:
             return self.passes
         if self._step is None:
             self._step = self._bind()
+            if self._exchange is not None:
+                self._exchange.phases = self._step.phases
         self.reading.open(iteration)
         return self._step
 

@@ -295,7 +295,17 @@ def _apart(a: Reals, b: Reals, similar: Values) -> tuple[Reals, Reals, Values]:
     return difference, (difference**2).sum(1), np.trunc(similar.reshape(-1)) != 0
 
 
+def count_labels(label: Values, *, ignore_label: int) -> Values:
+    return np.array([np.count_nonzero(np.trunc(label) != ignore_label)], np.float64)
+
+
+def over_labels(x: Reals, labels: Reals, *, share: float) -> Reals:
+    return x / (share * max(1.0, float(labels[0])))
+
+
 KERNELS: Kernels = {
+    "count_labels": count_labels,
+    "over_labels": over_labels,
     "softmax_loss": softmax_loss,
     "softmax_loss_backward": softmax_loss_backward,
     "accuracy": accuracy,

@@ -317,7 +317,68 @@ def fold_normalization(
     return w * shaped, bias * total + (0.0 if level is None else level)
 
 
+def channel_moments(x: Reals) -> Reals:
+    axes = _of_channels(x)
+    return np.concatenate([x.sum(axis=axes), (x * x).sum(axis=axes), [x.size // x.shape[1]]])
+
+
+def settle_moments(
+    moments: Reals,
+    mean: Reals,
+    variance: Reals,
+    factor: Reals,
+    *,
+    keep: float,
+    averaged: bool,
+    epsilon: float,
+) -> tuple[Reals, ...]:
+    """As ``batch_norm`` settles the statistics of its own batch."""
+    n = moments[-1]
+    average, squares = moments[:-1].reshape(2, -1) / n
+    spread = np.maximum(squares - average**2, 0)
+    inverse = 1 / np.sqrt(spread + epsilon)
+    if averaged:
+        kept = keep * mean + (1 - keep) * average, keep * variance + (1 - keep) * spread, factor
+        return *kept, average, spread, inverse
+    unbiased = spread * (n / (n - 1) if n > 1 else 1)
+    kept = keep * mean + average, keep * variance + unbiased, keep * factor + 1
+    return *kept, average, spread, inverse
+
+
+def batch_norm_whole_backward(
+    dy: Reals,
+    x: Reals,
+    w: Reals | None,
+    b: Reals | None,
+    average: Reals,
+    inverse: Reals,
+    sums: Reals,
+    moments: Reals,
+    *,
+    relu: bool,
+    least: float,
+    most: float,
+) -> Reals:
+    """Ioffe and Szegedy 2015, section 3: a sample's gradient depends on the sums of the whole batch."""
+    centred = x - per_channel(average, x.ndim)
+    inside = _between(_affine(centred, inverse, w, b, relu), dy, least, most)
+    dz, _, _ = _sums(inside, centred, inverse, w, b, relu)
+    tilt, level = (per_channel(each / moments[-1], x.ndim) for each in sums.reshape(2, -1))
+    slope = per_channel(inverse if w is None else w * inverse, x.ndim)
+    dx: Reals = slope * (dz - level - centred * per_channel(inverse, x.ndim) * tilt)
+    return dx
+
+
+def sum_across_workers(*mine: Reals) -> Reals:
+    """One worker's: there are no others here."""
+    return np.concatenate([each.ravel() for each in mine])
+
+
 KERNELS: Kernels = {
+    "channel_moments": channel_moments,
+    "settle_moments": settle_moments,
+    "batch_norm_whole_backward": batch_norm_whole_backward,
+    "sum_across_workers": sum_across_workers,
     "batch_norm": batch_norm,
     "batch_norm_backward": batch_norm_backward,
     "batch_norm_clip": batch_norm_clip,
