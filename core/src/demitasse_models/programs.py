@@ -40,6 +40,9 @@ class TrainerOptions(TypedDict, total=False):
       first, or a ``DataSpec``; used in place of the files that the layers name.
     - ``scaling``: ``strong`` (default) divides the file's batch among all workers; with ``weak``, each
       worker has a batch of that size.
+    - ``statistics``: ``global`` (default) takes the statistics of batch normalisation, and the number of
+      labels that are not ignored, over the samples of all workers; with ``local``, as in Caffe, each
+      worker has its own.
     - ``precision``: ``f32``, ``tf32``, ``bf16`` or ``f64``; by default the machine's.
     - ``retain``: ``"all"`` gives every blob memory of its own, for its values and its gradient.
     - ``partial``: layers for which the weights have other shapes keep their own values; without it,
@@ -51,6 +54,7 @@ class TrainerOptions(TypedDict, total=False):
     overrides: Mapping[str, Any] | None
     data: Mapping[str, Mapping[str, Any] | DataSpec] | None
     scaling: str
+    statistics: str
     precision: str | None
     retain: str | None
     partial: bool

@@ -13,6 +13,7 @@ import pytest
 
 from demitasse import PLAIN, Candidate, Layout, Request
 from demitasse_cpu.kernels import batch_normalization as kernels
+from demitasse_cpu.kernels import channels
 from demitasse_cpu.loops import line_vectors
 from demitasse_cpu.loops.vectors import WRITES_PAST
 
@@ -91,14 +92,14 @@ def past(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Treat all results as larger than what the caches keep; the list says whether each was written past
     them."""
     told = list[bool]()
-    real = kernels._is_lost
+    real = channels.is_lost
 
     def is_lost(*arguments: Any) -> bool:
         told.append(real(*arguments))
         return told[-1]
 
-    monkeypatch.setattr(kernels, "_LOST", (0, 0))
-    monkeypatch.setattr(kernels, "_is_lost", is_lost)
+    monkeypatch.setattr(channels, "_LOST", (0, 0))
+    monkeypatch.setattr(channels, "is_lost", is_lost)
     return told
 
 
@@ -109,7 +110,7 @@ def test_the_bits_are_those_of_a_result_that_is_kept(
 ) -> None:
     request, inputs = asked(requested, name, layout)
     found = computed(request, inputs)
-    monkeypatch.setattr(kernels, "_LOST", (1 << 40, 0))
+    monkeypatch.setattr(channels, "_LOST", (1 << 40, 0))
     kept = computed(request, inputs)
     assert past == [True, False]
     for one, other in zip(found, kept, strict=True):
@@ -136,8 +137,8 @@ def test_a_result_in_the_place_of_what_it_is_made_of_is_kept(requested: Ask, pas
 def test_more_threads_have_more_caches() -> None:
     mib = 1 << 18
     result, source = placed(np.zeros(72 * mib, np.float32)), placed(np.zeros(1, np.float32))
-    assert [kernels._is_lost(result, [source], threads) for threads in (1, 3, 4)] == [True, True, False]
-    assert not kernels._is_lost(result[: 47 * mib], [source], 1)
+    assert [channels.is_lost(result, [source], threads) for threads in (1, 3, 4)] == [True, True, False]
+    assert not channels.is_lost(result[: 47 * mib], [source], 1)
 
 
 @pytest.mark.skipif(not WRITES_PAST, reason="this processor has no stores past its caches")

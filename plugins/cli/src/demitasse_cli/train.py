@@ -69,6 +69,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="strong: the solver's batch is shared by all workers; weak: each worker has one.",
 )
+@click.option(
+    "--statistics",
+    type=click.Choice(["global", "local"]),
+    default="global",
+    show_default=True,
+    help="global: batch normalisation by the samples of all workers; local: of each worker's own.",
+)
 @flags.state_options
 @flags.gpu_option
 @flags.effect_options
@@ -95,6 +102,7 @@ def command(
     iterations: int | None,
     until: Until | None,
     scaling: str,
+    statistics: str,
     phase: str | None,
     level: int | None,
     stage: str | None,
@@ -139,6 +147,7 @@ def command(
                 resume=resume,
                 overrides=overrides,
                 scaling=scaling,
+                statistics=statistics,
                 precision=precision,
                 partial=partial,
             )
@@ -155,7 +164,7 @@ def command(
         if not quiet and first:
             tell_beginning(runtime, trainer, scaling, resume, stream)
         about: dict[str, Any] = {"solver": str(solver), "scaling": scaling}
-        about |= {"precision": trainer.precision, "resumed": resume}
+        about |= {"statistics": statistics, "precision": trainer.precision, "resumed": resume}
         effects = {int(signal.SIGINT): sigint_effect}
         if hasattr(signal, "SIGHUP"):
             effects[int(signal.SIGHUP)] = sighup_effect

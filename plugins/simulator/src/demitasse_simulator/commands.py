@@ -176,6 +176,13 @@ def node_counts(text: str) -> tuple[int, ...]:
     help="strong: the solver's batch is shared by all workers; weak: each worker has one.",
 )
 @click.option(
+    "--statistics",
+    type=click.Choice(["global", "local"]),
+    default="global",
+    show_default=True,
+    help="global: batch normalisation by the samples of all workers; local: of each worker's own.",
+)
+@click.option(
     "--precision",
     type=click.Choice(["f32", "tf32", "bf16", "f64"]),
     help="The precision of activations and weights; default: the description's.",
@@ -209,6 +216,7 @@ def simulate(
     nodes: tuple[int, ...] | None,
     stripes: int | None,
     scaling: str,
+    statistics: str,
     precision: str | None,
     settings: tuple[tuple[str, str], ...],
     samples: tuple[str, ...],
@@ -230,6 +238,7 @@ def simulate(
         "overrides": dict(settings),
         "precision": precision,
         "scaling": scaling,
+        "statistics": statistics,
         "stripes": stripes,
         "samples": shapes(samples),
     }

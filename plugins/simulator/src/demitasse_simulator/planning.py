@@ -346,6 +346,7 @@ def draft(
     overrides: Mapping[str, Any] | None = None,
     precision: str | None = None,
     scaling: str = "strong",
+    statistics: str = "global",
     nodes: int = 1,
     data: Mapping[str, Mapping[str, Any] | DataSpec] | None = None,
     samples: Mapping[str, Sequence[int]] | None = None,
@@ -363,7 +364,8 @@ def draft(
     }
     with Drawing(runtime, machine, dict.fromkeys(agreeing[:1], nodes), fields) as drawing:
         trained = {phase: arrays for phase, arrays in (data or {}).items() if phase != "test"}
-        trainer = drawing.trainer(bare, precision=precision, scaling=scaling, data=trained or None)
+        how: dict[str, Any] = {"scaling": scaling, "statistics": statistics}
+        trainer = drawing.trainer(bare, precision=precision, data=trained or None, **how)
         places = arrange(machine, trainer.dtype)
         plan: Plan = trainer.plan
         workers = len(places)

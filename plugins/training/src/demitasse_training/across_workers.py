@@ -192,8 +192,8 @@ def own_statistics(graph: NetGraph) -> list[str]:
 
 
 class Exchange:
-    """The kernel of ``ACROSS`` for one worker; ``add`` waits for the other workers and returns everybody's
-    sum. The time that takes counts as synchronisation in ``phases``, once they are known."""
+    """The kernel of ``ACROSS`` for one worker. ``add`` waits for other workers and returns the sum of
+    all; that time counts as synchronisation in ``phases``, once they are known."""
 
     def __init__(self, add: Add) -> None:
         self._add = add
@@ -254,33 +254,34 @@ class _Made:
         self.one = Tensor(_ONE, (1,), graph.dtype, "constant")
 
     def node(
-        self,
-        near: Node,
-        name: str,
-        given: Sequence[Tensor | None],
-        attributes: Mapping[str, Any] | None = None,
+        self, near: Node, name: str, operands: Sequence[Tensor | None], attributes: Mapping[str, Any]
     ) -> Node:
-        """Return an operation in the layer and phase of ``near``."""
-        node = self.graph.node(name, given, attributes or {}, near.phase)
+        """Return an operation in the layer and phase of ``near``, with those of the attributes that it
+        has."""
+        known = self.graph.vocabulary[name].attributes
+        given = {key: value for key, value in attributes.items() if key in known}
+        node = self.graph.node(name, operands, given, near.phase)
         node.layer, node.exact = near.layer, near.exact
         for operand, tensor in zip(node.operation.outputs, node.outputs, strict=True):
             assert tensor is not None
             tensor.name = f"{near.layer}.{operand.name}"
         return node
 
+    def total(self, near: Node, mine: Sequence[Tensor | None]) -> Node:
+        """Return the operation that adds up what workers have."""
+        return self.node(near, ACROSS, mine, {})
+
 
 def _split_normalisation(made: _Made, node: Node, backward: Node | None) -> dict[int, list[Node]]:
-    (x, mean, variance, factor, *learned), (y, average, inverse) = node.inputs, node.outputs
-    given = node.attributes
-    own = made.node(node, "channel_moments", [x])
-    moments = made.node(node, ACROSS, own.outputs)
-    about = {name: given[name] for name in ("keep", "averaged", "epsilon")}
-    settle = made.node(node, "settle_moments", [*moments.outputs, mean, variance, factor], about)
+    (x, *kept, w, b), (y, average, inverse) = node.inputs, node.outputs
+    own = made.node(node, "channel_moments", [x], {})
+    moments = made.total(node, own.outputs)
+    settle = made.node(node, "settle_moments", [*moments.outputs, *kept], node.attributes)
     _, spread, _ = settle.outputs
     settle.outputs = [average, spread, inverse]
     word = node.operation.name.replace("batch_norm", "batch_norm_inference")
-    about = {name: given[name] for name in ("epsilon", "relu", "least", "most") if name in given}
-    normalise = made.node(node, word, [x, average, spread, made.one, *learned], about)
+    operands = [x, average, spread, made.one, w, b]
+    normalise = made.node(node, word, operands, node.attributes)
     normalise.outputs = [y]
     parts = {id(node): [own, moments, settle, normalise]}
     if backward is not None and backward.outputs[0] is not None:
@@ -288,19 +289,16 @@ def _split_normalisation(made: _Made, node: Node, backward: Node | None) -> dict
     return parts
 
 
-def _split_gradient(
-    made: _Made, node: Node, moments: Sequence[Tensor | None]
-) -> list[Node]:
-    """A worker's gradients of scale and shift are its own sums, which are added to those of others with
-    all gradients; but the gradient of its samples depends on everybody's sums."""
+def _split_gradient(made: _Made, node: Node, moments: Sequence[Tensor | None]) -> list[Node]:
+    """A worker's gradients of scale and shift are its own sums, as all gradients are added to those of
+    others later. But the gradient of its samples depends on everybody's sums."""
     dx, *wanted = node.outputs
     again = made.node(node, node.operation.name, node.inputs, node.attributes).outputs[1:]
     sums = [new if old is None else old for old, new in zip(wanted, again, strict=True)]
     own = replace(node, outputs=[None, *sums])
-    total = made.node(node, ACROSS, sums)
-    about = {name: node.attributes[name] for name in ("relu", "least", "most") if name in node.attributes}
+    total = made.total(node, sums)
     operands = [*node.inputs, *total.outputs, *moments]
-    last = made.node(node, "batch_norm_whole_backward", operands, about)
+    last = made.node(node, "batch_norm_whole_backward", operands, node.attributes)
     last.outputs = [dx]
     return [own, total, last]
 
@@ -308,9 +306,8 @@ def _split_gradient(
 def _split_loss(made: _Made, node: Node, backward: Node | None) -> dict[int, list[Node]]:
     label = _label_of(node)
     assert label is not None
-    ignored = {"ignore_label": node.attributes["ignore_label"]}
-    own = made.node(node, "count_labels", [label], ignored)
-    labels = made.node(node, ACROSS, own.outputs)
+    own = made.node(node, "count_labels", [label], node.attributes)
+    labels = made.total(node, own.outputs)
     share = {"share": share_of(made.graph, label)}
     summed, first = {"normalization": "none"}, node.outputs[0]
     again = made.node(node, node.operation.name, node.inputs, node.attributes).outputs[0]

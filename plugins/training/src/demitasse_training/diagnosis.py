@@ -15,6 +15,7 @@ from demitasse_training import parameters
 if TYPE_CHECKING:
     from demitasse_training.worker import Worker
 
+ELSEWHERE = "it is not from this worker's own samples, but from another's, by their common statistics"
 DIVERGED = "the last updates diverged, or samples are not finite; lower the learning rate"
 
 
@@ -30,14 +31,17 @@ def _lost(slots: Sequence[Slot], flat: Any) -> list[Slot]:
     return [slot for slot in slots if not np.isfinite(parameters.view(slot, flat)).all()]
 
 
-def diagnose(step: Step) -> str:
-    """Name the first layer that makes a number that is not finite.
+def diagnose(step: Step, adds: bool = False) -> str:
+    """Name the first layer that makes a number that is not finite. If workers ``add`` numbers within a
+    pass, there may be none: then another worker has it.
 
     Runs forward once more, entry by entry, on the samples that the step has read. This finds the same
     numbers, because a loss is checked before it can reach a parameter, and random numbers depend only on
     the iteration.
     """
-    return _first(step, "forward") or "no layer's output shows it"
+    if found := _first(step, "forward"):
+        return found
+    return ELSEWHERE if adds and math.isfinite(step.loss()) else "no layer's output shows it"
 
 
 def causes(workers: Sequence[Worker]) -> list[str]:

@@ -13,7 +13,7 @@ from demitasse import DataError, ModelError, NumericsError, Processes, Solver, S
 from demitasse_training.accord import Accord, ElsewhereError
 from demitasse_training.arguments import rate_of
 from demitasse_training.crew import Crew
-from demitasse_training.diagnosis import causes, diagnose, lost_parameter
+from demitasse_training.diagnosis import ELSEWHERE, causes, diagnose, lost_parameter
 from demitasse_training.origins import traced
 from demitasse_training.passes import Passes
 from demitasse_training.siblings import may_go_on, parted
@@ -95,10 +95,11 @@ class Pace:
                 loss, stops, saves = self._processes.total(told).tolist()
                 asked = stops > 0, saves > 0
             self._compare()
-        except BaseException as error:
+        except BaseException as caught:
             self._accord.end()
-            if isinstance(error, ElsewhereError) and self._processes.size == 1:
-                error = self._accord.error or error  # a sibling's
+            error, lone = caught, self._processes.size == 1
+            if isinstance(caught, ElsewhereError) and lone and self._accord.error is not None:
+                error = self._accord.error  # a sibling's
             unread = self._unread(error)
             if len(done) == len(steps) or all(worker.finished for worker in workers):
                 self.iteration = iteration + 1  # the interrupt came after the iteration was complete
@@ -110,7 +111,9 @@ class Pace:
             self._failed(error)
             if isinstance(error, NumericsError):
                 raise self._explained(error) from None
-            raise error
+            if error is caught:
+                raise
+            raise error from None
         self._accord.end()
         if iteration % LOOK == 0:
             self._look(iteration)
@@ -225,7 +228,9 @@ class Pace:
             for worker in crew.workers:
                 if worker.step is not None and not math.isfinite(worker.step.loss()):
                     with traced(worker.reading.origins):  # a device's kernels report bad labels only now
-                        found.append(diagnose(worker.step))
+                        found.append(diagnose(worker.step, bool(worker.meetings)))
+            if any(told != ELSEWHERE for told in found):
+                found = [told for told in found if told != ELSEWHERE]
             crew.restore_statistics()
         rate = f"learning rate {rate_of(self._solver, self.iteration):g}"
         return NumericsError("; ".join([told, *dict.fromkeys(found), rate, self._kept()]))

@@ -495,10 +495,10 @@ class Trainer(Rooted):
 
     def _make(self, saved: Weights | None, data: Data) -> None:
         joined, of = (self._crew, self._accord, self.processes), (self.runtime, self.solver)
-        about: dict[str, Any] = {"data": data, "precision": self.precision, "seed": self.seed}
-        how: dict[str, Any] = {"weak": self.scaling == "weak", "statistics": self.statistics}
-        make_workers(*joined, *of, saved=saved, retain=self._retain, **how, **about)
+        given: dict[str, Any] = {"data": data, "precision": self.precision, "seed": self.seed}
+        about = given | {"weak": self.scaling == "weak", "statistics": self.statistics}
+        make_workers(*joined, *of, saved=saved, retain=self._retain, **about)
         first = self._workers[0]
         self.plan, self.workers = first.plan, first.share.workers
         self.batch = first.graph.feeds[0].batch * self.solver.passes if first.graph.feeds else 0
-        make_tests(self._tests, self._crew, *of, **about)
+        make_tests(self._tests, self._crew, *of, **given)

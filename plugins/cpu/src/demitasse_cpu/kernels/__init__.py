@@ -45,6 +45,7 @@ from demitasse_cpu.kernels import (
     update,
     volumes,
     warping,
+    whole_batch,
     wide_weights,
     windows,
     winograd,
@@ -75,6 +76,7 @@ FACTORIES: Family = MappingProxyType(
     | update.FACTORIES
     | volumes.FACTORIES
     | warping.FACTORIES
+    | whole_batch.FACTORIES
     | affine.FACTORIES
 )
 

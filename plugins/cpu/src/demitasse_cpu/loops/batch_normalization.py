@@ -43,7 +43,7 @@ def fold(near: Array, far: Array, n: int) -> None:
 
 
 @inlined
-def _total(sums: Array, channel: int, channels: int, width: int, parts: int) -> Any:
+def total_of_lanes(sums: Array, channel: int, channels: int, width: int, parts: int) -> Any:
     """Return the sum of a channel over its places in a line and over the parts' sums, each of
     ``width``."""
     total = 0.0
@@ -54,7 +54,7 @@ def _total(sums: Array, channel: int, channels: int, width: int, parts: int) -> 
 
 
 @inlined
-def _repeat(values: Array, channels: int, width: int) -> None:
+def repeat(values: Array, channels: int, width: int) -> None:
     """Repeat the first ``channels`` values along the whole line."""
     for i in range(channels, width):
         values[i] = values[i - channels]
@@ -92,7 +92,7 @@ def line_shift(x: Array, shift: Array, channels: int, width: int) -> None:
         for i in range(pixels):
             total += widen(x[i * channels + c])
         shift[c] = real(total / pixels)
-    _repeat(shift, channels, width)
+    repeat(shift, channels, width)
 
 
 @compiled()
@@ -185,8 +185,8 @@ def settled(
     ones."""
     real, channels = mean.dtype.type, mean.size
     for c in range(channels):
-        off = _total(sums, c, channels, width, parts) / n
-        spread = max(0.0, _total(squares, c, channels, width, parts) / n - off * off)
+        off = total_of_lanes(sums, c, channels, width, parts) / n
+        spread = max(0.0, total_of_lanes(squares, c, channels, width, parts) / n - off * off)
         centre = shift[c] + off
         average[c] = real(centre)
         inverse[c] = real(1.0 / np.sqrt(spread + epsilon))
@@ -224,14 +224,14 @@ def along(
         slope[c] = inverse[c] * w[c] if has_w else inverse[c]
         level[c] = b[c] if has_b else 0
     for each in (centre, slope, level):
-        _repeat(each, channels, each.size)
+        repeat(each, channels, each.size)
 
 
 @compiled()
 def gathered(sums: Array, target: Array, width: int, parts: int) -> None:
     """Add up the parts' sums to one for each channel."""
     for c in range(target.size):
-        target[c] = _total(sums, c, target.size, width, parts)
+        target[c] = total_of_lanes(sums, c, target.size, width, parts)
 
 
 @compiled()
@@ -253,14 +253,14 @@ def gradients(
     ``n`` is 0, that is, if the statistics were not the batch's."""
     real, channels = inverse.dtype.type, inverse.size
     for c in range(channels):
-        total = _total(sums, c, channels, width, parts)
-        product = inverse[c] * _total(products, c, channels, width, parts)
+        total = total_of_lanes(sums, c, channels, width, parts)
+        product = inverse[c] * total_of_lanes(products, c, channels, width, parts)
         db[c], dw[c] = real(total), real(product)
         share = slope[c] / n if n > 0 else 0.0
         offset[c] = real(share * total)
         tilt[c] = real(share * inverse[c] * product)
     for each in (offset, tilt):
-        _repeat(each, channels, width)
+        repeat(each, channels, width)
 
 
 @compiled()
@@ -272,7 +272,7 @@ def emptied(values: Array) -> None:
 def repeated(values: Array, line: Array) -> None:
     for i in range(values.size):
         line[i] = values[i]
-    _repeat(line, values.size, line.size)
+    repeat(line, values.size, line.size)
 
 
 @compiled()

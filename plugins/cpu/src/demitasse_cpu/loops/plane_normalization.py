@@ -39,6 +39,31 @@ def _plane_products(dy: Array, x: Array, c: int, channels: int, plane: int, imag
     return total, products
 
 
+@inlined
+def plane_moments(x: Array, c: int, channels: int, plane: int, images: int) -> Any:
+    """Return the mean of a channel's first plane, and the sums of the channel's numbers less that and of
+    their squares."""
+    real = x.dtype.type
+    near = x[c * plane : (c + 1) * plane]
+    total = 0.0
+    for i in range(plane):
+        total += near[i]
+    shift = real(total / plane)
+    sums, squares = 0.0, 0.0
+    for image in range(images):
+        values = _plane(x, image, c, channels, plane)
+        for start in range(0, plane, _CHUNK):
+            part = values[start : start + _CHUNK]
+            first, second = real(0), real(0)
+            for i in range(part.size):
+                value = part[i] - shift
+                first += value
+                second += value * value
+            sums += first
+            squares += second
+    return shift, sums, squares
+
+
 @compiled(reassociate=True)
 def plane_batch_norm(
     x: Array,
@@ -66,23 +91,7 @@ def plane_batch_norm(
     real, channels, n = x.dtype.type, mean.size, images * plane
     floor, ceiling = real(least), real(most)
     for c in range(begin, end):
-        near = x[c * plane : (c + 1) * plane]
-        total = 0.0
-        for i in range(plane):
-            total += near[i]
-        shift = real(total / plane)
-        sums, squares = 0.0, 0.0
-        for image in range(images):
-            values = _plane(x, image, c, channels, plane)
-            for start in range(0, plane, _CHUNK):
-                part = values[start : start + _CHUNK]
-                first, second = real(0), real(0)
-                for i in range(part.size):
-                    value = part[i] - shift
-                    first += value
-                    second += value * value
-                sums += first
-                squares += second
+        shift, sums, squares = plane_moments(x, c, channels, plane, images)
         off = sums / n
         spread = max(0.0, squares / n - off * off)
         average[c] = centre = real(shift + off)
@@ -178,6 +187,37 @@ def plane_normalised(
             value = (got(given, i) - centre) * slope + level
             value = ceiling if value > ceiling else value
             put(result, i, floor if value < floor else value)
+
+
+@compiled()
+def plane_normalised_backward(
+    dy: Array,
+    x: Array,
+    dx: Array,
+    centres: Array,
+    slopes: Array,
+    levels: Array,
+    offsets: Array,
+    tilts: Array,
+    least: float,
+    most: float,
+    channels: int,
+    plane: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Compute dx in planes ``begin`` to ``end``; dx may be dy."""
+    zero, floor, ceiling = x.dtype.type(0), x.dtype.type(least), x.dtype.type(most)
+    for which in range(begin, end):
+        c = which % channels
+        centre, slope, level, offset, tilt = centres[c], slopes[c], levels[c], offsets[c], tilts[c]
+        at = which * plane
+        arriving, given, result = dy[at : at + plane], x[at : at + plane], dx[at : at + plane]
+        for i in range(plane):
+            off, arrived = got(given, i) - centre, got(arriving, i)
+            made = off * slope + level
+            value = zero if (made <= floor) | (made >= ceiling) else arrived
+            put(result, i, slope * value - offset - tilt * off)
 
 
 @compiled()
