@@ -94,10 +94,10 @@ class Worker:
         for level in reversed(self.levels):
             index, count = index * level.size + level.index, count * level.size
         self.share = Share(index, count, weak, runtime.processes.size > 1)
-        self._exchange = None if add is None else Exchange(add)
+        self._exchange = Exchange(add) if add is not None and self.share.workers > 1 else None
         self.kernels = runtime.kernels(place)
         if self._exchange is not None:
-            offers = [("training", self._exchange.offer), *self.kernels.offers]
+            offers = [*self.kernels.offers, ("training", self._exchange.offer)]
             self.kernels = replace(self.kernels, offers=offers)
         self.lacking: dict[str, str] = {}  # by layer: an operation for statistics over all workers
         self.allocator = runtime.allocator(place.space)
