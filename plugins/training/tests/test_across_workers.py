@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
@@ -12,9 +14,17 @@ import numpy as np
 import pytest
 from joined_threads import Free
 
-from demitasse import CompositionError, DataError, NumericsError, PluginError, WorkerError, compose
+from demitasse import (
+    CompositionError,
+    DataError,
+    NumericsError,
+    PluginError,
+    Processes,
+    WorkerError,
+    compose,
+)
 from demitasse.operations import VOCABULARY, extend
-from demitasse_training import accord
+from demitasse_training.accord import Accord, ElsewhereError
 from demitasse_training.across_workers import OPERATIONS, meetings
 
 Train = Callable[..., Any]
@@ -126,7 +136,7 @@ def test_a_worker_that_fails_wakes_those_that_wait_for_its_numbers(
     before = trained(trainer, 2)[1]
     with pytest.raises(DataError) as caught:
         trainer.step(1)
-    assert caught.value is error and error.__cause__ is None
+    assert caught.value is error and error.__suppress_context__, "nothing of its siblings"
     after = {k: [a.copy() for a in v] for k, v in trainer.net.params.items()}
     assert differ(before, after) == 0.0, "also the running statistics"
     assert trainer.iteration == 2
@@ -261,15 +271,13 @@ def test_outside_of_an_iteration_a_worker_has_its_own(
 def test_the_time_of_an_exchange_is_synchronisation(
     toy: ModuleType, train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import time
-
-    real = accord.Accord.add
+    real = Accord.add
 
     def slow(self: Any, worker: int, numbers: Any) -> Any:
         time.sleep(0.02)
         return real(self, worker, numbers)
 
-    monkeypatch.setattr(accord.Accord, "add", slow)
+    monkeypatch.setattr(Accord, "add", slow)
     trainer = train(toy.normalised(), 2)
     trainer.step(1)
     phases = trainer.step(1).phases
@@ -314,6 +322,108 @@ def test_statistics_that_stay_a_workers_own_are_told(
     caplog.clear()
     together(2, job)
     assert messages(caplog) == []
+
+
+class Elastic(Free):
+    """Workers take steps together, from parameters of their own."""
+
+    asynchronous, apart = False, True
+
+
+def test_where_parameters_differ_each_has_its_own(
+    toy: ModuleType, together: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def job(runtime: Any, rank: int) -> Any:
+        with runtime.trainer(toy.solver(toy.normalised()), precision="f64") as trainer:
+            return [entry.operation for entry in trainer.plan.entries]
+
+    for words in together(2, job, sync=Elastic):
+        assert "sum_across_workers" not in words
+    assert "because workers' parameters differ" in "".join(messages(caplog))
+
+
+def test_siblings_that_are_not_joined_meet_all_the_same(
+    toy: ModuleType, alone: Any, differ: Any
+) -> None:
+    """Each worker would go on to the next iteration by itself."""
+
+    def loose(group: Any) -> Any:
+        made = toy.installed("reference").gradient_sync(group=group)
+        made.joined = False
+        return made
+
+    plugins = ["reference", "training", "snapshots", toy.toy()]
+    machine = toy.machine(2, sync=("loose",))
+    with compose(machine, [*plugins, toy.plugin("loose", gradient_sync=loose)]) as runtime:
+        trainer = runtime.trainer(toy.solver(toy.normalised()), precision="f64")
+        assert distance(trained(trainer), alone(), differ) < 1e-10
+        trainer.close()
+
+
+def test_without_a_label_that_counts_the_loss_is_zero(toy: ModuleType, train: Train) -> None:
+    arrays = toy.images()
+    arrays["label"][:] = 2
+    trainer = train(toy.normalised(), 2, arrays=arrays)
+    assert trainer.step(2).loss == 0.0
+
+
+class Two(Processes):
+    """One of two processes, of which the other has the same."""
+
+    size = 2
+
+    def total(self, values: Any) -> Any:
+        return 2 * values
+
+
+def beside(accord: Accord, worker: int, numbers: Any) -> tuple[threading.Thread, list[Any]]:
+    """A thread that adds a worker's numbers, and what it gets."""
+    found: list[Any] = []
+
+    def add() -> None:
+        try:
+            found.append(accord.add(worker, numbers).tolist())
+        except WorkerError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=add)
+    thread.start()
+    while worker not in accord._here:
+        time.sleep(1e-3)
+    return thread, found
+
+
+@pytest.mark.timeout(30, method="thread")
+def test_who_fails_after_a_meeting_takes_nothing_from_it() -> None:
+    """A sibling that has not woken up yet gets its sum."""
+    accord = Accord(Processes())
+    accord.begin(2)
+    thread, found = beside(accord, 1, np.ones(2))
+    with accord._changed:  # the sibling cannot go on before both
+        assert accord.add(0, np.full(2, 3.0)).tolist() == [4.0, 4.0]
+        accord.fail(0, DataError("torn"))
+    thread.join()
+    assert found == [[4.0, 4.0]]
+    with pytest.raises(ElsewhereError, match="another worker"):
+        accord.add(1, np.ones(2))
+
+
+@pytest.mark.timeout(30, method="thread")
+def test_who_fails_after_it_has_arrived_wakes_its_siblings() -> None:
+    """Other processes learn of it when this one reports it."""
+    accord = Accord(Two())
+    accord.begin(2, [3])
+    thread, found = beside(accord, 0, np.ones(3))
+    assert accord.add(1, np.ones(3)).tolist() == [4.0] * 3
+    thread.join()
+    arriving = threading.Thread(target=accord.arrive, args=(0,))
+    arriving.start()
+    accord.arrive(1)
+    arriving.join()
+    thread, found = beside(accord, 0, np.ones(4))
+    accord.fail(1, ZeroDivisionError("a bug"))
+    thread.join()
+    assert isinstance(found[0], ElsewhereError) and not accord.stopped
 
 
 def test_where_no_kernel_computes_the_sums_each_has_its_own(
