@@ -10,6 +10,7 @@ from agreement import Case, Values
 from kernel_cases import joined
 from loss_cases import CASES as LOSSES
 from margin_cases import CASES as MARGINS
+from whole_batch_cases import CASES as WHOLE
 
 from demitasse_gpu.kernels.functions import ATTRIBUTES
 
@@ -172,6 +173,7 @@ CASES: dict[str, Callable[[Values], Case]] = {
     "gather_backward": _gather_backward,
     **{name: case for name, case in LOSSES.items() if name != "segment_scores"},  # the host's
     **MARGINS,
+    **WHOLE,
     "slice": _slice,
     **{name: lambda v, name=name: _function(name, v) for name in ATTRIBUTES},
     **{
