@@ -194,6 +194,10 @@ for count in (1, 3, 3, 40):
     assert total.tolist() == expected.tolist()
     exact = [math.fsum(column) for column in zip(*(numbers(r, count) for r in range(size)))]
     np.testing.assert_allclose(total, exact, rtol=1e-9)
+many = with_all.total(numbers(rank, 40_000).reshape(200, 200))  # does not gather everybody's
+exact = [math.fsum(column) for column in zip(*(numbers(r, 40_000) for r in range(size)))]
+np.testing.assert_allclose(many, np.reshape(exact, (200, 200)), rtol=1e-9)
+assert len(set(with_all.gather(many.tobytes()))) == 1
 assert float(with_all.total(rank)) == size * (size - 1) / 2
 with_all.meet()
 with_all.close()

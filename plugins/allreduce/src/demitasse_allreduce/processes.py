@@ -50,6 +50,9 @@ PAUSES = 50e-6, 1e-3
 LARGEST = 2**40
 """Bytes that no process gathers: a larger number belongs to another exchange."""
 
+MANY = 2**16
+"""Numbers, of all processes together, up to which each process receives everybody's to add them."""
+
 GRACE = 0.2
 """Seconds within which a request may still complete after a process has failed."""
 
@@ -167,12 +170,14 @@ class MpiProcesses(Processes):
 
     def total(self, values: Any) -> Any:
         """Return the sum of a few float64 numbers over all processes that are not lost. It is added in
-        the order of ranks, so all processes get the same bits. Raises WorkerError if a process has
-        failed."""
+        the order of ranks or, if there are many in all, by MPI for process 0, so all processes get the
+        same bits. Raises WorkerError if a process has failed."""
         mine = np.asarray(values, np.float64)
         if self._star is not None:
             rows = [np.frombuffer(part) for part in self._star.gather(b"t", mine.tobytes()) if part]
             return np.add.accumulate(rows, axis=0)[-1].reshape(mine.shape) if mine.size else mine
+        if mine.size * self.size > MANY:
+            return self._total_of_many(mine)
         if mine.size not in self._totals:
             self._totals[mine.size] = self._exchange(mine.size)
         sent, received, planned = self._totals[mine.size]
@@ -182,6 +187,14 @@ class MpiProcesses(Processes):
         self.wait(planned if planned is not None else self._own.Iallgather(sent, received))
         # Not numpy's sum, whose order depends on the shape and on this processor's vectors.
         return np.add.accumulate(received, axis=0)[-1].reshape(mine.shape)
+
+    def _total_of_many(self, mine: Any) -> Any:
+        """Return the sum from process 0, without every process's numbers in each. (MPI does not promise
+        that all get the same bits of a sum that it gives to all.)"""
+        mine, total = np.ascontiguousarray(mine), np.empty_like(mine)
+        self.wait(self._own.Ireduce(mine, total, self._MPI.SUM, 0))
+        self.wait(self._own.Ibcast(total, 0))
+        return total
 
     def meet(self) -> None:
         """Wait until all processes have come here. Needed before collective calls of which MPI has no

@@ -127,6 +127,6 @@ def _ticks(seconds: float) -> Iterator[tuple[float, str]]:
 
 
 def _resources(happenings: Iterable[Happening]) -> list[str]:
-    known = ("compute", "sync", "network", "storage")
+    known = ("compute", "sync", "network", "statistics", "storage")
     there = {each.resource for each in happenings}
     return [name for name in known if name in there] + sorted(there.difference(known))

@@ -271,6 +271,23 @@ def _inner(sync: GradientSync) -> GradientSync | None:
     return own if own is not None and own.size > 1 else None
 
 
+def link_of_statistics(
+    links: Sequence[Link], machine: Machine, bandwidth: float | None, composition: Composition
+) -> Link | None:
+    """Return the link over which processes add up statistics within a pass: that of their gradients or,
+    if its algorithm does not give the sum to all, one of the same network with the algorithms that do.
+    None if there is only one process."""
+    made = next((each for each in links if each.chain.nodes > 1), None)
+    if made is None or any("allreduce" in each.goals for each in made.algorithms if not made.levels):
+        return made
+    chain = made.chain
+    network = topology(machine, _joined(machine, chain.network))
+    able = [each for each in offered(composition).values() if "allreduce" in each.goals]
+    fitting = tuple(each for each in able if chain.nodes <= each.most_ranks)
+    gamma = 3 / bandwidth if bandwidth is not None else 0.0
+    return Link(chain, machine, made.item, bandwidth, network, fitting, ("natural",), gamma=gamma)
+
+
 def _near(made: Link) -> tuple[int, bool]:
     """Return how many ranks of a node add in its memory, and whether the first of them holds
     everything, as the plugin's own object states."""

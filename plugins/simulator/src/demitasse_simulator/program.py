@@ -22,13 +22,13 @@ from demitasse import (
     Span,
     TensorSpec,
 )
-from demitasse_simulator.exchange import Link, link
+from demitasse_simulator.exchange import Link, link, link_of_statistics
 from demitasse_simulator.planning import OWN, SQUARES, Draft, draft, endpoints, network_levels
 from demitasse_simulator.precision import fallen_back
 from demitasse_simulator.rates import Call, Costed, Measured, Rates, Table, table_file
 from demitasse_simulator.reading import Reading, reading
 from demitasse_simulator.roofline import Home, Roofline, around, home_of
-from demitasse_simulator.step import Happening, Player
+from demitasse_simulator.step import ACROSS, Happening, Player
 from demitasse_simulator.trials import Bench
 
 EVICT = 40 * 2**20
@@ -238,7 +238,9 @@ def _walk(
     ]
     fed = reading(runtime, made, count, bandwidth and bandwidth / shared, stripes)
     tell("walking the step")
-    player = Player(made, costs, update, links, fed.copy, fed.ahead)
+    adds = any(entry.operation == ACROSS for entry in made.plan.entries)
+    added = link_of_statistics(links, machine, bandwidth, composition) if adds else None
+    player = Player(made, costs, update, links, fed.copy, fed.ahead, added)
     seconds = player.play(3 if player.overlaps or fed.ahead else 1)
     return _Walk(costs, links, fed, player, seconds)
 

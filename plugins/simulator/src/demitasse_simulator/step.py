@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -11,6 +12,9 @@ from demitasse_simulator import statements
 from demitasse_simulator.exchange import AUTO, Link
 from demitasse_simulator.planning import Draft
 from demitasse_simulator.rates import Costed
+
+ACROSS, NUMBER = "sum_across_workers", 8
+"""The operation that adds up numbers of all workers within a pass, and the bytes of such a number."""
 
 PHASES = ("read", "forward", "backward", "synchronise")
 
@@ -70,8 +74,8 @@ class Update(Protocol):
 
 class Player:
     """Goes through a plan as the step does, on resources that have clocks: ``compute`` is the worker
-    itself, ``sync`` what a synchronisation does beside it, ``network`` carries messages, and
-    ``storage`` reads ahead."""
+    itself, ``sync`` what a synchronisation does beside it, ``network`` carries messages,
+    ``statistics`` those within a pass, and ``storage`` reads ahead."""
 
     def __init__(
         self,
@@ -81,8 +85,10 @@ class Player:
         links: Sequence[Link],
         read: float,
         storage: float,
+        statistics: Link | None = None,
     ) -> None:
         self.draft, self.costs, self.update, self.links = draft, costs, update, links
+        self.statistics = statistics
         self.read, self.storage = read, storage
         self.measuring = draft.measuring
         self.clock: dict[str, float] = {}
@@ -187,8 +193,19 @@ class Player:
             bytes=entry.bytes,
         )
         self.phases[entry.phase] += costed.seconds
+        if entry.operation == ACROSS and self.statistics is not None:
+            self._added_up(entry, self.statistics)
         for span in entry.stretches:
             self._update("compute", entry.layer, span, 0.0, entry.layer)
+
+    def _added_up(self, entry: Entry, link: Link) -> None:
+        """Wait until the processes have added up what an entry has. Messages this small do not queue
+        behind those of gradients and parameters."""
+        elements = sum(math.prod(b.spec.shape) for b in entry.outputs if b) * NUMBER // link.item
+        name = f"statistics of {entry.layer}"
+
+        until = self._message(link, elements, name, self.clock["compute"], where="statistics")
+        self._wait(until, f"wait for {name}")
 
     def _final(self, i: int) -> None:
         for bucket, final in zip(self.draft.plan.buckets, self.draft.plan.final, strict=True):
@@ -414,7 +431,13 @@ class Player:
             self.phases["synchronise"] += self.clock["compute"] - start
 
     def _message(
-        self, link: Link, elements: int, name: str, after: float, goal: str = "allreduce"
+        self,
+        link: Link,
+        elements: int,
+        name: str,
+        after: float,
+        goal: str = "allreduce",
+        where: str = "network",
     ) -> float:
         cost = link.over_network(elements, goal)
         if cost is None:
@@ -423,7 +446,7 @@ class Player:
         who = "cheapest" if link.algorithm == AUTO else link.algorithm
         what = f"{goal} " if goal != "allreduce" else ""
         return self._do(
-            "network",
+            where,
             f"{who} {what}{name}",
             "synchronise",
             cost.seconds,
