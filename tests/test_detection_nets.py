@@ -314,6 +314,26 @@ def test_the_gradient_of_a_weighted_loss_is_its_slope(tmp_path: Path) -> None:
                 assert moved[place] == pytest.approx(slope, rel=1e-4, abs=1e-7), (name, place)
 
 
+def test_two_workers_divide_the_loss_by_the_priors_that_match_in_all_images(tmp_path: Path) -> None:
+    """The second worker's images have no object, or few."""
+    (tmp_path / "net.prototxt").write_text(TRAINED.format(layers=LEARNT))
+    solver = tmp_path / "solver.prototxt"
+    solver.write_text(SOLVER.format("net", "base_lr: 0.01 random_seed: 3"))
+    images, rows = squares(32, 1)
+    rows[8:16] = -1
+    rows[26:] = -1
+    data = {"train": {"data": images, "label": rows}}
+    found = {}
+    for hw, statistics in (("auto", "global"), ("two-workers", "global"), ("two-workers", "local")):
+        with demitasse.compose(hw, plugins=["-tuning"]) as runtime:
+            trainer = runtime.trainer(solver, data=data, precision="f64", statistics=statistics)
+            losses = [trainer.step().loss for _ in range(2)]
+            found[hw, statistics] = [*losses, *trainer.net.params["loc"][0].ravel()]
+    one, two, own = found.values()
+    np.testing.assert_allclose(two, one, rtol=1e-10, atol=1e-13)
+    assert abs(own[0] - one[0]) > 0.01
+
+
 @pytest.fixture
 def tested(tmp_path: Path) -> Path:
     """A solver that trains for an iteration and tests over two batches."""

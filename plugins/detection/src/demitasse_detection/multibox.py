@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from demitasse_detection.boxes import Reals, decode, encode
 from demitasse_detection.matching import Objects, matches, negatives, objects
 
-Loss = tuple[float, Reals, Reals]
-"""A loss, and its slopes for the predicted places (N, P, 4) and classes (N, P, C)."""
+Loss = tuple[float, Reals, Reals, int]
+"""A loss, its slopes for the predicted places (N, P, 4) and classes (N, P, C), and the number of boxes
+with an object."""
 
 
 def multibox_loss(
@@ -46,7 +47,7 @@ def multibox_loss(
         "none": 1,
     }[about["normalization"]]
     weights = np.array([about["weight"], 1.0]) * about["counted"] / max(1, normaliser)
-    return float(weights @ loss), weights[0] * places, weights[1] * beliefs
+    return float(weights @ loss), weights[0] * places, weights[1] * beliefs, matched
 
 
 def _chosen(

@@ -75,7 +75,7 @@ def _loss(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
             f"label {label} does not have {OBJECT} numbers for each object, of all {images} images "
             f"together or of each by itself"
         )
-    return ((), shapes["location"], shapes["confidence"])
+    return ((), shapes["location"], shapes["confidence"], (1,))
 
 
 def _evaluated(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
@@ -190,9 +190,9 @@ OPERATIONS = (
         "full (all), batch_size or none. The best prior that is left matches each object; with "
         "per_prediction so does each that overlaps one by overlap. Negatives overlap none by apart; the "
         "worst ones count, ratio for each matched one, or with mining NONE all. places and classes are "
-        "the slopes",
+        "the slopes, divisor the number of matched priors",
         inputs="location confidence priors label",
-        outputs="loss places? classes?",
+        outputs="loss places? classes? divisor?:float64",
         shapes=_loss,
         flops=per_element("confidence", 20.0),
         attributes={

@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 Add = Callable[[np.ndarray], np.ndarray]
 
 ACROSS = "sum_across_workers"
+DIVISOR = "divisor"
+"""An output of a loss with the attribute ``normalization``: what its sum is divided by (at least 1) if
+that is ``valid``. Otherwise it is the number of labels that are not ignored."""
+
 _CLIP = {"least": -math.inf, "most": math.inf}
 _ONE = "sum_across_workers.one"
 
@@ -223,9 +227,10 @@ def _splits(node: Node) -> Split | None:
     """Return how a node is split, if it takes statistics that cross workers."""
     if node.operation.name in ("batch_norm", "batch_norm_clip"):
         return _split_normalisation
-    given = node.attributes
-    ignores = given.get("ignore_label") is not None and given.get("normalization") == "valid"
-    return _split_loss if ignores and _label_of(node) is not None else None
+    if node.attributes.get("normalization") != "valid":
+        return None
+    ignores = node.attributes.get("ignore_label") is not None and _label_of(node) is not None
+    return _split_loss if ignores or DIVISOR in by_operand(node) else None
 
 
 def _label_of(node: Node) -> Tensor | None:
@@ -304,17 +309,23 @@ def _split_gradient(made: _Made, node: Node, moments: Sequence[Tensor | None]) -
 
 
 def _split_loss(made: _Made, node: Node, backward: Node | None) -> dict[int, list[Node]]:
-    label = _label_of(node)
-    assert label is not None
-    own = made.node(node, "count_labels", [label], node.attributes)
-    labels = made.total(node, own.outputs)
-    share = {"share": share_of(made.graph, label)}
-    summed, first = {"normalization": "none"}, node.outputs[0]
+    """The loss becomes a sum, divided by what counts in all workers' samples. That is the loss's own
+    ``DIVISOR``, or the number of its labels that are not ignored."""
+    first, *others = node.outputs
     again = made.node(node, node.operation.name, node.inputs, node.attributes).outputs[0]
-    total = replace(node, outputs=[again, *node.outputs[1:]], attributes=node.attributes | summed)
+    summed = {"normalization": "none"}
+    loss = replace(node, outputs=[again, *others], attributes=node.attributes | summed)
+    divisor: Tensor | None = by_operand(node).get(DIVISOR)
+    counting = []
+    if divisor is None:
+        counting = [made.node(node, "count_labels", [_label_of(node)], node.attributes)]
+        (divisor,) = counting[0].outputs
+    labels = made.total(node, [divisor])
+    assert first is not None
+    share = {"share": share_of(made.graph, first)}
     mean = made.node(node, "over_labels", [again, *labels.outputs], share)
     mean.outputs = [first]
-    parts = {id(node): [own, labels, total, mean]}
+    parts = {id(node): [*counting, loss, labels, mean]}
     if backward is not None:
         dloss, *rest = backward.inputs
         arriving = made.node(backward, "over_labels", [dloss, *labels.outputs], share)
