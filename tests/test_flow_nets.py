@@ -121,7 +121,7 @@ layer { name: "flow2" type: "Convolution" bottom: "all" top: "flow2"
 layer { name: "small" type: "Downsample" bottom: "label" top: "small"
         downsample_param { top_height: 8 top_width: 10 } }
 layer { name: "loss" type: "L1Loss" bottom: "flow2" bottom: "small" top: "loss" loss_weight: 0.5
-        l1_loss_param { l2_per_location: true } }
+        l1_loss_param { l2_per_location: true normalize_by_num_entries: true } }
 layer { name: "loss2" type: "LpqLoss" bottom: "flow" bottom: "small" top: "loss2" loss_weight: 0.1
         lpq_loss_param { p: 1 q: 0.4 } }
 """
@@ -152,6 +152,7 @@ def trained(folder: Path, precision: str, workers: int, plugins: list[str]) -> t
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_several_workers_train_as_one_does(tmp_path: Path, workers: int) -> None:
+    """One of them has a sample of which nothing is known."""
     losses, one = trained(tmp_path, "f64", 1, PLUGINS)
     others, several = trained(tmp_path, "f64", workers, PLUGINS)
     np.testing.assert_allclose(others, losses, rtol=1e-10)

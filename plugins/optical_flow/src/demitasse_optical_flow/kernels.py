@@ -63,6 +63,6 @@ _COMPUTED: dict[str, Compute] = {
     "downsample_known": lambda x, about: (downsampled(x, about),),
     "channel_norm": _channel_norm,
     "channel_norm_backward": _channel_norm_backward,
-    "lpq_loss": lambda a, b, iteration, about: (loss(a, b, iteration, about),),
+    "lpq_loss": loss,
     "lpq_loss_backward": _loss_backward,
 }

@@ -240,10 +240,10 @@ class LpqLoss(FlowLayer):
             "p_epsilon": decimal(about.p_epsilon),
             "q_epsilon": decimal(about.q_epsilon),
             "prescale": bool(about.l2_prescale_by_channels),
-            "by_entries": bool(about.normalize_by_num_entries),
+            "normalization": "valid" if about.normalize_by_num_entries else "batch_size",
         }
         a, b = (*bottoms, None)[:2]
-        return [graph.apply("lpq_loss", a, b, graph.scalar("iteration"), **given)]
+        return [graph.apply("lpq_loss", a, b, graph.scalar("iteration"), **given)[0]]
 
 
 class FLOWriter(FlowLayer):

@@ -27,9 +27,10 @@ class _Terms:
         if b is not None:
             given = given - np.asarray(b, np.float64).reshape(given.shape)
         self.known = ~np.isnan(given)
-        self.over = (
-            max(float(self.known.sum()) / channels, 1.0) if about["by_entries"] else float(samples)
-        )
+        self.entries = float(self.known.sum()) / channels
+        self.over = {"valid": max(self.entries, 1.0), "batch_size": float(samples), "none": 1.0}[
+            about["normalization"]
+        ]
         self.difference = np.where(self.known, given, 0.0)
         size = np.abs(self.difference)
         self.counted = self.known
@@ -47,10 +48,10 @@ class _Terms:
         self.outer = np.where(self.raised, self.total, 0.0) + about["q_epsilon"]
 
 
-def loss(a: Any, b: Any, iteration: Any, about: About) -> float:
-    """Return the loss; ``b`` may be None."""
+def loss(a: Any, b: Any, iteration: Any, about: About) -> tuple[float, float]:
+    """Return the loss, and how many differences are known, over the channels; ``b`` may be None."""
     terms = _Terms(a, b, iteration, about)
-    return float(_power(terms.outer, terms.q).sum()) / terms.over
+    return float(_power(terms.outer, terms.q).sum()) / terms.over, terms.entries
 
 
 def loss_backward(dloss: Any, a: Any, b: Any, iteration: Any, about: About) -> Reals:

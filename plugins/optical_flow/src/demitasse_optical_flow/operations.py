@@ -40,7 +40,7 @@ _LPQ = {
     "prescale": False,
     "plateau": 0.0,
     "by_location": False,
-    "by_entries": False,
+    "normalization": "batch_size",
 }
 
 
@@ -99,7 +99,7 @@ def _loss(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     a, b = shapes["a"], shapes["b"]
     if len(a) < 2 or (b is not None and b != a):
         raise ValueError(f"a {a} and b {b} are not samples x channels x places of the same shape")
-    return ((),)
+    return ((), (1,))
 
 
 def _written(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
@@ -186,11 +186,11 @@ OPERATIONS = (
         "lpq_loss",
         "the sum over samples and places of (scale * the sum over channels of (|d| + p_epsilon)^p + "
         "q_epsilon)^q, d = a - b, or a where there is no b, 0 where that is NaN; scale 1, or prescale 1 "
-        "/ channels. Over the samples, or by_entries over as many d as are numbers / channels (1 where "
-        "none is). What is below a plateau counts as 0: |d|, or by_location the sum below plateau^2. p "
-        "and q are those of the last of starts that the iteration has reached",
+        "/ channels. Over batch_size (the samples), valid (divisor, at least 1: how many d are numbers, "
+        "/ channels), or none. What is below a plateau counts as 0: |d|, or by_location the sum below "
+        "plateau^2. p and q are those of the last of starts that the iteration has reached",
         inputs="a b? iteration",
-        outputs="loss",
+        outputs="loss divisor?:float64",
         shapes=_loss,
         flops=per_element("a", 20),
         attributes=_LPQ,

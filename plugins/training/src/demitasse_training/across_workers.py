@@ -240,13 +240,13 @@ def _label_of(node: Node) -> Tensor | None:
 
 
 def _gradient_of(graph: NetGraph, node: Node) -> Node | None:
-    """Return the node that computes a node's gradients, if there is one."""
-    words = {rule.operation for rule in node.operation.gradients}
-    made, label = {t for t in node.outputs if t is not None}, _label_of(node)
-    for other in graph.nodes:
-        if other.operation.name in words and other.layer == node.layer:
-            reads = {t for t in other.inputs if t is not None}
-            if made & reads or (label is not None and label in reads):
+    """Return the node that computes a node's gradients, if there is one: it reads what a rule names."""
+    operands, arriving = by_operand(node), {f"d{each.name}" for each in node.operation.outputs}
+    for rule in node.operation.gradients:
+        read = [None if name in arriving else operands[name] for name in rule.operands]
+        for other in graph.nodes:
+            same = other.operation.name == rule.operation and other.layer == node.layer
+            if same and all(mine in (None, its) for mine, its in zip(read, other.inputs, strict=True)):
                 return other
     return None
 

@@ -146,16 +146,17 @@ def in_training(message: Any, graph: GraphBuilder) -> bool:
 
 
 def rearranged(graph: GraphBuilder, word: str, *inputs: Tensor | None, **attributes: Any) -> Tensor:
-    """Emit an operation that another plugin defines, usually onnx. Raise ValueError if that plugin is
-    not composed."""
+    """Emit an operation that another plugin defines, usually onnx, and return its first output. Raise
+    ValueError if that plugin is not composed."""
     known = getattr(graph, "vocabulary", None)
     if known is not None and word not in known:
         plugin = "optical_flow" if word == "lpq_loss" else "onnx"
         raise ValueError(
             f"needs the operation {word!r}, which no composed plugin defines; {plugin!r} brings it"
         )
-    made: Tensor = graph.apply(word, *inputs, **attributes)
-    return made
+    made = graph.apply(word, *inputs, **attributes)
+    first: Tensor = made[0] if isinstance(made, tuple) else made
+    return first
 
 
 def canonical(axis: int, tensor: Tensor) -> int:

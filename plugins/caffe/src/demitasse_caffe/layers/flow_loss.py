@@ -44,7 +44,7 @@ def _of_flows(about: Any, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Ten
             raise ValueError(f"l1_loss_param {{ {field}: {getattr(about, field):g} }} is not 0 or more")
     long = bool(about.l2_per_location)
     a, b = (*bottoms, None)[:2]
-    made = rearranged(
+    return rearranged(
         graph,
         "lpq_loss",
         *(a, b, graph.scalar("iteration")),
@@ -54,6 +54,5 @@ def _of_flows(about: Any, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Ten
         prescale=long and bool(about.l2_prescale_by_channels),
         plateau=number(about.plateau),
         by_location=long,
-        by_entries=bool(about.normalize_by_num_entries),
+        normalization="valid" if about.normalize_by_num_entries else "batch_size",
     )
-    return made
