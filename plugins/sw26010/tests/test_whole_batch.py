@@ -80,14 +80,13 @@ def test_register_messages_add_up_many_numbers() -> None:
     assert (found == right).all()
 
 
-@fixed
-@given(st.integers(1, 5), st.integers(1, 70), planes, st.booleans(), st.sampled_from([0.0, 300.0]))
-def test_moments_are_settled(
-    run: Run, samples: int, channels: int, plane: list[int], averaged: bool, mean: float
-) -> None:
+@pytest.mark.parametrize("shape", [(1, 1), (1, 3), (2, 1, 1), (3, 70, 5), (5, 2, 3, 7)])
+@pytest.mark.parametrize("averaged", [False, True])
+@pytest.mark.parametrize("mean", [0.0, 300.0])
+def test_moments_are_settled(run: Run, shape: tuple[int, ...], averaged: bool, mean: float) -> None:
     """Also of one number for each channel, which has no unbiased variance, and of a mean far from
     zero."""
-    x = numbers(samples, channels, *plane) + np.float32(mean)
+    x, channels = numbers(*shape) + np.float32(mean), shape[1]
     kept = [np.abs(numbers(channels, seed=4)), np.abs(numbers(channels, seed=5)), np.ones(1, np.float32)]
     before = [one.astype(float) for one in kept]
     about = {"keep": 0.9, "averaged": averaged, "epsilon": 1e-3}
@@ -109,18 +108,22 @@ def test_moments_are_settled(
         np.testing.assert_allclose(one, 0.9 * first + more, rtol=1e-6, atol=lost * count)
 
 
+def test_a_variance_that_rounding_makes_negative_is_zero_and_nan_stays(run: Run) -> None:
+    kept = [np.zeros(size, np.float32) for size in (2, 2, 1)]
+    moments = np.array([3.0, np.nan, np.nextafter(3.0, 0.0), np.nan, 3.0])
+    _, spread, inverse = run("settle_moments", (moments, *kept), {"epsilon": 1e-12})
+    assert (spread[0], inverse[0], kept[1][0]) == (0.0, np.float32(1e6), 0.0)
+    assert np.isnan([spread[1], inverse[1], kept[0][1], kept[1][1]]).all()
+
+
 def shares(x: Any, count: int) -> list[Any]:
     return np.array_split(x, count)
 
 
-@fixed
-@given(
-    st.integers(1, 4),
-    st.integers(1, 66),
-    planes,
-    *[st.booleans()] * 3,
-    st.sampled_from([0.0, 30.0]),
-)
+@pytest.mark.parametrize(("workers", "channels", "plane"), [(1, 1, []), (2, 66, [3]), (4, 5, [7, 3])])
+@pytest.mark.parametrize(("scaled", "shifted"), [(False, False), (True, True), (False, True)])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("mean", [0.0, 30.0])
 def test_core_groups_normalise_as_one(
     run: Run,
     workers: int,
@@ -134,7 +137,6 @@ def test_core_groups_normalise_as_one(
     """Forward and backward of a batch in uneven shares, by what replaces ``batch_norm``."""
     samples = 2 * workers + 1
     x = numbers(samples, channels, *plane) + np.float32(mean)
-    dy = numbers(*x.shape, seed=1)
     w = numbers(channels, seed=2) if scaled else None
     b = numbers(channels, seed=3) if shifted else None
     kept = [np.zeros(size, np.float32) for size in (channels, channels, 1)]
@@ -151,8 +153,8 @@ def test_core_groups_normalise_as_one(
     normal = (X - along(middle, x)) * along(deviation, x)
     made = normal * along(1.0 if w is None else w, x) + along(0.0 if b is None else b, x)
     close(np.concatenate(y), np.maximum(made, 0) if relu else made, 3e-5)
-    if relu and (np.abs(made) < 1e-4).any():
-        return  # numbers close to zero may be on either side of the ReLU
+    # Numbers close to zero may be on either side of the ReLU.
+    dy = np.where(np.abs(made) < 1e-4, np.float32(0), numbers(*x.shape, seed=1))
     dz = np.where(made > 0, dy, 0.0) if relu else dy.astype(float)
     dw, db = (dz * normal).sum(axes(x)), dz.sum(axes(x))
     operands = w, b, average, inverse
@@ -169,7 +171,9 @@ def test_core_groups_normalise_as_one(
         found += run("batch_norm_whole_backward", operands_now, {"relu": relu})
     slope = along(deviation * (1.0 if w is None else w), x)
     right = slope * (dz - along(db, x) / count - normal * along(dw, x) / count)
-    close(np.concatenate(found), right, 1e-4)
+    # The terms are rounded as they are stored, and may cancel.
+    rounding = 1e-5 * np.abs(slope).max() * np.abs(dz).max()
+    np.testing.assert_allclose(np.concatenate(found), right, rtol=0, atol=rounding)
 
 
 def test_gradients_come_from_given_sums_and_numbers(run: Run) -> None:
