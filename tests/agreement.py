@@ -16,13 +16,14 @@ from demitasse import PLAIN, Candidate, Place, Request, TensorSpec
 from demitasse.operations import REQUIRED, VOCABULARY, extend
 from demitasse_caffe.operations import OPERATIONS
 from demitasse_onnx.operations import OPERATIONS as OF_ONNX
+from demitasse_training.across_workers import OPERATIONS as ACROSS_WORKERS
 from demitasse_training.clipping import OPERATIONS as CLIPPED
 from demitasse_training.folding import FOLD
 
 Draw = Callable[[Any], Any]
 Case = tuple[list[Any], dict[str, Any]]
 
-WORDS = extend(extend(VOCABULARY, OPERATIONS, "caffe"), [FOLD, *CLIPPED], "training")
+WORDS = extend(extend(VOCABULARY, OPERATIONS, "caffe"), [FOLD, *CLIPPED, *ACROSS_WORKERS], "training")
 WORDS = extend(WORDS, OF_ONNX, "onnx")
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
 BEHIND = 4096

@@ -222,6 +222,37 @@ def _batch_norm_inference_backward(v: Values) -> Case:
     return [dy, x, mean, variance, factor, w, b], attributes
 
 
+def _channel_moments(v: Values) -> Case:
+    return [normalised(v)[0]], {}
+
+
+def moments_of(x: Any) -> Any:
+    """What channel_moments makes of x, in float64."""
+    axes, wide = (0, *range(2, x.ndim)), x.astype(np.float64)
+    return np.concatenate([wide.sum(axes), (wide**2).sum(axes), [x.size / x.shape[1]]])
+
+
+def _settle_moments(v: Values) -> Case:
+    x, kept = normalised(v)
+    attributes = {"keep": v.one_of(0.5, 1.0), "epsilon": v.one_of(0.01, 1.0)}
+    return [moments_of(x), *kept], {**attributes, "averaged": v.one_of(False, True)}
+
+
+def _batch_norm_whole_backward(v: Values) -> Case:
+    made = v.one_of(_batch_norm_backward, _batch_norm_clip_backward)
+    (dy, x, *others), attributes = made(v)
+    sums = v.random.standard_normal(2 * x.shape[1])
+    return [dy, x, *others, sums, moments_of(x)], attributes
+
+
+def _count_labels(v: Values) -> Case:
+    return [v.labels(v.number(1, 40), 3)], {"ignore_label": v.number(0, 3)}
+
+
+def _over_labels(v: Values) -> Case:
+    return [v.real(*v.shape()), np.array([float(v.number(0, 5))])], {"share": v.one_of(0.25, 1.0)}
+
+
 LIMITS = {"least": -0.25, "most": 0.5}
 
 
@@ -349,6 +380,11 @@ CASES: dict[str, Callable[[Values], Case]] = {
     "batch_norm_clip_backward": _batch_norm_clip_backward,
     "batch_norm_inference_clip": _batch_norm_inference_clip,
     "batch_norm_inference_clip_backward": _batch_norm_inference_clip_backward,
+    "channel_moments": _channel_moments,
+    "settle_moments": _settle_moments,
+    "batch_norm_whole_backward": _batch_norm_whole_backward,
+    "count_labels": _count_labels,
+    "over_labels": _over_labels,
     "concat": _concat,
     "concat_backward": _concat_backward,
     "convolution": _convolution,

@@ -304,29 +304,51 @@ def test_a_blob_of_one_axis_is_of_one_channel(runtime: demitasse.Runtime, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("hw", "layers", "told"),
+    ("layers", "told"),
     [
+        (LAYERS, ["layer 'norm': each of the 2 workers has statistics of its own samples"]),
         (
-            "two-workers",
-            LAYERS,
-            ["layer 'norm': each of the 2 workers has statistics of its own samples"],
-        ),
-        (
-            "two-workers",
             LAYERS + 'layer { name: "other" type: "BatchNorm" bottom: "out" top: "out" }',
             ["layer 'norm' (and 1 more): each of the 2 workers has statistics of its own samples"],
         ),
-        ("two-workers", LAYERS.replace("eps: 0.01", "use_global_stats: true"), []),
-        ("auto", LAYERS, []),
+        (LAYERS.replace("eps: 0.01", "use_global_stats: true"), []),
     ],
 )
 def test_statistics_of_several_workers_are_told(
-    hw: str, layers: str, told: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    layers: str, told: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Servers that do not wait for each other have workers at iterations of their own."""
+    machine = (Path(__file__).parents[1] / "hwdesc" / "two-workers.toml").read_text()
+    free = machine.replace('{ plugin = "reference" }', '{ plugin = "parameter_server", model = "asp" }')
+    (tmp_path / "free.toml").write_text(free)
     (tmp_path / "net.prototxt").write_text(TRAINED.replace(LAYERS, layers))
     (tmp_path / "solver.prototxt").write_text(SOLVER.replace("test_iter: 3 test_interval: 100", ""))
     plugins = ["caffe", "datasets", "training", "snapshots", "parameter_server", "reference"]
-    with demitasse.compose(hw, plugins) as runtime:
-        runtime.trainer(tmp_path / "solver.prototxt", data={"train": samples()}).close()
-    found = [record.getMessage() for record in caplog.records if record.name == "demitasse.training"]
-    assert [text.partition(", as with Caffe")[0] for text in found] == told
+    for hw, given, expected in [
+        (tmp_path / "free.toml", "global", told),
+        (tmp_path / "free.toml", "local", []),
+        ("two-workers", "global", []),
+    ]:
+        caplog.clear()
+        with demitasse.compose(hw, plugins) as runtime:
+            solver = tmp_path / "solver.prototxt"
+            runtime.trainer(solver, data={"train": samples()}, statistics=given).close()
+        found = [each.getMessage() for each in caplog.records if each.name == "demitasse.training"]
+        assert [text.partition(", as with Caffe")[0] for text in found] == expected
+
+
+@pytest.mark.parametrize("plugins", [[], ["cpu"]], ids=["reference", "cpu"])
+def test_two_workers_normalise_by_all_samples(tmp_path: Path, plugins: list[str]) -> None:
+    (tmp_path / "net.prototxt").write_text(TRAINED)
+    (tmp_path / "solver.prototxt").write_text(SOLVER.replace("test_iter: 3 test_interval: 100", ""))
+    found = {}
+    for hw in ("auto", "two-workers"):
+        names = ["caffe", "datasets", "training", "snapshots", *plugins, "reference"]
+        with demitasse.compose(hw, names) as runtime:
+            data = {"train": samples()}
+            with runtime.trainer(tmp_path / "solver.prototxt", data=data, precision="f64") as trainer:
+                trainer.step(4)
+                found[hw] = {k: [a.copy() for a in v] for k, v in trainer.net.params.items()}
+    for layer, arrays in found["auto"].items():
+        for one, two in zip(arrays, found["two-workers"][layer], strict=True):
+            np.testing.assert_allclose(two, one, rtol=1e-9, atol=1e-12, err_msg=layer)

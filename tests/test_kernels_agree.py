@@ -16,21 +16,23 @@ from demitasse_cpu.kernels import FACTORIES
 from demitasse_onnx.operations import OPERATIONS as ONNX_WORDS
 from demitasse_optical_flow.operations import OPERATIONS as FLOW_WORDS
 from demitasse_reference.kernels import KERNELS as REFERENCE_KERNELS
+from demitasse_training.across_workers import ACROSS
+from demitasse_training.across_workers import OPERATIONS as ACROSS_WORKERS
 from demitasse_training.clipping import OPERATIONS as CLIPPED
 from demitasse_training.folding import FOLD
 
 
 def test_every_operation_that_the_cpu_serves_has_a_case() -> None:
     """Fused ones and reorders are compared in the plugin's own tests."""
-    known = {*VOCABULARY, *(word.name for word in CLIPPED)}
+    known = {*VOCABULARY, *(word.name for word in (*CLIPPED, *ACROSS_WORKERS))}
     assert set(CASES) == set(FACTORIES) & known - {"reorder"}
 
 
 def test_every_word_that_a_plugin_adds_is_computed_by_the_reference_and_by_the_cpu() -> None:
-    """Their cases stand in the tests of the layers that they are for. A view has no kernel, and what
-    writes a file is computed by the plugin whose format it is."""
-    words = (*CAFFE_WORDS, FOLD, *CLIPPED, *ONNX_WORDS)
-    added = {word.name for word in words if not word.view} - {"write_arrays"}
+    """Their cases stand in the tests of the layers that they are for. A view has no kernel; what writes
+    a file is computed by the plugin whose format it is, and what workers exchange by the trainer."""
+    words = (*CAFFE_WORDS, FOLD, *CLIPPED, *ACROSS_WORKERS, *ONNX_WORDS)
+    added = {word.name for word in words if not word.view} - {"write_arrays", ACROSS}
     assert added <= set(REFERENCE_KERNELS), "in the reference"
     assert added <= set(FACTORIES), "on the cpu"
     added |= {word.name for word in FLOW_WORDS}  # whose own kernels test_flow_words.py compares

@@ -106,25 +106,28 @@ def test_a_step_that_fails_leaves_running_statistics_as_they_were(
     assert all(np.array_equal(*pair) for pair in zip(before, trainer.net.params["bn"], strict=True))
 
 
+@pytest.mark.parametrize("statistics", ["global", "local"])
 @pytest.mark.parametrize("shortcut", [False, True])
-def test_workers_of_one_memory_have_running_statistics_each_of_its_own_samples(
-    tmp_path: Path, shortcut: bool
+def test_workers_of_one_memory_have_running_statistics_of_all_samples_or_each_of_its_own(
+    tmp_path: Path, shortcut: bool, statistics: str
 ) -> None:
-    """The first's are those of a worker alone that has half of the batch."""
+    """The first's are those of a worker alone that has all of the batch, or half of it."""
     found, data = [], samples(8)
     half = {"train": {name: array[:4] for name, array in data["train"].items()}}
     levels = (
         Level("node", memory=(MemorySpace("host"),)),
         Level("worker", count=2, workers="threads", sync=SyncSpec("parameter_server", {"model": "bsp"})),
     )
-    for machine, batch, given in ((Machine("two", levels), 8, data), ("auto", 4, half)):
+    alone = (8, data) if statistics == "global" else (4, half)
+    for machine, batch, given in ((Machine("two", levels), 8, data), ("auto", *alone)):
         with compose(machine) as runtime:
-            trainer = runtime.trainer(solver(tmp_path, batch, True, shortcut), data=given)
+            path = solver(tmp_path, batch, True, shortcut)
+            trainer = runtime.trainer(path, data=given, statistics=statistics)
             trainer.step(1)
             found.append([array.copy() for array in trainer.net.params["bn"]])
     assert found[0][2][0] == found[1][2][0] == 1
-    for two, alone in zip(*found, strict=True):
-        np.testing.assert_allclose(two, alone, rtol=1e-5, atol=1e-6)
+    for two, one in zip(*found, strict=True):
+        np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")

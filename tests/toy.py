@@ -105,7 +105,24 @@ def _plain(operation: str) -> Callable[[Layer, Sequence[Tensor], GraphBuilder], 
     return build
 
 
+def _batch_norm(layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
+    channels = bottoms[0].shape[1:2]
+    kept = [
+        graph.parameter(shape, lambda s, random: np.zeros(s), rate=0.0, trainable=False)
+        for shape in (channels, channels, (1,))
+    ]
+    w, b = (graph.parameter(channels, lambda s, random: random.uniform(s, 0.5, 2)) for _ in range(2))
+    y, *_ = graph.apply("batch_norm", *bottoms, *kept, w, b, keep=0.9, **layer.parameters)
+    return [y]
+
+
+def _loss_of_some(layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
+    return [graph.apply("softmax_loss", *bottoms, ignore_label=layer.parameters["ignored"])[0]]
+
+
 KINDS = (
+    Kind("BatchNorm", _batch_norm),
+    Kind("LossOfSome", _loss_of_some, loss_weight=1.0),
     Kind("Samples", _samples),
     Kind("Input", _input),
     Kind("Convolution", _convolution),
@@ -272,6 +289,23 @@ def classifier(batch: int = 10, phase: str = "train") -> NetDefinition:
         layer("scores", "InnerProduct", "third", "scores", outputs=3),
         last,
         phase=phase,
+    )
+
+
+def normalised(batch: int = 7) -> NetDefinition:
+    """Three normalisations, with a ReLU, a shortcut, and vectors; a loss that ignores a class."""
+    return net(
+        layer("samples", "Samples", "", "data label", batch=batch),
+        layer("first", "Convolution", "data", "first", outputs=4, deviation=0.5),
+        layer("norm", "BatchNorm", "first", "norm"),
+        layer("rectified", "ReLU", "norm", "norm"),
+        layer("second", "Convolution", "norm", "second", outputs=4, deviation=0.5),
+        layer("again", "BatchNorm", "second", "again", averaged=True),
+        layer("both", "Sum", "again norm", "both"),
+        layer("rectified too", "ReLU", "both", "both"),
+        layer("scores", "InnerProduct", "both", "scores", outputs=3),
+        layer("last", "BatchNorm", "scores", "last", epsilon=0.01),
+        layer("loss", "LossOfSome", "last label", "loss", ignored=2),
     )
 
 

@@ -25,7 +25,8 @@ SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 def test_options_reach_the_runtime(runtime: Any) -> None:
     line = (
         "train lenet_solver.prototxt --hw box.toml --plugins cpu,+null "
-        "--resume b.demitasse --iterations 6 --scaling weak --precision f64 --set base_lr=0.5 "
+        "--resume b.demitasse --iterations 6 --scaling weak --statistics local --precision f64 "
+        "--set base_lr=0.5 "
         "--set layer.mnist.data_param.source=x=y --option cpu.threads=2 --option cpu.name=one"
     )
     assert main(line.split()) == 0
@@ -37,6 +38,7 @@ def test_options_reach_the_runtime(runtime: Any) -> None:
         "resume": "b.demitasse",
         "overrides": {"base_lr": "0.5", "layer.mnist.data_param.source": "x=y", "max_iter": 6},
         "scaling": "weak",
+        "statistics": "local",
         "precision": "f64",
         "partial": False,
     }

@@ -318,5 +318,8 @@ def test_options_stand_behind_a_source(tmp_path, pack):
             assert list(source.fields) == ["data", "label"]
     with closing(data_source(spec=DataSpec(f"{tmp_path}?split=train&labels=false"))) as source:
         assert list(source.fields) == ["data"]
-    assert "unknown option of a source 'lables'; did you mean 'labels'?" in failure(f"{images}?lables=x")
+    mistaken = f"{images}?lables=x"
+    assert data_source(spec=DataSpec(mistaken)) is None, "another plugin may have this option"
+    told = "unknown option of a source 'lables'; did you mean 'labels'?"
+    assert told in failure(mistaken, "idx")
     assert "labels is empty (valid: a file, true, false)" in failure(f"{images}?labels=")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from agreement import Case, Values, hook, make_request, run
 from kernel_cases import CASES, pooling
 
+from demitasse.operations import VOCABULARY
 from demitasse_gpu.kernels import FACTORIES
 
 
@@ -17,5 +18,5 @@ def _pooling_max_backward(v: Values) -> Case:
     return [v.real(*y.shape), argmax], {**attributes, "shape": x.shape}
 
 
-SERVED = {name: case for name, case in CASES.items() if name in FACTORIES}
+SERVED = {name: case for name, case in CASES.items() if name in VOCABULARY and name in FACTORIES}
 SERVED["pooling_max_backward"] = _pooling_max_backward

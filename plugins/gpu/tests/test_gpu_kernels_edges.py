@@ -38,6 +38,7 @@ from demitasse_gpu.kernels import FACTORIES, candidates
 from demitasse_gpu.kernels.launches import divisor
 from demitasse_gpu.kernels.layouts import NHWC, NHWC_BF16, PLAIN_BF16
 from demitasse_onnx.operations import OPERATIONS as ONNX_WORDS
+from demitasse_training.across_workers import OPERATIONS as WHOLE_BATCH
 from demitasse_training.folding import FOLD
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason=NO_COMPILER)
@@ -77,7 +78,7 @@ def test_every_word_of_the_core_is_served_and_the_fused_ones() -> None:
     rectified = {name for name, parts in FUSED.items() if parts[1:] == ("relu",)}
     assert rectified == {"convolution_relu", "inner_product_relu", "scale_relu", "sum_relu"}
     assert words | rectified | {*SUMS} <= set(FACTORIES)
-    others = (*CAFFE_WORDS, *ONNX_WORDS, FOLD)
+    others = (*CAFFE_WORDS, *ONNX_WORDS, *WHOLE_BATCH, FOLD)
     assert set(FACTORIES) <= words | {*FUSED} | {word.name for word in others}
 
 

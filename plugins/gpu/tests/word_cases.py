@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 from agreement import Case, Values
+from kernel_cases import CASES as COMMON
 from kernel_cases import joined
 from loss_cases import CASES as LOSSES
 from margin_cases import CASES as MARGINS
 
 from demitasse_gpu.kernels.functions import ATTRIBUTES
+from demitasse_gpu.kernels.whole_batch import FACTORIES
 
 CHOICES: dict[str, dict[str, tuple[float, ...]]] = {
     "clip": {"least": (-0.75,), "most": (0.5,)},
@@ -162,6 +164,12 @@ def _fold(v: Values) -> Case:
     return [w, bias, *statistics, slope, level], {"axis": axis, "epsilon": v.one_of(1e-5, 0.5)}
 
 
+def _unclipped(v: Values) -> Case:
+    """Limits are not served, as no normalisation with a clip behind it is."""
+    inputs, attributes = COMMON["batch_norm_whole_backward"](v)
+    return inputs, {"relu": attributes["relu"]}
+
+
 CASES: dict[str, Callable[[Values], Case]] = {
     "fold_normalization": _fold,
     "crop": _crop,
@@ -172,6 +180,8 @@ CASES: dict[str, Callable[[Values], Case]] = {
     "gather_backward": _gather_backward,
     **{name: case for name, case in LOSSES.items() if name != "segment_scores"},  # the host's
     **MARGINS,
+    **{name: COMMON[name] for name in FACTORIES},
+    "batch_norm_whole_backward": _unclipped,
     "slice": _slice,
     **{name: lambda v, name=name: _function(name, v) for name in ATTRIBUTES},
     **{

@@ -17,7 +17,6 @@ from demitasse import (
     is_there,
     looks_like_at,
     matching,
-    nearest,
     nearest_path,
     unknown,
 )
@@ -103,7 +102,7 @@ def _asked(
     text: str, options: Mapping[str, object], ours: bool
 ) -> tuple[str, Mapping[str, object]] | None:
     """Return the name of a source, and its options. Those after the name (``?split=test&labels=false``)
-    take precedence. Returns None for an option unlike any of this plugin's, which may be another's
+    take precedence. Returns None for an option that is none of this plugin's, but may be another's
     (``?reader=one``), unless the source is known to be ours. Raises DataError for an invalid option."""
     mark = re.search(r"\?(\w+=[^?]*)$", text)
     if mark is None or is_there(text):
@@ -112,7 +111,7 @@ def _asked(
     for part in mark[1].split("&"):
         key, _, value = part.partition("=")
         if key not in BEHIND:
-            if not ours and nearest(key, BEHIND) is None:
+            if not ours:
                 return None
             raise DataError(unknown("option of a source", key, BEHIND, repr(text)))
         if not value:

@@ -27,7 +27,7 @@ PLUGIN, AUTO = "parameter_server", "auto"
 SECONDS = 0.5
 """How many seconds each number of workers is measured if a run finds it by trials."""
 
-TRIED_WITH = ("overrides", "data", "scaling", "precision")
+TRIED_WITH = ("overrides", "data", "scaling", "statistics", "precision")
 """Options of a trainer that the time of its iterations depends on."""
 
 _machines: WeakKeyDictionary[Runtime, Machine] = WeakKeyDictionary()

@@ -25,6 +25,9 @@ from demitasse import (
 
 ME = "simulator"
 
+ACROSS = "sum_across_workers"
+"""The operation that adds up numbers of all workers within a pass; the trainer itself computes it."""
+
 AMONG_NODES = ("algorithm", "lower", "upper", "chain", "ranks", "overlap", "packed")
 """Options of a ``sync`` that describe what siblings on several nodes do, for every plugin."""
 
@@ -32,7 +35,7 @@ AMONG_NODES = ("algorithm", "lower", "upper", "chain", "ranks", "overlap", "pack
 def candidates(request: Request) -> Iterable[Candidate]:
     """Return, at a described place, a kernel for every operation, in plain layouts. A roofline predicts
     its time. It serves places whose own kernels are not composed. At a real place, return nothing."""
-    if not request.place.simulated:
+    if not request.place.simulated or request.operation.name == ACROSS:
         return ()
     return (Candidate("roofline", partial(_never, request.operation.name, request.place.space)),)
 

@@ -9,12 +9,13 @@ from typing import Any, Protocol
 
 from demitasse import Bucket, Entry, Span
 from demitasse_simulator import statements
+from demitasse_simulator.described import ACROSS
 from demitasse_simulator.exchange import AUTO, Link
 from demitasse_simulator.planning import Draft
 from demitasse_simulator.rates import Costed
 
-ACROSS, NUMBER = "sum_across_workers", 8
-"""The operation that adds up numbers of all workers within a pass, and the bytes of such a number."""
+NUMBER = 8
+"""The bytes of each number that workers add up within a pass."""
 
 PHASES = ("read", "forward", "backward", "synchronise")
 

@@ -36,7 +36,8 @@ class Accord:
         self._here: dict[int, np.ndarray] = {}  # what workers have brought to the present meeting
         self._failed: set[int] = set()
         self._total: np.ndarray = np.zeros(0)
-        self._verdict: Exception | None = None  # common to all that meet, from then on
+        self._verdict: Exception | None = None  # for all that meet, from meeting ``_last`` on
+        self._last = 0
 
     def begin(self, workers: int, sizes: Sequence[int] = ()) -> None:
         """Begin an iteration, or a test, of this many workers. ``sizes``: how many numbers they add each
@@ -68,7 +69,7 @@ class Accord:
             self.error = self.error or error
             self._failed.add(worker)
             if self._processes.size == 1 or self._number > len(self._sizes):
-                self._decide(ElsewhereError("another worker could not continue"))
+                self._decide(ElsewhereError("another worker could not continue"), self._number)
                 return
             last = len(self._here) + len(self._failed) == self._workers
         if last:
@@ -78,12 +79,12 @@ class Accord:
         with self._changed:
             number = self._number
             self._here[worker] = numbers
-            last = len(self._here) + len(self._failed) == self._workers
+            last = self._verdict is None and len(self._here) + len(self._failed) == self._workers
             if not last:
                 self._changed.wait_for(lambda: self._verdict is not None or self._number > number)
         if last:
             self._hold()
-        if self._verdict is not None:
+        if self._verdict is not None and number >= self._last:
             raise self._verdict
         return self._total
 
@@ -95,9 +96,9 @@ class Accord:
             total, verdict = np.zeros(0), error
         with self._changed:
             self._total, self._here = total, {}
-            self._number += 1
             if verdict is not None:
-                self._decide(verdict)
+                self._decide(verdict, self._number)
+            self._number += 1
             self._changed.notify_all()
 
     def _summed(self) -> tuple[np.ndarray, Exception | None]:
@@ -116,8 +117,8 @@ class Accord:
         stopped = ElsewhereError("another process could not continue") if self.stopped else None
         return np.array(total), stopped
 
-    def _decide(self, verdict: Exception) -> None:
-        self._verdict = verdict
+    def _decide(self, verdict: Exception, meeting: int) -> None:
+        self._verdict, self._last = verdict, meeting
         self._changed.notify_all()
 
     def ended(self, error: BaseException, keep: Callable[[BaseException], None]) -> BaseException:

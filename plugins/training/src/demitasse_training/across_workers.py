@@ -319,6 +319,7 @@ def _split_loss(made: _Made, node: Node, backward: Node | None) -> dict[int, lis
         dloss, *rest = backward.inputs
         arriving = made.node(backward, "over_labels", [dloss, *labels.outputs], share)
         inputs = [*arriving.outputs, *rest]
-        gradient = replace(backward, inputs=inputs, attributes=backward.attributes | summed)
+        known = {key: value for key, value in summed.items() if key in backward.attributes}
+        gradient = replace(backward, inputs=inputs, attributes=backward.attributes | known)
         parts[id(backward)] = [arriving, gradient]
     return parts

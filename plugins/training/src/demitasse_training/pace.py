@@ -225,13 +225,15 @@ class Pace:
             apart = crew.asynchronous and self._processes.size > 1  # others may be writing to them
             found = [*([] if lost in told else [lost]), *causes([] if apart else crew.workers)]
         elif not (crew.asynchronous and self._processes.size > 1):
-            for worker in crew.workers:
-                if worker.step is not None and not math.isfinite(worker.step.loss()):
-                    with traced(worker.reading.origins):  # a device's kernels report bad labels only now
-                        found.append(diagnose(worker.step, bool(worker.meetings)))
+            try:
+                for worker in crew.workers:
+                    if worker.step is not None and not math.isfinite(worker.step.loss()):
+                        with traced(worker.reading.origins):  # a device reports bad labels only now
+                            found.append(diagnose(worker.step, bool(worker.meetings)))
+            finally:
+                crew.restore_statistics()
             if any(told != ELSEWHERE for told in found):
                 found = [told for told in found if told != ELSEWHERE]
-            crew.restore_statistics()
         rate = f"learning rate {rate_of(self._solver, self.iteration):g}"
         return NumericsError("; ".join([told, *dict.fromkeys(found), rate, self._kept()]))
 

@@ -94,10 +94,10 @@ class Worker:
         for level in reversed(self.levels):
             index, count = index * level.size + level.index, count * level.size
         self.share = Share(index, count, weak, runtime.processes.size > 1)
-        self._exchange = None if add is None else Exchange(add)
+        self._exchange = Exchange(add) if add is not None and self.share.workers > 1 else None
         self.kernels = runtime.kernels(place)
         if self._exchange is not None:
-            offers = [("training", self._exchange.offer), *self.kernels.offers]
+            offers = [*self.kernels.offers, ("training", self._exchange.offer)]
             self.kernels = replace(self.kernels, offers=offers)
         self.lacking: dict[str, str] = {}  # by layer: an operation for statistics over all workers
         self.allocator = runtime.allocator(place.space)
@@ -220,8 +220,10 @@ class Worker:
 
     @property
     def adds(self) -> bool:
-        """Whether workers may add numbers within a pass: not if each is at an iteration of its own."""
-        return self._exchange is not None and not any(level.asynchronous for level in self.levels)
+        """Whether workers may add numbers within a pass: not if each is at an iteration of its own, or
+        has parameters of its own."""
+        alike = not any(level.asynchronous or level.apart for level in self.levels)
+        return self._exchange is not None and alike
 
     @property
     def why_own(self) -> str:
@@ -232,8 +234,10 @@ class Worker:
             why = f"no composed plugin computes {self.lacking[first]}"
         elif self.adds:
             why = "samples vary in shape"
-        else:
+        elif any(level.asynchronous for level in self.levels):
             why = "each worker is at an iteration of its own"
+        else:
+            why = "workers' parameters differ"
         return (
             f"layer {first!r}{more}: each of the {self.share.workers} workers has statistics of its own "
             f"samples, as with Caffe, because {why}; results depend on the number of workers"

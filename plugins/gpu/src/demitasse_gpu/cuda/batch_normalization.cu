@@ -175,8 +175,21 @@ extern "C" __global__ __launch_bounds__(kThreads, kResident) void product_sums(E
     sums(s, partial, Products{dy, x});
 }
 
-// Turns moments into the batch's statistics, which also update the running ones. If these are sums, `factor` is what
+// Updates a channel's running statistics by the average and variance of n numbers. If they are sums, `factor` is what
 // they are divided by; if there is none, they are moving averages.
+__device__ inline void keep_statistics(
+    int channel, double n, double middle, double spread, real keep, real *mean, real *variance, real *factor) {
+    if (factor) {
+        mean[channel] = keep * mean[channel] + (real)middle;
+        variance[channel] = keep * variance[channel] + (real)(n > 1 ? spread * (n / (n - 1)) : spread);
+        if (channel == 0) *factor = keep * *factor + 1;
+    } else {
+        mean[channel] = keep * mean[channel] + (1 - keep) * (real)middle;
+        variance[channel] = keep * variance[channel] + (1 - keep) * (real)spread;
+    }
+}
+
+// Turns moments into the batch's statistics, which also update the running ones.
 extern "C" __global__ void settle(
     Extents s, const stored *x, const real *partial, int slabs, real keep, real epsilon, real *mean,
     real *variance, real *factor, real *average, real *inverse) {
@@ -188,14 +201,41 @@ extern "C" __global__ void settle(
     const double middle = (double)widened(x[(Offset)channel * s.inner]) + away;
     average[channel] = (real)middle;
     inverse[channel] = (real)(1 / sqrt(spread + (double)epsilon));
-    if (factor) {
-        mean[channel] = keep * mean[channel] + (real)middle;
-        variance[channel] = keep * variance[channel] + (real)(n > 1 ? spread * (n / (n - 1)) : spread);
-        if (channel == 0) *factor = keep * *factor + 1;
-    } else {
-        mean[channel] = keep * mean[channel] + (1 - keep) * (real)middle;
-        variance[channel] = keep * variance[channel] + (1 - keep) * (real)spread;
-    }
+    keep_statistics(channel, n, middle, spread, keep, mean, variance, factor);
+}
+
+// Turns moments into the sums of numbers as they are, as the shifts of workers that share a batch differ: those of x,
+// of x * x, and how many there are.
+extern "C" __global__ void settle_sums(
+    Extents s, const stored *x, const real *partial, int slabs, double *moments) {
+    double first, second;
+    if (!channel_sums(partial, slabs, s.channels, first, second)) return;
+    const int channel = settled_channel();
+    const double n = (double)s.outer * s.inner, shift = (double)widened(x[(Offset)channel * s.inner]);
+    moments[channel] = first + n * shift;
+    moments[s.channels + channel] = second + shift * (2 * first + n * shift);
+    if (channel == 0) moments[2 * s.channels] = n;
+}
+
+// Turns such sums of a whole batch into its statistics. The result is made from the variance (`affine`) and its gradient
+// from the inverse deviation, so that is computed from the variance as it is stored: a ReLU is open in both or in none.
+extern "C" __global__ void settle_whole(
+    int channels, const double *moments, real keep, real epsilon, real *mean, real *variance, real *factor,
+    real *average, real *spread, real *inverse) {
+    const int channel = blockIdx.x * blockDim.x + threadIdx.x;
+    if (channel >= channels) return;
+    const double n = moments[2 * channels], middle = moments[channel] / n;
+    const double found = moments[channels + channel] / n - middle * middle, positive = found < 0 ? 0 : found;
+    average[channel] = (real)middle;
+    spread[channel] = (real)positive;
+    inverse[channel] = 1 / root((real)positive + epsilon);
+    keep_statistics(channel, n, middle, positive, keep, mean, variance, factor);
+}
+
+// The mean over a whole batch of each of the sums that its gradient needs, dw and db.
+extern "C" __global__ void share_sums(int count, const double *sums, const double *moments, real *means) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) means[i] = (real)(sums[i] / moments[count]);
 }
 
 // Turns sums into dw (times the inverse deviation if there are statistics) and db.

@@ -23,6 +23,7 @@ from demitasse_gpu.kernels import (
     products,
     reduction,
     update,
+    whole_batch,
 )
 
 FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxyType(
@@ -38,6 +39,7 @@ FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxy
         **products.FACTORIES,
         **reduction.FACTORIES,
         **update.FACTORIES,
+        **whole_batch.FACTORIES,
     }
 )
 

@@ -369,16 +369,10 @@ def batch_norm_whole_backward(
     return dx
 
 
-def sum_across_workers(*mine: Reals) -> Reals:
-    """One worker's: there are no others here."""
-    return np.concatenate([each.ravel() for each in mine])
-
-
 KERNELS: Kernels = {
     "channel_moments": channel_moments,
     "settle_moments": settle_moments,
     "batch_norm_whole_backward": batch_norm_whole_backward,
-    "sum_across_workers": sum_across_workers,
     "batch_norm": batch_norm,
     "batch_norm_backward": batch_norm_backward,
     "batch_norm_clip": batch_norm_clip,
