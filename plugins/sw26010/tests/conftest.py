@@ -20,8 +20,8 @@ Run = Callable[..., list[Any]]
 
 @cache
 def vocabulary() -> Mapping[str, Operation]:
-    """Return the operations of the core and of the caffe plugin."""
-    with compose(plugins=["caffe", "reference"]) as runtime:
+    """Return the operations of the core and of the plugins caffe and training."""
+    with compose(plugins=["caffe", "training", "reference"]) as runtime:
         return runtime.vocabulary
 
 

@@ -57,7 +57,7 @@ def test_tensors_lie_in_ddr3_and_not_in_ldm() -> None:
 
 
 def test_only_what_lies_in_ddr3_as_float32_is_served() -> None:
-    with compose(plugins=["caffe", "reference"]) as runtime:
+    with compose(plugins=["caffe", "training", "reference"]) as runtime:
         assert set(FACTORIES) <= set(runtime.vocabulary)
     relu, x = VOCABULARY["relu"], spec((4, 4))
     for dtype, space in (("float64", "ddr3"), ("float32", "host")):

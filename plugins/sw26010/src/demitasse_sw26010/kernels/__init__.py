@@ -16,6 +16,7 @@ from demitasse_sw26010.kernels import (
     normalization,
     pooling,
     recurrent,
+    whole_batch,
 )
 
 FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxyType(
@@ -29,6 +30,7 @@ FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxy
         **normalization.FACTORIES,
         **pooling.FACTORIES,
         **recurrent.FACTORIES,
+        **whole_batch.FACTORIES,
     }
 )
 

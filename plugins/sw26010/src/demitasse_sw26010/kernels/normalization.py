@@ -37,7 +37,8 @@ def _offer(
     return offer
 
 
-def _channels(request: Request) -> tuple[int, int, int]:
+def channels_of(request: Request) -> tuple[int, int, int]:
+    """Return the numbers of samples, of channels, and of a plane of the first input."""
     shape = given(request.inputs[0]).shape
     return shape[0], shape[1], prod(shape[2:])
 
@@ -59,7 +60,7 @@ def _scaled(w: int) -> Callable[[Request], tuple[int, int, int]]:
 
 def _response(request: Request) -> tuple[Any, ...]:
     about = request.attributes
-    return (*_channels(request), about["size"] // 2, float(about["alpha"]), float(about["beta"]))
+    return (*channels_of(request), about["size"] // 2, float(about["alpha"]), float(about["beta"]))
 
 
 def _within(loop: str, inputs: int, outputs: int) -> Factory:
@@ -135,7 +136,7 @@ FACTORIES: Mapping[str, Factory] = MappingProxyType(
             6,
             3,
             lambda r: (
-                *_channels(r),
+                *channels_of(r),
                 float(r.attributes["keep"]),
                 bool(r.attributes["averaged"]),
                 float(r.attributes["epsilon"]),
@@ -146,13 +147,13 @@ FACTORIES: Mapping[str, Factory] = MappingProxyType(
             ("normalization", "batch_norm_backward"),
             6,
             3,
-            lambda r: (*_channels(r), bool(r.attributes["relu"])),
+            lambda r: (*channels_of(r), bool(r.attributes["relu"])),
         ),
         "batch_norm_inference": _offer(
             ("normalization", "batch_norm_inference"),
             6,
             1,
-            lambda r: (*_channels(r), float(r.attributes["epsilon"]), bool(r.attributes["relu"])),
+            lambda r: (*channels_of(r), float(r.attributes["epsilon"]), bool(r.attributes["relu"])),
         ),
         "scale": _offer(("normalization", "scale"), 3, 1, lambda r: (*_scaled(1)(r), False)),
         "scale_backward": _offer(("normalization", "scale_backward"), 3, 3, _scaled(2)),

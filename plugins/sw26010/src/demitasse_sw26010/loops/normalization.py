@@ -111,14 +111,15 @@ def batch_norm_backward(
         return
     number = samples * plane
     for c in range(channels):
-        slope = w[c] if w.size > 0 else np.float32(1.0)
-        shift = b[c] if b.size > 0 else np.float32(0.0)
+        slope = w[c] if w.size > 0 else 1.0
+        shift = b[c] if b.size > 0 else 0.0
+        middle, deviation = np.float64(average[c]), np.float64(inverse[c])
         first, second = 0.0, 0.0
         for n in range(samples):
             at = (n * channels + c) * plane
             for i in range(at, at + plane):
                 lx[0], lx[1] = dy[i], x[i]
-                normal = (lx[1] - float(average[c])) * inverse[c]
+                normal = (lx[1] - middle) * deviation
                 if not relu or slope * normal + shift > 0:
                     first += lx[0]
                     second += lx[0] * normal
@@ -126,15 +127,38 @@ def batch_norm_backward(
             dw[c] = second
         if db.size > 0:
             db[c] = first
-        if dx.size == 0:
-            continue
-        for n in range(samples):
-            at = (n * channels + c) * plane
-            for i in range(at, at + plane):
-                lx[0], lx[1] = dy[i], x[i]
-                normal = (lx[1] - float(average[c])) * inverse[c]
-                given = lx[0] if not relu or slope * normal + shift > 0 else 0.0
-                dx[i] = slope * float(inverse[c]) * (given - first / number - normal * second / number)
+        if dx.size > 0:
+            level, tilt = first / number, second / number
+            shape = samples, channels, plane
+            pass_back(lx, dy, x, dx, c, shape, slope, shift, middle, deviation, level, tilt, relu)
+
+
+@program
+def pass_back(
+    lx: Array,
+    dy: Array,
+    x: Array,
+    dx: Array,
+    c: int,
+    shape: tuple[int, int, int],
+    slope: float,
+    shift: float,
+    middle: float,
+    deviation: float,
+    level: float,
+    tilt: float,
+    relu: bool,
+) -> None:
+    """Compute a channel's dx from the means of dz (``level``) and of dz * normal (``tilt``), for a
+    shape (samples, channels, plane)."""
+    samples, channels, plane = shape
+    for n in range(samples):
+        at = (n * channels + c) * plane
+        for i in range(at, at + plane):
+            lx[0], lx[1] = dy[i], x[i]
+            normal = (lx[1] - middle) * deviation
+            given = lx[0] if not relu or slope * normal + shift > 0 else 0.0
+            dx[i] = slope * deviation * (given - level - normal * tilt)
 
 
 @program

@@ -6,15 +6,12 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from demitasse import PlanError
 from demitasse_sw26010.model.figures import CPES, LDM_BYTES
-
-if TYPE_CHECKING:
-    import numpy as np
-
-_SIZES = {"float32": 4, "float64": 8, "int32": 4, "uint8": 1}
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class LdmBuffer:
     @property
     def nbytes(self) -> int:
         """Bytes of each CPE."""
-        return self.copies * -(-prod(self.shape) * _SIZES[self.dtype] // CPES)
+        return self.copies * -(-prod(self.shape) * np.dtype(self.dtype).itemsize // CPES)
 
 
 @dataclass(frozen=True)
@@ -57,8 +54,6 @@ class CoreGroup(threading.local):
     """The mesh memory of the core group that a thread emulates: 64 KiB for each of 64 CPEs."""
 
     def __init__(self) -> None:
-        import numpy as np
-
         self.memory = np.full(CPES * LDM_BYTES // 8, np.nan)
         self.taken: dict[Ldm, list[np.ndarray[Any, np.dtype[Any]]]] = {}
 
@@ -76,7 +71,7 @@ class CoreGroup(threading.local):
     def _cut(self, buffers: Sequence[LdmBuffer]) -> list[np.ndarray[Any, np.dtype[Any]]]:
         arrays, at = [], 0
         for buffer in buffers:
-            words = -(-prod(buffer.shape) * _SIZES[buffer.dtype] // 8)
+            words = -(-prod(buffer.shape) * np.dtype(buffer.dtype).itemsize // 8)
             part = self.memory[at : at + words].view(buffer.dtype)
             arrays.append(part[: prod(buffer.shape)].reshape(buffer.shape))
             at += words

@@ -95,3 +95,49 @@ def mesh_sum(count: Array, touch: bool, parts: Array) -> float:
         receive(messages, lengths, 0, COLUMN, value)
         parts[0] += value[0]
     return float(parts[0])
+
+
+@program
+def mesh_sums(count: Array, touch: bool, parts: Array) -> None:
+    """Add up many numbers, each over all CPEs: ``parts`` is (64, a multiple of 256). In its row, a CPE
+    receives an eighth of the numbers from each of the others; then, in its column, an eighth of those.
+    It is left with the sums of a 64th of the numbers, which begin at ``sums_begin`` (COLUMN)."""
+    size = parts.shape[1]
+    for along, some in ((ROW, size // MESH), (COLUMN, size // CPES)):
+        steps = (MESH - 1) * some / 4.0
+        count[ELAPSED] += work(count, steps, steps * MESSAGE_CYCLES) + FLIGHT_CYCLES / CLOCK
+        if touch:
+            exchange_sums(count, parts, along, some)
+        else:
+            count[MESSAGES] += CPES * steps
+
+
+@program
+def sums_begin(cpe: int, along: int, size: int) -> int:
+    """Return the first of those of ``size`` numbers that a CPE adds up along its row or its column."""
+    begin = cpe % MESH * (size // MESH)
+    return begin if along == ROW else begin + cpe // MESH * (size // CPES)
+
+
+@program
+def exchange_sums(count: Array, parts: Array, along: int, some: int) -> None:
+    """Let each CPE send to each of the others of its row or column the ``some`` numbers which those
+    receive and add up."""
+    messages, lengths = buffers()
+    value, size = np.zeros(4), parts.shape[1]
+    for step in range(1, MESH):
+        for at in range(0, some, 4):
+            for cpe in range(CPES):
+                row, column = cpe // MESH, cpe % MESH
+                receiver = row * MESH + (column + step) % MESH
+                if along == COLUMN:
+                    receiver = (row + step) % MESH * MESH + column
+                begin = at + sums_begin(receiver, along, size)
+                for i in range(4):
+                    value[i] = parts[cpe, begin + i]
+                send(count, messages, lengths, cpe, receiver, value)
+            for cpe in range(CPES):
+                begin = at + sums_begin(cpe, along, size)
+                receive(messages, lengths, cpe, along, value)
+                for i in range(4):
+                    parts[cpe, begin + i] += value[i]
