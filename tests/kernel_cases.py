@@ -249,7 +249,7 @@ def _count_labels(v: Values) -> Case:
     return [v.labels(v.number(1, 40), 3)], {"ignore_label": v.number(0, 3)}
 
 
-def _over_labels(v: Values) -> Case:
+def _over_divisor(v: Values) -> Case:
     return [v.real(*v.shape()), np.array([float(v.number(0, 5))])], {"share": v.one_of(0.25, 1.0)}
 
 
@@ -384,7 +384,7 @@ CASES: dict[str, Callable[[Values], Case]] = {
     "settle_moments": _settle_moments,
     "batch_norm_whole_backward": _batch_norm_whole_backward,
     "count_labels": _count_labels,
-    "over_labels": _over_labels,
+    "over_divisor": _over_divisor,
     "concat": _concat,
     "concat_backward": _concat_backward,
     "convolution": _convolution,

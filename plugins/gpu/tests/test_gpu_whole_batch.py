@@ -324,5 +324,5 @@ def test_means_are_over_the_labels_of_all_workers(
     x = np.asarray(np.random.default_rng(6).standard_normal(shape), dtype)
     for labels, divisor in ((0.0, 0.25), (1.0, 0.25), (2**24 + 1.0, (2**24 + 1) * 0.25)):
         given = [x, np.array([labels])]
-        (y,) = outputs(device, "over_labels", given, {"share": 0.25}, (dtype, ()))
+        (y,) = outputs(device, "over_divisor", given, {"share": 0.25}, (dtype, ()))
         np.testing.assert_allclose(y, x.astype(np.float64) / divisor, rtol=1e-7)

@@ -78,7 +78,7 @@ def trained(
             plugins = {entry.operation: entry.plugin for entry in worker.plan.entries}
             if trainer.workers > 1:
                 assert plugins.pop("sum_across_workers") == "training"
-                assert plugins.keys() >= {*TOGETHER, "over_labels"}
+                assert plugins.keys() >= {*TOGETHER, "over_divisor"}
             assert {*plugins.values()} == ({"gpu"} if worker.place.streams else {"reference"})
         return losses, {name: [a.copy() for a in arrays] for name, arrays in trainer.net.params.items()}
 

@@ -215,7 +215,7 @@ def test_labels_are_counted_without_their_fractions(run: Run) -> None:
 @pytest.mark.parametrize("labels", [0.0, 1.0, 37.0])
 def test_a_sum_is_divided_by_labels(run: Run, shape: tuple[int, ...], labels: float) -> None:
     x = numbers(*shape)
-    (y,) = run("over_labels", (x, np.array([labels])), {"share": 0.25})
+    (y,) = run("over_divisor", (x, np.array([labels])), {"share": 0.25})
     close(y, x.astype(float) / (0.25 * max(1.0, labels)), 1e-7)
 
 
@@ -231,13 +231,13 @@ def test_a_sum_is_divided_by_labels(run: Run, shape: tuple[int, ...], labels: fl
             {},
         ),
         ("count_labels", ((3000,),), {"ignore_label": 1}),
-        ("over_labels", ((), (1,)), {}),
+        ("over_divisor", ((), (1,)), {}),
     ],
 )
 def test_counting_without_data_is_what_computing_counts(
     ask: Any, bind: Any, name: str, inputs: Any, about: dict[str, Any]
 ) -> None:
-    wide = {"settle_moments": (0,), "batch_norm_whole_backward": (6, 7), "over_labels": (1,)}
+    wide = {"settle_moments": (0,), "batch_norm_whole_backward": (6, 7), "over_divisor": (1,)}
     arrays = [
         None if s is None else np.ones(s, "float64" if i in wide.get(name, ()) else "float32")
         for i, s in enumerate(inputs)

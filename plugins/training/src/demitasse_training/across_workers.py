@@ -128,9 +128,9 @@ OPERATIONS = (
     ),
     define(
         "loss",
-        "over_labels",
-        "y = x / (share * max(1, labels))",
-        inputs="x labels",
+        "over_divisor",
+        "y = x / (share * max(1, divisor))",
+        inputs="x divisor",
         outputs="y",
         shapes=same_as("x"),
         attributes={"share": 1.0},
@@ -323,12 +323,12 @@ def _split_loss(made: _Made, node: Node, backward: Node | None) -> dict[int, lis
     labels = made.total(node, [divisor])
     assert first is not None
     share = {"share": share_of(made.graph, first)}
-    mean = made.node(node, "over_labels", [again, *labels.outputs], share)
+    mean = made.node(node, "over_divisor", [again, *labels.outputs], share)
     mean.outputs = [first]
     parts = {id(node): [*counting, loss, labels, mean]}
     if backward is not None:
         dloss, *rest = backward.inputs
-        arriving = made.node(backward, "over_labels", [dloss, *labels.outputs], share)
+        arriving = made.node(backward, "over_divisor", [dloss, *labels.outputs], share)
         inputs = [*arriving.outputs, *rest]
         known = {key: value for key, value in summed.items() if key in backward.attributes}
         gradient = replace(backward, inputs=inputs, attributes=backward.attributes | known)

@@ -107,7 +107,7 @@ def count_labels(request: Request) -> Iterable[Candidate]:
     return (Candidate("numba loop", bind),)
 
 
-def over_labels(request: Request) -> Iterable[Candidate]:
+def over_divisor(request: Request) -> Iterable[Candidate]:
     share = float(request.attributes["share"])
     if not is_real(request.inputs[0], *request.outputs):
         return ()
@@ -115,14 +115,14 @@ def over_labels(request: Request) -> Iterable[Candidate]:
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import whole_batch as loops
 
-        return ready(loops.over_labels, flat(inputs[0]), inputs[1], flat(outputs[0]), share)
+        return ready(loops.over_divisor, flat(inputs[0]), inputs[1], flat(outputs[0]), share)
 
     return (Candidate("numba loop", bind),)
 
 
 FACTORIES = {
     "count_labels": count_labels,
-    "over_labels": over_labels,
+    "over_divisor": over_divisor,
     "channel_moments": channel_moments,
     "settle_moments": settle_moments,
     "batch_norm_whole_backward": batch_norm_whole_backward,

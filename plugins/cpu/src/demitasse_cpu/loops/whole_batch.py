@@ -103,7 +103,7 @@ def count_labels(label: Array, labels: Array, ignored: float) -> None:
 
 
 @compiled()
-def over_labels(x: Array, labels: Array, y: Array, share: float) -> None:
-    divisor = share * max(1.0, labels[0])
+def over_divisor(x: Array, divisor: Array, y: Array, share: float) -> None:
+    over = share * max(1.0, divisor[0])
     for i in range(x.size):
-        y[i] = x[i] / divisor
+        y[i] = x[i] / over

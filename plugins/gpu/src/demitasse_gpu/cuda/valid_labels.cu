@@ -10,7 +10,7 @@ extern "C" __global__ void count_labels(const label_type *label, double *labels,
     if (threadIdx.x == 0) *labels = found;
 }
 
-extern "C" __global__ void over_labels(const real *x, const double *labels, real *y, double share, Offset count) {
-    const double divisor = share * largest_of(*labels, 1.0);
-    for (Offset i = thread_of_grid(); i < count; i += threads_of_grid()) y[i] = (real)((double)x[i] / divisor);
+extern "C" __global__ void over_divisor(const real *x, const double *divisor, real *y, double share, Offset count) {
+    const double over = share * largest_of(*divisor, 1.0);
+    for (Offset i = thread_of_grid(); i < count; i += threads_of_grid()) y[i] = (real)((double)x[i] / over);
 }

@@ -107,7 +107,7 @@ def count_labels(request: Request) -> Iterable[Candidate]:
     return (Candidate(KERNEL, bind),)
 
 
-def over_labels(request: Request) -> Iterable[Candidate]:
+def over_divisor(request: Request) -> Iterable[Candidate]:
     x = spec(request.inputs[0])
     if not (real := real_type(x, *request.outputs)):
         return ()
@@ -117,7 +117,7 @@ def over_labels(request: Request) -> Iterable[Candidate]:
         import numpy as np
 
         arguments = (*inputs, *outputs, np.float64(share))
-        return source.flat(device_of(inputs), "over_labels", prod(x.shape), *arguments, pack=1)
+        return source.flat(device_of(inputs), "over_divisor", prod(x.shape), *arguments, pack=1)
 
     return (Candidate(KERNEL, bind),)
 
@@ -127,5 +127,5 @@ FACTORIES = {
     "settle_moments": settle_moments,
     "batch_norm_whole_backward": batch_norm_whole_backward,
     "count_labels": count_labels,
-    "over_labels": over_labels,
+    "over_divisor": over_divisor,
 }

@@ -299,13 +299,13 @@ def count_labels(label: Values, *, ignore_label: int) -> Values:
     return np.array([np.count_nonzero(np.trunc(label) != ignore_label)], np.float64)
 
 
-def over_labels(x: Reals, labels: Reals, *, share: float) -> Reals:
-    return x / (share * max(1.0, float(labels[0])))
+def over_divisor(x: Reals, divisor: Reals, *, share: float) -> Reals:
+    return x / (share * max(1.0, float(divisor[0])))
 
 
 KERNELS: Kernels = {
     "count_labels": count_labels,
-    "over_labels": over_labels,
+    "over_divisor": over_divisor,
     "softmax_loss": softmax_loss,
     "softmax_loss_backward": softmax_loss_backward,
     "accuracy": accuracy,

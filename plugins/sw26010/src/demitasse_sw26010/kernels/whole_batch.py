@@ -80,7 +80,7 @@ def count_labels(request: Request) -> Iterable[Candidate]:
     return _offer(request, (line, SUMS), (elements(label), int(request.attributes["ignore_label"])))
 
 
-def over_labels(request: Request) -> Iterable[Candidate]:
+def over_divisor(request: Request) -> Iterable[Candidate]:
     """Return the kernel of a division by a number of labels."""
     x = given(request.inputs[0])
     if not is_single(x, *request.outputs):
@@ -94,6 +94,6 @@ FACTORIES: Mapping[str, Factory] = MappingProxyType(
         "settle_moments": settle_moments,
         "batch_norm_whole_backward": batch_norm_whole_backward,
         "count_labels": count_labels,
-        "over_labels": over_labels,
+        "over_divisor": over_divisor,
     }
 )

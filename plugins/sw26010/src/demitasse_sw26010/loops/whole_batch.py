@@ -195,13 +195,13 @@ def count_labels(
 
 
 @program
-def over_labels(
-    count: Array, touch: bool, x: Array, labels: Array, y: Array, size: int, share: float
+def over_divisor(
+    count: Array, touch: bool, x: Array, divisor: Array, y: Array, size: int, share: float
 ) -> None:
-    """y = x / (share * max(1, labels)), on the MPE: x is a loss or its gradient, one number."""
+    """y = x / (share * max(1, divisor)), on the MPE: x is a loss or its gradient, one number."""
     on_mpe(count, 1.0 * size)
     count[FLOPS] += 1.0 * size
     if touch:
-        divisor = share * max(1.0, labels[0])
+        over = share * max(1.0, divisor[0])
         for i in range(size):
-            y[i] = x[i] / divisor
+            y[i] = x[i] / over
