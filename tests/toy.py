@@ -121,8 +121,6 @@ def _loss_of_some(layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) 
 
 
 KINDS = (
-    Kind("BatchNorm", _batch_norm),
-    Kind("LossOfSome", _loss_of_some, loss_weight=1.0),
     Kind("Samples", _samples),
     Kind("Input", _input),
     Kind("Convolution", _convolution),
@@ -135,6 +133,8 @@ KINDS = (
     Kind("Softmax", _plain("softmax")),
     Kind("SoftmaxLoss", _plain("softmax_loss"), loss_weight=1.0),
     Kind("Accuracy", _plain("accuracy")),
+    Kind("Normalised", _batch_norm),
+    Kind("LossOfSome", _loss_of_some, loss_weight=1.0),
 )
 
 
@@ -297,14 +297,14 @@ def normalised(batch: int = 7) -> NetDefinition:
     return net(
         layer("samples", "Samples", "", "data label", batch=batch),
         layer("first", "Convolution", "data", "first", outputs=4, deviation=0.5),
-        layer("norm", "BatchNorm", "first", "norm"),
+        layer("norm", "Normalised", "first", "norm"),
         layer("rectified", "ReLU", "norm", "norm"),
         layer("second", "Convolution", "norm", "second", outputs=4, deviation=0.5),
-        layer("again", "BatchNorm", "second", "again", averaged=True),
+        layer("again", "Normalised", "second", "again", averaged=True),
         layer("both", "Sum", "again norm", "both"),
         layer("rectified too", "ReLU", "both", "both"),
         layer("scores", "InnerProduct", "both", "scores", outputs=3),
-        layer("last", "BatchNorm", "scores", "last", epsilon=0.01),
+        layer("last", "Normalised", "scores", "last", epsilon=0.01),
         layer("loss", "LossOfSome", "last label", "loss", ignored=2),
     )
 

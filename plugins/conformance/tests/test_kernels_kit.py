@@ -15,7 +15,7 @@ from remote_memory import Giver, kernels_inside
 import demitasse
 from demitasse import Candidate, Layout, Request
 from demitasse_conformance import BrokenPromiseError, check_kernels
-from demitasse_conformance.computing import updates
+from demitasse_conformance.computing import shared_batches, updates
 from demitasse_conformance.inquiry import Inquiry
 
 PRODUCT = (
@@ -209,6 +209,53 @@ def test_what_an_update_ignores_is_found(ignored: str) -> None:
     assert expected and expected <= set(told)
     of_layers = {"lars_update", "larc_update"}  # which are given a number for each segment
     assert all("differ from the reference's" in told[each] for each in expected - of_layers)
+
+
+STATISTICS: dict[str, Callable[[Any], Any]] = {
+    "channel_moments": lambda values: np.array([*values[:-1], 1.0]),  # how many there are
+    "settle_moments": lambda values: values,
+    "batch_norm_whole_backward": lambda values: -values,
+    "count_labels": lambda values: values + 1,
+    "over_divisor": lambda values: 4 * values,
+}
+
+
+@pytest.mark.parametrize("precision", ["f64", "f32"])
+@pytest.mark.parametrize("wrong", ["", *STATISTICS])
+def test_statistics_that_workers_share_are_compared(wrong: str, precision: str) -> None:
+    """A kernel whose first output is another than the reference's is found."""
+
+    class Odd:
+        manifest = {"name": "odd", "api": ">=0.1,<0.2", "roles": {"kernels": {"spaces": ["host"]}}}
+
+        @demitasse.hookimpl
+        def kernels(self, request: Request) -> Any:
+            from demitasse_reference import plugin as reference
+
+            if request.operation.name not in STATISTICS:
+                return []
+            (right,) = reference.kernels(request=request)
+
+            def bind(inputs: Any, outputs: Any, workspace: Any) -> Callable[[], None]:
+                work, change = right.bind(inputs, outputs, workspace), STATISTICS.get(wrong)
+
+                def run() -> None:
+                    work()
+                    if request.operation.name == wrong == "settle_moments":
+                        inputs[1][...] += 1
+                    elif request.operation.name == wrong and change is not None:
+                        outputs[0][...] = change(outputs[0].copy())
+
+                return run
+
+            return [Candidate("odd", bind)]
+
+    asked = Inquiry("odd", ("odd", *mish.BASE), precisions=(precision,))
+    with demitasse.compose("auto", [Odd(), *mish.BASE]) as runtime:
+        trials = list(shared_batches(runtime, asked, precision))
+    assert {trial.operation for trial in trials} == set(STATISTICS)
+    assert not any(trial.untried for trial in trials)
+    assert {trial.operation for trial in trials if trial.wrong} == ({wrong} if wrong else set())
 
 
 def test_a_workspace_has_an_end() -> None:

@@ -223,10 +223,10 @@ def test_a_kernel_that_fails_in_one_worker_ends_all(
     plugins = [bad, "reference", "training", "snapshots", toy.toy()]
     net = toy.net(
         toy.layer("samples", "Samples", "", "data label", batch=4),
-        toy.layer("norm", "BatchNorm", "data", "norm"),
+        toy.layer("norm", "Normalised", "data", "norm"),
         toy.layer("positive", "ReLU", "norm", "positive"),
         toy.layer("both", "Sum", "positive norm", "both"),
-        toy.layer("again", "BatchNorm", "both", "again"),
+        toy.layer("again", "Normalised", "both", "again"),
         toy.layer("scores", "InnerProduct", "again", "scores", outputs=3),
         toy.layer("loss", "SoftmaxLoss", "scores label", "loss"),
     )

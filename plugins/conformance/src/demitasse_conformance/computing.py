@@ -25,6 +25,7 @@ from demitasse_conformance.inquiry import (
 from demitasse_conformance.kernels import ITS_OWN, Judge, Trial, expected_of, tries
 from demitasse_conformance.machines import PLAINEST
 from demitasse_conformance.nets import NETS
+from demitasse_conformance.shared_batches import WORDS, shared_batch_requests
 from demitasse_conformance.training import beside_the_reference
 from demitasse_conformance.updates import update_requests
 
@@ -52,7 +53,8 @@ OURS = ("convolution", "pooling", "activation", "combination", "loss", "sequence
 
 def kernels(asked: Inquiry) -> Iterator[Outcome]:
     """Try every candidate for the operations, forward and backward, of the kit's nets, of given nets and
-    of the plugin's own layers, and for each update. Then train a small net from its plan."""
+    of the plugin's own layers, for each update, and for statistics that workers share. Then train a
+    small net from its plan."""
     nets: list[tuple[str | Path, Shape | None, Mapping[str, Any]]] = [
         (NETS / f"{name}.prototxt", None, LABELS.get(name, {})) for name in OURS
     ]
@@ -84,7 +86,9 @@ def kernels(asked: Inquiry) -> Iterator[Outcome]:
             trial for precision in asked.precisions for trial in updates(runtime, asked, precision)
         ]
         yield from found.told(trials)
-        words = {key[0] for key in known}
+        for precision in asked.precisions:
+            yield from found.told([*shared_batches(runtime, asked, precision)])
+        words = {key[0] for key in known} | {word for word in WORDS if word in runtime.vocabulary}
         words |= {word.name for word in runtime.vocabulary.values() if word.family == "update"}
         for name in _own_words(asked, runtime):
             if name not in words and not runtime.vocabulary[name].view:
@@ -114,6 +118,14 @@ def updates(runtime: Runtime, asked: Inquiry, precision: str) -> Iterator[Trial]
             named = list(zip(word.inputs, values, strict=True))
             spared = [-value if operand.name == "rate" else value for operand, value in named]
             yield from judge.trials(request, spared, [v for o, v in named if o.updated])
+
+
+def shared_batches(runtime: Runtime, asked: Inquiry, precision: str) -> Iterator[Trial]:
+    """Compare statistics of a batch that several workers share with the reference's."""
+    judge = Judge(runtime, asked.name, precision)
+    for request, values in shared_batch_requests(runtime.vocabulary, judge.place, precision):
+        if next(judge.offers(request), None) is not None:
+            yield from judge.trials(request, values, expected_of(runtime, request, values))
 
 
 _BESIDE = {"": "; with nothing to compare it to", ITS_OWN: f"; compared with {ITS_OWN}"}
