@@ -82,12 +82,8 @@ def kernels(asked: Inquiry) -> Iterator[Outcome]:
         for layer in asked.layers(runtime):
             with contextlib.suppress(DemitasseError):  # the layer needs more than one blob
                 yield from found.told(tried(layer, SHAPE, {}))
-        trials = [
-            trial for precision in asked.precisions for trial in updates(runtime, asked, precision)
-        ]
-        yield from found.told(trials)
-        for precision in asked.precisions:
-            yield from found.told([*shared_batches(runtime, asked, precision)])
+        for made in (updates, shared_batches):
+            yield from found.told([t for each in asked.precisions for t in made(runtime, asked, each)])
         words = {key[0] for key in known} | {word for word in WORDS if word in runtime.vocabulary}
         words |= {word.name for word in runtime.vocabulary.values() if word.family == "update"}
         for name in _own_words(asked, runtime):
