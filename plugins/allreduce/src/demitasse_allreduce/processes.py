@@ -186,7 +186,10 @@ class MpiProcesses(Processes):
             planned.Start()
         self.wait(planned if planned is not None else self._own.Iallgather(sent, received))
         # Not numpy's sum, whose order depends on the shape and on this processor's vectors.
-        return np.add.accumulate(received, axis=0)[-1].reshape(mine.shape)
+        total = received[0].copy()
+        for row in received[1:]:
+            total += row
+        return total.reshape(mine.shape)
 
     def _total_of_many(self, mine: Any) -> Any:
         """Return the sum from process 0, without every process's numbers in each. (MPI does not promise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 
@@ -106,16 +107,16 @@ class Accord:
             return np.zeros(0), self.error
         here = [self._here[worker] for worker in sorted(self._here)]
         size = self._sizes[self._number] if self._number < len(self._sizes) else 0
-        # Not numpy's sum, whose order depends on the shape.
-        mine = np.add.accumulate(here, axis=0)[-1] if here else np.zeros(size)
+        mine = functools.reduce(np.add, here) if here else np.zeros(size)
         if self._processes.size == 1:
             return mine, None
         hopeless = isinstance(self.error, NumericsError)
         flags = np.array([self.error is not None, hopeless], np.float64)
-        *total, failed, without = self._processes.total(np.concatenate([mine, flags]))
+        total = self._processes.total(np.concatenate([mine, flags]))
+        failed, without = total[-2:].tolist()
         self.stopped, self.keeps = failed > 0, failed > 0 and not without
         stopped = ElsewhereError("another process could not continue") if self.stopped else None
-        return np.array(total), stopped
+        return total[:-2], stopped
 
     def _decide(self, verdict: Exception, meeting: int) -> None:
         self._verdict, self._last = verdict, meeting
