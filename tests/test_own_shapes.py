@@ -314,6 +314,25 @@ def test_workers_each_take_an_image_and_learn_together(
             np.testing.assert_allclose(mine, wanted, rtol=1e-9, atol=1e-12)
 
 
+def test_workers_that_each_take_an_image_normalise_it_alone(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each pass is planned for its own image, which a user's layer may even run twice."""
+    (folder / "hw.toml").write_text(WORKERS.format(count=2))
+    norm = 'layer { name: "norm" type: "BatchNorm" bottom: "conv" top: "conv" }\n'
+    text = LISTED + NET.replace('layer { name: "relu"', norm + 'layer { name: "relu"')
+    with demitasse.compose(folder / "hw.toml") as made:
+        trainer = made.trainer(solver(folder, text), scaling="weak")
+        losses = [trainer.step().loss for _ in range(3)]
+        trainer.close()
+    assert np.isfinite(losses).all()
+    told = [each.getMessage() for each in caplog.records if each.name == "demitasse.training"]
+    assert any(
+        "layer 'norm': each of the 2 workers has" in each and "samples vary in shape" in each
+        for each in told
+    )
+
+
 def test_workers_that_share_a_batch_of_several_sizes_say_what_to_do(folder: Path) -> None:
     path = solver(folder, LISTED.replace("batch_size: 1", "batch_size: 2") + NET)
     (folder / "hw.toml").write_text(WORKERS.format(count=2))
