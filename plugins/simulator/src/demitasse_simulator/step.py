@@ -204,7 +204,6 @@ class Player:
         behind those of gradients and parameters."""
         elements = sum(math.prod(b.spec.shape) for b in entry.outputs if b) * NUMBER // link.item
         name = f"statistics of {entry.layer}"
-
         until = self._message(link, elements, name, self.clock["compute"], where="statistics")
         self._wait(until, f"wait for {name}")
 
