@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+import demitasse
 from demitasse import PRECISIONS, Event, ModelError, NumericsError
 from demitasse_cli import options
+from demitasse_cli.beginning import untuned
 from demitasse_cli.history import HISTORY, History, came_to
 from demitasse_cli.main import main
 from demitasse_cli.newest import snapshots
@@ -43,6 +45,25 @@ def test_options_reach_the_runtime(runtime: Any) -> None:
         "partial": False,
     }
     assert runtime.closed
+
+
+def test_a_description_without_a_tuner_is_told(tmp_path: Path) -> None:
+    """Only if it names its plugins, and nobody has left the tuner out."""
+    head = 'schema = 1\nname = "mine"\nfingerprint = "any"\n'
+    machine = tmp_path / "mine.toml"
+
+    def told(plugins: list[str] | None, more: str = "") -> str:
+        machine.write_text(f'{head}{more}[[level]]\nname = "machine"\n')
+        with demitasse.compose(machine, plugins) as runtime:
+            return untuned(runtime)
+
+    named = 'plugins = ["caffe", "training", "cpu", "reference"]\n'
+    assert told(None, named) == (
+        "kernels are taken untried, which may be slow: machine 'mine' names no plugin that tries them "
+        "(--plugins +tuning)"
+    )
+    assert told(["+tuning"], named) == told(["-tuning"], named) == told(None) == ""
+    assert told(None, named.replace('"cpu"', '"cpu", "tuning"')) == ""
 
 
 def test_it_says_what_was_composed_then_how_it_goes(

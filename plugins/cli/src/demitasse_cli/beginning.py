@@ -16,6 +16,8 @@ def tell_beginning(
 ) -> None:
     """Print all of it, and how this run's processes differ from the description."""
     print(composed(runtime), file=stream)
+    if told := untuned(runtime):
+        print(told, file=stream)
     for path, loaded in trainer.loaded.items():
         print(f"weights {path}: {loaded}", file=stream)
     tell_notes(trainer.solver, *trainer.loaded.values())
@@ -48,6 +50,29 @@ def composed(runtime: Runtime) -> str:
             report.table(("plugin", "because", "for"), rows),
             *(f"not used  {', '.join(names)}: {reason}" for reason, names in unused.items()),
         ]
+    )
+
+
+def untuned(runtime: Runtime) -> str:
+    """Return a line if the machine's description names plugins and none of them tries kernels where its
+    workers compute, although an installed one would; otherwise "". Untried kernels are right, but may
+    take twice as long."""
+    from demitasse import arrange, discover
+
+    machine, composition = runtime.machine, runtime.composition
+    if getattr(machine, "plugins", None) is None or machine.simulated:
+        return ""
+    space = arrange(machine, "float32", runtime.processes)[0].place.space
+    if any(each.serves("tuner", space=space) for each in composition.plugins):
+        return ""
+    left_out = {name for name, _ in composition.rejected}
+    able = [m for m in discover() if m.serves("tuner", space=space) and m.automatic and not m.problem]
+    names = [each.name for each in able if each.name not in left_out]
+    if not names:
+        return ""
+    return (
+        f"kernels are taken untried, which may be slow: machine {machine.name!r} names no plugin that "
+        f"tries them (--plugins +{names[0]})"
     )
 
 
