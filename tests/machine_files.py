@@ -39,6 +39,23 @@ peak = "11.6 GFLOP/s"
 kernels = "sw26010"
 """
 
+NESTED = """
+[[level]]
+name = "node"
+count = 4
+workers = "mpi"
+link = { latency = "1 us", bandwidth = "1 GB/s", source = "assumed" }
+sync = { plugin = "simulator", algorithm = "binomial" }
+
+[[level]]
+name = "core"
+count = 2
+workers = "threads"
+memory = [{ space = "host", capacity = "1 GB", bandwidth = "10 GB/s", source = "assumed" }]
+peak = "100 GFLOP/s"
+sync = { plugin = "reference" }
+"""
+
 RACKS = """
 [[level]]
 name = "rack"

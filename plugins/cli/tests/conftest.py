@@ -187,6 +187,7 @@ class FakeMachine:
     levels: tuple[Any, ...] = ()
     name: str = "abacus"
     simulated: bool = False
+    plugins: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
         return f'name = "{self.name}"\n'

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from demitasse import CompositionError, ModelError, PluginError, load_machine
 from demitasse_simulator import commands, drawing, papers, report, scalability
 from demitasse_simulator.commands import _Progress, reproduce, shapes, simulate
-from demitasse_simulator.step import Happening
+from demitasse_simulator.happenings import Happening
 
 NODE = """
 [[level]]

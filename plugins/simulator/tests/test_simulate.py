@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from machine_files import RACKS
+from machine_files import NESTED, RACKS
 
 import demitasse
 from demitasse import CompositionError, DescriptionError, GradientSync, hookimpl
@@ -28,23 +28,6 @@ peak = "100 GFLOP/s"
 """
 
 CLUSTER = RACKS % 'algorithm = "ring"%s'
-
-NESTED = """
-[[level]]
-name = "node"
-count = 4
-workers = "mpi"
-link = { latency = "1 us", bandwidth = "1 GB/s", source = "assumed" }
-sync = { plugin = "simulator", algorithm = "binomial" }
-
-[[level]]
-name = "core"
-count = 2
-workers = "threads"
-memory = [{ space = "host", capacity = "1 GB", bandwidth = "10 GB/s", source = "assumed" }]
-peak = "100 GFLOP/s"
-sync = { plugin = "reference" }
-"""
 
 
 def simulated(solver: Path, hw: Path, plugins: Any = None, **options: Any) -> Simulation:

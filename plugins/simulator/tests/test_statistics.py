@@ -7,25 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from machine_files import NESTED
 
 import demitasse
 
-NODES = """
-[[level]]
-name = "node"
-count = 4
-workers = "mpi"
-link = { latency = "1 us", bandwidth = "1 GB/s", source = "assumed" }
-sync = { plugin = "simulator", algorithm = "binomial" }
-
-[[level]]
-name = "core"
-count = 2
-workers = "threads"
-memory = [{ space = "host", capacity = "1 GB", bandwidth = "10 GB/s", source = "assumed" }]
-peak = "100 GFLOP/s"
-sync = { plugin = "reference" }
-"""
 FORWARD, BACKWARD = 2 * 8 + 1, 2 * 8  # numbers that a worker adds: of eight channels
 
 
@@ -64,7 +49,7 @@ def test_the_step_waits_for_each_sum(
     solver: Path, machine: Callable[[str], Path], precision: str
 ) -> None:
     """A binomial tree of four nodes takes two rounds up and two down, of 8 bytes a number."""
-    made = machine(NODES)
+    made = machine(NESTED)
     done = simulated(solver, made, precision=precision)
     found = sums(done)
     assert [each.name for each in found] == ["binomial statistics of norm"] * 2
@@ -82,14 +67,14 @@ def test_the_step_waits_for_each_sum(
 
 
 def test_one_process_exchanges_nothing(solver: Path, machine: Callable[[str], Path]) -> None:
-    assert sums(simulated(solver, machine(NODES), nodes=1)) == []
+    assert sums(simulated(solver, machine(NESTED), nodes=1)) == []
 
 
 def test_an_algorithm_that_gives_the_sum_to_one_gives_way_to_those_that_give_it_to_all(
     solver: Path, machine: Callable[[str], Path]
 ) -> None:
     """S-Caffe's reductions go to the root."""
-    rooted = NODES.replace(
+    rooted = NESTED.replace(
         'plugin = "simulator", algorithm = "binomial"', 'plugin = "allreduce", stage = "SC-B"'
     ).replace("count = 2", "count = 1")
     done = simulated(solver, machine(rooted))
@@ -101,7 +86,7 @@ def test_a_gradient_under_way_does_not_hold_up_a_sum(
     solver: Path, machine: Callable[[str], Path]
 ) -> None:
     """Messages of parameters take long here; those of statistics are small."""
-    slow = NODES.replace('bandwidth = "1 GB/s"', 'bandwidth = "1 MB/s"').replace(
+    slow = NESTED.replace('bandwidth = "1 GB/s"', 'bandwidth = "1 MB/s"').replace(
         'algorithm = "binomial"', 'algorithm = "binomial", packed = false, overlap = true'
     )
     done = simulated(solver, machine(slow))

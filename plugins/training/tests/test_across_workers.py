@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,12 +18,11 @@ from demitasse import (
     DataError,
     NumericsError,
     PluginError,
-    Processes,
     WorkerError,
     compose,
 )
 from demitasse.operations import VOCABULARY, extend
-from demitasse_training.accord import Accord, ElsewhereError
+from demitasse_training.accord import Accord
 from demitasse_training.across_workers import OPERATIONS, meetings
 
 Train = Callable[..., Any]
@@ -366,65 +364,6 @@ def test_without_a_label_that_counts_the_loss_is_zero(toy: ModuleType, train: Tr
     arrays["label"][:] = 2
     trainer = train(toy.normalised(), 2, arrays=arrays)
     assert trainer.step(2).loss == 0.0
-
-
-class Two(Processes):
-    """One of two processes, of which the other has the same."""
-
-    size = 2
-
-    def total(self, values: Any) -> Any:
-        return 2 * values
-
-
-def beside(accord: Accord, worker: int, numbers: Any) -> tuple[threading.Thread, list[Any]]:
-    """A thread that adds a worker's numbers, and what it gets."""
-    found: list[Any] = []
-
-    def add() -> None:
-        try:
-            found.append(accord.add(worker, numbers).tolist())
-        except WorkerError as error:
-            found.append(error)
-
-    thread = threading.Thread(target=add)
-    thread.start()
-    while worker not in accord._here:
-        time.sleep(1e-3)
-    return thread, found
-
-
-@pytest.mark.timeout(30, method="thread")
-def test_who_fails_after_a_meeting_takes_nothing_from_it() -> None:
-    """A sibling that has not woken up yet gets its sum."""
-    accord = Accord(Processes())
-    accord.begin(2)
-    thread, found = beside(accord, 1, np.ones(2))
-    with accord._changed:  # the sibling cannot go on before both
-        assert accord.add(0, np.full(2, 3.0)).tolist() == [4.0, 4.0]
-        accord.fail(0, DataError("torn"))
-    thread.join()
-    assert found == [[4.0, 4.0]]
-    with pytest.raises(ElsewhereError, match="another worker"):
-        accord.add(1, np.ones(2))
-
-
-@pytest.mark.timeout(30, method="thread")
-def test_who_fails_after_it_has_arrived_wakes_its_siblings() -> None:
-    """Other processes learn of it when this one reports it."""
-    accord = Accord(Two())
-    accord.begin(2, [3])
-    thread, found = beside(accord, 0, np.ones(3))
-    assert accord.add(1, np.ones(3)).tolist() == [4.0] * 3
-    thread.join()
-    arriving = threading.Thread(target=accord.arrive, args=(0,))
-    arriving.start()
-    accord.arrive(1)
-    arriving.join()
-    thread, found = beside(accord, 0, np.ones(4))
-    accord.fail(1, ZeroDivisionError("a bug"))
-    thread.join()
-    assert isinstance(found[0], ElsewhereError) and not accord.stopped
 
 
 def test_where_no_kernel_computes_the_sums_each_has_its_own(

@@ -60,7 +60,7 @@ def untuned(runtime: Runtime) -> str:
     from demitasse import arrange, discover
 
     machine, composition = runtime.machine, runtime.composition
-    if getattr(machine, "plugins", None) is None or machine.simulated:
+    if machine.plugins is None or machine.simulated:
         return ""
     space = arrange(machine, "float32", runtime.processes)[0].place.space
     if any(each.serves("tuner", space=space) for each in composition.plugins):

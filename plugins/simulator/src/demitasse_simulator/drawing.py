@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Any
 
-from demitasse_simulator.step import Happening
+from demitasse_simulator.happenings import Happening
 
 COLOURS = {
     "read": "#6a6a6a",

@@ -24,12 +24,13 @@ from demitasse import (
 )
 from demitasse_simulator.described import ACROSS
 from demitasse_simulator.exchange import Link, link, link_of_statistics
+from demitasse_simulator.happenings import Happening
 from demitasse_simulator.planning import OWN, SQUARES, Draft, draft, endpoints, network_levels
 from demitasse_simulator.precision import fallen_back
 from demitasse_simulator.rates import Call, Costed, Measured, Rates, Table, table_file
 from demitasse_simulator.reading import Reading, reading
 from demitasse_simulator.roofline import Home, Roofline, around, home_of
-from demitasse_simulator.step import Happening, Player
+from demitasse_simulator.step import Player
 from demitasse_simulator.trials import Bench
 
 EVICT = 40 * 2**20

@@ -138,12 +138,25 @@ def batch_norm(
     n = x.size // x.shape[1]
     inverse = 1 / np.sqrt(spread + epsilon)
     y = _affine(x - per_channel(average, x.ndim), inverse, w, b, relu)
-    if averaged:
-        kept = keep * mean + (1 - keep) * average, keep * variance + (1 - keep) * spread, factor
-        return *kept, y, average, inverse
-    unbiased = spread * (n / (n - 1) if n > 1 else 1)
-    kept = keep * mean + average, keep * variance + unbiased, keep * factor + 1
+    kept = _updated(mean, variance, factor, average, spread, n, keep, averaged)
     return *kept, y, average, inverse
+
+
+def _updated(
+    mean: Reals,
+    variance: Reals,
+    factor: Reals,
+    average: Reals,
+    spread: Reals,
+    n: float,
+    keep: float,
+    averaged: bool,
+) -> tuple[Reals, Reals, Reals]:
+    """Return the kept statistics once those of a batch of ``n`` numbers a channel are included."""
+    if averaged:
+        return keep * mean + (1 - keep) * average, keep * variance + (1 - keep) * spread, factor
+    unbiased = spread * (n / (n - 1) if n > 1 else 1)
+    return keep * mean + average, keep * variance + unbiased, keep * factor + 1
 
 
 def _sums(
@@ -337,11 +350,7 @@ def settle_moments(
     average, squares = moments[:-1].reshape(2, -1) / n
     spread = np.maximum(squares - average**2, 0)
     inverse = 1 / np.sqrt(spread + epsilon)
-    if averaged:
-        kept = keep * mean + (1 - keep) * average, keep * variance + (1 - keep) * spread, factor
-        return *kept, average, spread, inverse
-    unbiased = spread * (n / (n - 1) if n > 1 else 1)
-    kept = keep * mean + average, keep * variance + unbiased, keep * factor + 1
+    kept = _updated(mean, variance, factor, average, spread, n, keep, averaged)
     return *kept, average, spread, inverse
 
 
